@@ -1,8 +1,7 @@
-"""The parts of a debugger that dispatch-break needs: breakpoints by address, with conditions that are data.
+"""The interface of a debugger for dispatch-break: breakpoints by address, with conditions that are data.
 
 ``holds`` evaluates a condition, and ``condition_text`` writes it in the C that gdb and LLDB both read, with registers
-as variables that begin with $. Everything is an unsigned 64-bit word. Registers are named as the architecture names
-them.
+as variables that begin with $. All values are unsigned 64-bit words. Registers have the architecture's names.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class AnyOf:
 
 @dataclass(frozen=True)
 class PythonCondition:
-    """``ask`` decides: something that no register shows. Two are equal if they are about the same."""
+    """A condition that the function ``ask`` evaluates. Two are equal if their ``about`` is equal."""
 
     about: Hashable
     ask: Callable[[StoppedThread], bool] = field(compare=False)
@@ -85,7 +84,9 @@ ALWAYS = AllOf()
 
 def conjunction(first: Condition, second: Condition) -> Condition:
     """Both conditions, without nesting what is a conjunction already."""
-    parts = [part for each in (first, second) for part in (each.conditions if isinstance(each, AllOf) else (each,))]
+    parts: list[Condition] = []
+    for condition in (first, second):
+        parts += condition.conditions if isinstance(condition, AllOf) else (condition,)
     return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
 

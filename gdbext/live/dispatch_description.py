@@ -118,7 +118,7 @@ class Describer:
         return operator
 
     def find(self, operator: Operator, event: str, bits: int) -> LookupResult:
-        """Look up this keyset now. Raises BadData (no keyset), MemoryFault."""
+        """Look up the keyset ``bits`` in the operator's current table. Raises BadData (no keyset), MemoryFault."""
         self._session.memory.forget()
         current = self.operator(operator.address)
         if not current:
@@ -154,7 +154,7 @@ class Describer:
         )
 
     def _renew(self) -> None:
-        """Read the process with new libraries and operators."""
+        """Open a session that knows new libraries and operators."""
         self._session = self._session.reopened(self._open().target)
 
 
@@ -163,7 +163,7 @@ _WIDTHS = {"Tensor": 1, "Tensor?": 1, "Scalar": 1, "int": 1, "SymInt": 1, "bool"
 Lists are ArrayRefs of two words. Everything else ends the search."""
 _WORD = 8
 _USED = {"Tensor": _WORD, "Tensor?": _WORD, "int": _WORD, "bool": 1}
-"""Low bytes that matter of those that are shown."""
+"""Schema type that is shown → number of low bytes of its word that matter."""
 
 
 class KeptWord(NamedTuple):
@@ -176,17 +176,17 @@ class KeptWord(NamedTuple):
 def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWord | None], skipped: int) -> list[str]:
     """``self=f32[4, 4] meta`` for each argument that the register values give.
 
-    ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between the
-    pointer for the result (sret) and the arguments (functor, keyset). [] where the schema does not determine the
-    calling convention, unless a tensor was read, and where an argument that must be a tensor is none.
+    ``values``: of the argument registers at the function's entry; ``skipped``: number of registers between the pointer
+    for the result (sret) and the arguments (functor, keyset). [] if the schema does not determine the calling
+    convention, if no tensor was read, or if an argument that must be a tensor is none.
     """
     schema = operator.schema
-    hidden = hidden_result(schema.text) if schema else None
-    if not schema or hidden is None:
+    uses_sret = hidden_result(schema.text) if schema else None
+    if not schema or uses_sret is None:
         return []
     texts: list[str] = []
     proven = False
-    position = skipped + session.memory.architecture.leading_arguments(hidden)
+    position = skipped + session.memory.architecture.leading_arguments(uses_sret)
     for kind, name in schema_types(schema.text):
         width = 2 if "[" in kind and not kind.endswith("?") else _WIDTHS.get(kind, 0)
         if not width or position + width > len(values):
@@ -215,8 +215,8 @@ def register_values(
     register: Callable[[str], int],
     word: Callable[[int], int | None],
 ) -> list[KeptWord | None]:
-    """The values of the argument registers as the function was called, from what holds each now; None where one did
-    not survive."""
+    """The values of the argument registers at the function's call; None for one that did not survive. ``holders``:
+    argument register → the place that holds its value now; ``register`` and ``word`` read a register and memory."""
     values: list[KeptWord | None] = []
     for name in architecture.argument_registers:
         holder = holders.get(name)

@@ -1,7 +1,17 @@
-"""The host of a live command: the debugger that can call us at addresses, and let the process run."""
+"""The host of a live command: the debugger that can call us at addresses, and resume the process.
+
+A debugger that exits while the process runs can leave breakpoint instructions in it, and SIGTRAP kills the process when
+a thread reaches one. So a request to exit first stops the process, as Ctrl+C does; the ordinary end of the command then
+removes the breakpoints and detaches.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +22,12 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
 from gdbext.errors import ProbesRefused, TargetError, UsageError
-from gdbext.live.end_requests import EndRequests
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from types import FrameType
 
     from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
@@ -28,14 +39,12 @@ if TYPE_CHECKING:
 ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 
 Handler = Callable[[int, int, int], bool]
-"""(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError, too."""
+"""(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError."""
 
 
 class HookSpec(NamedTuple):
-    """An address at which ``handler`` is called. ``register`` "" means that no value is wanted.
-
-    The value is the register's, or with ``load`` the word at register + ``load``.
-    """
+    """An address at which ``handler`` is called. Its value is that of ``register``, or with ``load`` the word at
+    register + ``load``; without ``register`` 0."""
 
     address: int
     frame: CfaRule
@@ -45,7 +54,7 @@ class HookSpec(NamedTuple):
 
 
 class AddressHook(Protocol):
-    """An address that is watched."""
+    """A hook that is placed at an address."""
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""
@@ -58,28 +67,28 @@ class RunControl(Protocol):
         """Watch an address in all threads. Raises TargetError."""
 
     def use_probes(self) -> None:
-        """Watch addresses by kernel probes from now on, which a kill of the debugger takes away, not by breakpoints.
-        Raises ProbesRefused, TargetError."""
+        """Watch addresses by kernel probes from now on, which are removed if the debugger is killed, not by
+        breakpoints. Raises ProbesRefused, TargetError."""
 
     def read(self, address: int, size: int) -> bytes:
         """Memory as it is now, also inside a handler. Raises MemoryFault."""
 
     def register(self, name: str) -> int:
-        """A register of the thread that a handler is called for, unsigned."""
+        """Inside a handler: a register of its thread, unsigned."""
 
     def float_register(self, name: str) -> int:
-        """The low 8 bytes of a vector register of that thread. Raises TargetError."""
+        """Inside a handler: the low 8 bytes of a vector register of its thread. Raises TargetError."""
 
     def run(self) -> Ending:
-        """Let the process run until something ends that."""
+        """Resume the process, and return when it has stopped or exited; the reason."""
 
     @property
     def can_run_beside(self) -> bool:
-        """It is a process of this machine."""
+        """True for a process of this machine."""
 
     def run_beside(self, work: Work) -> Ending:
-        """Let the process run while another thread does the work, and stop it when that is done: the ending is ASKED
-        then. Raises what the work raises, TargetError and UsageError where the debugger's settings are against it."""
+        """Resume the process while another thread does the work, and stop it when that is done: the ending is ASKED
+        then. Raises what the work raises, TargetError, and UsageError if the debugger's settings prevent it."""
 
     def start(self) -> None:
         """Start the program and stop it before its first instruction. Raises TargetError."""
@@ -94,14 +103,80 @@ class RunControl(Protocol):
 Kept = TypeVar("Kept")
 
 
+class EndRequests:
+    """The requests to end that reach one debugger."""
+
+    def __init__(self, launcher: int = -1) -> None:
+        """``launcher``: the read end of a pipe that the launcher closes when the command is to end, and that the kernel
+        closes when the launcher exits; -1 in a user's debugger, which exits by itself afterwards."""
+        self._launcher = launcher
+        self._received = 0
+
+    def hold(self) -> None:
+        """Catch the signals that would end a debugger of ours, also while it attaches and detaches: when asked to exit
+        in the middle of attaching, gdb 13 kills the process."""
+        for number in ENDING_SIGNALS:
+            signal.signal(number, self._note)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Interrupt this thread as Ctrl+C does when there is a request. Does nothing outside the main thread, the only
+        one that Python delivers signals to."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with actions_restored(ENDING_SIGNALS):
+            self.hold()
+            signals, written = os.pipe()
+            os.set_blocking(written, False)
+            before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+            over = threading.Event()
+            thread = threading.Thread(target=self._watch, args=(signals, over), daemon=True)
+            with signals_held():  # gdb 18 aborts if a thread other than its first gets a SIGINT
+                thread.start()
+            try:
+                yield
+            finally:
+                with signals_held((signal.SIGINT,)):
+                    over.set()
+                    os.write(written, b"\0")
+                    thread.join()
+                    signal.set_wakeup_fd(before)
+                    os.close(signals)
+                    os.close(written)
+        if self._launcher < 0 and self._received:
+            number, self._received = self._received, 0
+            os.kill(os.getpid(), number)
+
+    def _watch(self, signals: int, over: threading.Event) -> None:
+        """Interrupt the main thread for each request, until ``over``. ``signals``: the pipe that gets their numbers."""
+        main = threading.main_thread().ident or 0
+        sources = [signals] if self._launcher < 0 else [signals, self._launcher]
+        requested, due = bool(self._received), 0.0
+        while not over.is_set():
+            if requested and time.monotonic() >= due:
+                # Interrupt again until it ends: a debugger can lose an interrupt that arrives before it has resumed
+                # the process.
+                due = time.monotonic() + 2.0
+                signal.pthread_kill(main, signal.SIGINT)
+            ready = select.select(sources, [], [], max(0.0, due - time.monotonic()) if requested else None)[0]
+            if self._launcher in ready:
+                sources.remove(self._launcher)
+                requested = True
+            if signals in ready and set(os.read(signals, 64)) & {*ENDING_SIGNALS}:
+                requested = True
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._received = number
+
+
 class Host(ToolHost):
     """A debugger, the user's own or one of ours; or none."""
 
     def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         super().__init__(is_batch, output, called)
         self.lets_finish = False
-        """True when the watching is over without a request to end the program: one that we started runs on to its
-        end."""
+        """True if the command ended without a request to end the program: one that we started then runs to its end."""
         self._running = ""
         self._kept: dict[type, object] = {}
         self._guards: DebuggerGuards | None = None
@@ -120,7 +195,7 @@ class Host(ToolHost):
         return control
 
     def guard(self, control: RunControl, pid: int) -> None:
-        """Have a helper clean up the process of this machine, 0 for none yet, should the debugger be killed."""
+        """Have a helper process clean up process ``pid`` (0: none yet) if the debugger is killed."""
         if pid and control.can_run_beside:
             self._guard().watch_over(pid)
 
@@ -129,22 +204,22 @@ class Host(ToolHost):
         return self._guards
 
     def end_guard(self) -> None:
-        """End the helper: the debugger has detached."""
+        """End the helper process: the debugger has detached."""
         if self._guards:
             self._guards.close()
 
     def engines(self, wanted: str | None, session: Session) -> tuple[str, ...]:
-        """The engines to try, in their order: in a user's debugger first the one that does no harm."""
+        """The engines to try, in their order: ``wanted`` only; in a user's debugger first the harmless one."""
         if wanted is not None:
             return (wanted,)
         return ENGINES if self._may_harm(session) and session.has_torch else (BREAKPOINTS,)
 
     def _may_harm(self, session: Session) -> bool:
-        """The user has attached his debugger to a process of this machine, which is to outlive it."""
+        """True if a user's debugger is attached to a process of this machine that must survive the debugger."""
         return self._is_lent(session) and _is_native(session) and not ends_with_tracer(session.target.pid)
 
     def _is_lent(self, session: Session) -> bool:
-        """A user's debugger holds a process, itself or by a server."""
+        """True if a user's debugger traces the process, itself or by a server."""
         return isinstance(session.target, LentProcess) and session.target.pid != 0 and not self.is_batch
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
@@ -180,7 +255,7 @@ class Host(ToolHost):
         """A fresh session of the stopped process, also while the debugger calls us. Raises UsageError, TargetError."""
 
     def object_of(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
-        """The one object of that type which belongs to this debugger; made when it is first asked for."""
+        """The single object of that type in this debugger; made by the first call."""
         if kind not in self._kept:
             self._kept[kind] = make()
         kept = self._kept[kind]
@@ -189,7 +264,7 @@ class Host(ToolHost):
 
     @contextmanager
     def running(self, command: str) -> Iterator[None]:
-        """Only one live command at a time resumes the process. Raises UsageError while another does."""
+        """Mark the live command as running: only one at a time. Raises UsageError while another one is."""
         if self._running:
             raise UsageError(
                 f"{self._running} is running already",
@@ -205,7 +280,7 @@ class Host(ToolHost):
 
 
 def _is_native(session: Session) -> bool:
-    """The debugger itself traces the process, on this machine."""
+    """True if the debugger itself traces the process, on this machine."""
     return bool(getattr(session.target, "is_native", False))
 
 
@@ -223,7 +298,7 @@ class NoDebugger(Alone, Host):
 
 
 class LiveTool(Tool):
-    """A tool that lets the process run, and needs a debugger for it."""
+    """A tool that resumes the process, and needs a debugger for it."""
 
     mode = Mode.RESUMES
 
@@ -236,7 +311,7 @@ class LiveTool(Tool):
 
 
 def probes_are_elsewhere() -> ProbesRefused:
-    """The error where the debugger holds a process of another machine, or by a server: its id means nothing here."""
+    """The error if the debugger traces a process of another machine, or by a server: its id is not valid here."""
     return ProbesRefused(
         "the process is not held by this debugger itself (a gdbserver, an lldb-server, an emulator)",
         why="kernel probes would be placed in whatever has its process id on this machine",
@@ -245,5 +320,5 @@ def probes_are_elsewhere() -> ProbesRefused:
 
 
 def needs_debugger() -> UsageError:
-    """The error of a command that cannot work without one."""
+    """The error of a command that cannot work without a debugger."""
     return UsageError("this command needs a debugger", help="use --debugger gdb, or --debugger lldb")

@@ -1,4 +1,4 @@
-"""Notices what is registered while the program runs: operators, kernels, and those that Inductor has loaded.
+"""Notices registrations while the program runs: of operators and kernels, and of kernels that Inductor loads.
 
 A kernel of Inductor in C++ has a library of its own, in which its function is called "kernel", or, in a model that was
 compiled ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, NotTorch, UsageError
 from gdbext.live.breakpoint_setter import ALWAYS, Equals, Register
+from gdbext.live.dispatch_places import OperatorFunctions
 from gdbext.live.host import HookSpec
-from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.torch import assumed_symbols
 from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON
 from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
@@ -40,11 +40,9 @@ if TYPE_CHECKING:
 def definition_hooks(
     session: Session, functions: OperatorFunctions, defined: Callable[[Operator], None]
 ) -> list[HookSpec]:
-    """Hooks that call ``defined`` for every operator that is defined from now on, before it has kernels.
-
-    They are on ``OperatorEntry::registerSchema``, whose first argument is the OperatorEntry (OperatorEntry.h, 1.12 to
-    2.15); none where libtorch has no such symbol.
-    """
+    """Hooks that call ``defined`` for every operator that is defined from now on, before it has kernels: at
+    ``OperatorEntry::registerSchema``, whose first argument is the OperatorEntry (OperatorEntry.h, 1.12 to 2.15); () if
+    libtorch has no such symbol."""
     architecture = session.memory.architecture
 
     def registered(_tid: int, _cfa: int, entry: int) -> bool:
@@ -58,18 +56,9 @@ def definition_hooks(
     return [HookSpec(address, entry_rule, registered, this) for address in addresses]
 
 
-_REGISTRATIONS = (
-    assumed_symbols.REGISTER_SCHEMA,
-    assumed_symbols.REGISTER_KERNEL,
-    assumed_symbols.DEREGISTER_KERNEL,
-    assumed_symbols.UPDATE_FALLBACK,
-)
-"""Those functions. A kernel that is deregistered uncovers another; a fallback is for all operators, and is set in each.
-"""
 _ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
-"""Functions (and their module) with which a program begins to end. From there on every registration is taken back:
-Python's when its modules go, all others by static destructors. Unwatched that takes 0.1 s; with a stop for each it
-takes minutes, for nothing."""
+"""Functions (and their module) at which a program begins to end. From there on every registration is undone: Python's
+when its modules are deleted, others by static destructors. That takes 0.1 s, and with a stop for each minutes."""
 
 
 @dataclass
@@ -96,9 +85,13 @@ class RegistrationWatch:
         torch = session.modules.named(assumed_symbols.CPU)
         functions = OperatorFunctions(session)
         self.addresses: list[int] = []
-        """Addresses at which registrations are seen, that of an operator's definition first; empty where they cannot
-        be."""
-        for family in _REGISTRATIONS:
+        """Addresses of the functions that register, an operator's definition first; [] if libtorch has no symbols."""
+        for family in (
+            assumed_symbols.REGISTER_SCHEMA,
+            assumed_symbols.REGISTER_KERNEL,
+            assumed_symbols.DEREGISTER_KERNEL,  # it uncovers another kernel
+            assumed_symbols.UPDATE_FALLBACK,  # it is called for each operator
+        ):
             self.addresses += functions.addresses_named(family, [torch] if torch else [])
         for address in self.addresses:
             self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
@@ -112,6 +105,8 @@ class RegistrationWatch:
         self._traps, self._returns = [], {}
 
     def _guarded(self, reached: Reached) -> Reached:
+        """``reached`` with its errors passed to ``_failed``: none may reach the debugger."""
+
         def guarded(thread: StoppedThread) -> None:
             try:
                 reached(thread)
@@ -126,7 +121,7 @@ class RegistrationWatch:
         self._ending()
 
     def _registered(self, thread: StoppedThread) -> None:
-        """Handle the entry of such a function: note its operator until it returns."""
+        """Handle the entry of a function that registers: note its operator until it returns."""
         self._session.memory.forget()
         architecture = self._session.memory.architecture
         entry = thread.register(architecture.argument_registers[0])
@@ -146,9 +141,7 @@ class RegistrationWatch:
 
 
 _LOADERS = (("dlopen", "libc.so.6"), ("dlopen", "libdl.so.2"), ("cuModuleLoadData", None), ("cuModuleLoadDataEx", None))
-"""glibc's function, before and since 2.34; and those of libcuda that load kernels of Triton."""
-_CHECKS = 8
-"""Other threads may be in compiled code as well, while a module is being loaded."""
+"""glibc's function, since 2.34 and before; and the functions of libcuda that load kernels of Triton."""
 
 
 class KernelWatch:
@@ -185,12 +178,12 @@ class KernelWatch:
             trap.enable(wanted)
 
     def _loads(self, _: StoppedThread) -> None:
-        """A library is about to be loaded."""
-        self._checks_left = _CHECKS
+        """Switch on the traps in the checks: a library is about to be loaded."""
+        self._checks_left = 8  # other threads may enter compiled code, too, while a module is being loaded
         self._enable(True)
 
     def _checked(self, _: StoppedThread) -> None:
-        """Compiled code was entered."""
+        """Report a change: compiled code was entered after a library was loaded."""
         self._checks_left -= 1
         if self._checks_left <= 0:
             self._enable(False)  # not deleted: the debugger is calling us for it
@@ -201,7 +194,8 @@ class KernelWatch:
 
 
 class GeneratedFunction(NamedTuple):
-    """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
+    """A kernel or function of compiled code. ``what``: its C++ file or library; ``condition``: the call is for this
+    kernel."""
 
     name: str
     address: int
@@ -210,7 +204,7 @@ class GeneratedFunction(NamedTuple):
 
 
 def is_generated(pattern: str) -> bool:
-    """The pattern means kernels and functions of compiled code, not operators."""
+    """True if the pattern is for kernels and functions of compiled code, not for operators."""
     return pattern.startswith((CPP, TRITON, SHIM))
 
 
@@ -222,7 +216,7 @@ def check_pattern(pattern: str, where: str) -> None:
 
 
 def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
-    """Those that are loaded; none without a Python. Raises MemoryFault."""
+    """The loaded functions that match; [] without Python. Raises MemoryFault."""
     try:
         kernels = session.generated_kernels.all
     except NotTorch:
@@ -233,7 +227,7 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
         if fnmatchcase(kernel.name, pattern)
     ]
     if pattern.startswith(TRITON) and session.python and session.has_torch:
-        # Places that launch kernels which were launched before: until then, they have no handle.
+        # The places that launch kernels with a handle: a kernel has none before its first launch.
         arguments = session.memory.architecture.argument_registers
         launches = [(session.symbolizer.address_of(function), function, number) for function, number in LAUNCHING]
         functions += [
@@ -255,7 +249,7 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
 
 
 def not_loaded(pattern: str) -> UsageError:
-    """The note that is shown as long as there is no function of the pattern."""
+    """The error for a pattern that no loaded function matches."""
     help = "Inductor may not have compiled it yet"
     if pattern.startswith(TRITON):
         help += "; it has no handle before its first launch, which is not seen"

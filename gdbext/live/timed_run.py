@@ -1,9 +1,9 @@
-"""Runs of the process that end in time, on Ctrl+C or with the process itself, and what is said of one without a stop.
+"""Runs of the process that end after a time, on Ctrl+C or with the process itself, and a notice on silent ones.
 
 Inside a user's debugger the process runs by the debugger's own ``continue``, while another thread of ours works: it
-waits some seconds, or reads what kernel probes see, and has the process stopped when it is done. Detaching and
-attaching again is no way: an editor ends its session when its process is detached from, and a program that the debugger
-started cannot be attached to again.
+waits some seconds, or reads the records of kernel probes, and has the process stopped when it is done. Detaching and
+attaching again does not work: an editor ends its session when its process is detached from, and a program that the
+debugger started cannot be attached to again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class TimedRun:
-    """A context manager around a call that resumes the process and returns when it has stopped. ``work`` is done in
-    another thread, which calls ``stop`` then."""
+    """A context manager around a call that resumes the process and returns when it has stopped. Another thread does
+    ``work``, then calls ``stop``."""
 
     def __init__(self, work: Work, stop: Callable[[], None]) -> None:
         """``stop`` must do nothing once ``is_running`` is false: the process may have stopped by itself."""
@@ -42,7 +42,7 @@ class TimedRun:
         self.is_over = False
         """True when the work is done."""
         self.is_running = False
-        """The process has not been seen to stop."""
+        """True as long as the process has not been seen to stop."""
 
     def __enter__(self) -> TimedRun:
         self.is_running = True
@@ -59,20 +59,20 @@ class TimedRun:
 
     @property
     def came(self) -> bool:
-        """The process has stopped by itself, or the user has stopped it: the work is to end."""
+        """True if the process has stopped, by itself or by the user: the work must end."""
         return self._cancelled.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the process has stopped, or that time is over; True where it has."""
+        """Wait that long, or until the process has stopped; True if it has."""
         return self._cancelled.wait(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, in the work; ends that where the process has stopped."""
+        """Sleep inside the work, which ends if the process has stopped."""
         if self.wait(seconds):
             raise _CancelledError
 
     def ending(self, ending: Ending) -> Ending:
-        """The reason why the run ended: ASKED where the work was done, else ``ending``. Raises what the work raised."""
+        """The reason why the run ended: ASKED if the work was done, else ``ending``. Raises what the work raised."""
         if self._error:
             raise self._error
         return Ending(EndingKind.ASKED, "") if self.is_over and ending.kind is EndingKind.INTERRUPTED else ending
@@ -94,23 +94,20 @@ class _CancelledError(Exception):
 
 
 SILENT_AFTER = 5.0
-"""Seconds without anything to show after which the process is said to be what it is."""
+"""Seconds without anything to show after which the notice is shown."""
 _SETTLED = 1.0
-"""Seconds until each thread has had the turn that it gets by being resumed."""
+"""Seconds until each thread has run that only runs because it was resumed."""
 
 
 class SilenceNotice:
-    """A context manager around a run: after some seconds without anything to show, it says once what the process does
-    instead.
-
-    A thread of ours reads twice what the kernel counts for the process's threads; nothing is stopped.
-    """
+    """A context manager around a run: after some seconds without anything to show, it shows once what the process does
+    instead. A thread of ours compares the kernel's counters of the process's threads; nothing is stopped."""
 
     def __init__(
         self, pid: int, what: str, instead: str, has_come: Callable[[], bool], say: Callable[[str], None]
     ) -> None:
-        """``pid``: 0 for a process of another machine. ``what`` is awaited; where it has not come, threads that ran did
-        ``instead``."""
+        """``pid``: 0 for a process of another machine. ``what``: the awaited event, which ``has_come`` tests;
+        ``instead``: what threads that ran did."""
         self._pid = pid
         self._what = what
         self._instead = instead
@@ -149,8 +146,8 @@ class SilenceNotice:
 
 
 def check_pause(ending: Ending, alternative: str) -> None:
-    """Raises KeyboardInterrupt, TargetGone, TargetError with the help ``alternative`` where something other than its
-    time ended a pause."""
+    """Raises KeyboardInterrupt, TargetGone, or TargetError with the help ``alternative`` unless a pause ended because
+    its time was over."""
     if ending.kind is EndingKind.ASKED:
         return
     if ending.kind is EndingKind.INTERRUPTED:
@@ -167,7 +164,7 @@ def check_pause(ending: Ending, alternative: str) -> None:
 
 
 def ending_of_failure(error: BaseException, debugger: str = "") -> Ending:
-    """The ending of a run in which a hook of ours, the output, or the ``debugger`` itself raised this."""
+    """The ending of a run for an error that a hook of ours, the output, or the ``debugger`` raised."""
     if isinstance(error, KeyboardInterrupt):
         return Ending(EndingKind.INTERRUPTED, "interrupted")
     if isinstance(error, GdbextError):
@@ -178,14 +175,9 @@ def ending_of_failure(error: BaseException, debugger: str = "") -> Ending:
     return Ending(EndingKind.FAILED, str(error), error=TargetError(f"{debugger}: {error}"))
 
 
-_STEP = 0.05
-_SAME_SECONDS = 1.0
-"""Seconds within which a second SIGINT belongs to the same request."""
-
-
 class DeferredInterrupt:
-    """A context manager; ``came`` is True from the first signal to interrupt or end on. A second Ctrl+C interrupts at
-    once, if it is a request of its own: ``timeout -s INT`` sends one to its child, and one to the child's group."""
+    """A context manager; ``came`` is True after the first signal to interrupt or end. A second Ctrl+C interrupts at
+    once, if it is a separate request: ``timeout -s INT`` sends one to its child, and one to the child's group."""
 
     def __init__(self, is_heard: bool = True) -> None:
         """``is_heard`` False: the signals belong to the debugger inside which this runs."""
@@ -206,12 +198,12 @@ class DeferredInterrupt:
         """Sleep until that time is over or a signal has arrived; True if the time is over."""
         until = time.monotonic() + seconds
         while not self.came and time.monotonic() < until:
-            time.sleep(min(_STEP, max(0.0, until - time.monotonic())))
+            time.sleep(min(0.05, max(0.0, until - time.monotonic())))
         return not self.came
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.came and number == signal.SIGINT and time.monotonic() - self._since > _SAME_SECONDS:
+        if self.came and number == signal.SIGINT and time.monotonic() - self._since > 1.0:  # not the same request
             raise KeyboardInterrupt
         if not self.came:
             self._since = time.monotonic()
@@ -219,7 +211,7 @@ class DeferredInterrupt:
 
 
 class WatchedProcess:
-    """The process that is watched, by /proc only."""
+    """Watches a process for its end, by /proc only."""
 
     def __init__(self, pid: int) -> None:
         """Open the process. Raises TargetGone."""
@@ -227,7 +219,7 @@ class WatchedProcess:
         self._start = read_file(pid, "auxv")
 
     def ending(self) -> Ending | None:
-        """The reason why there is nothing to watch any more, None while there is."""
+        """The way in which the process ended; None while it exists."""
         try:
             stat, auxv = read_file(self._pid, "stat"), read_file(self._pid, "auxv")
         except TargetGone:

@@ -28,7 +28,7 @@ from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
 
 
 class NoProcess(Target, TargetMemory):
-    """A program that was not started yet: no memory, threads or modules."""
+    """The target for a program that was not started yet: no memory, threads or modules."""
 
     pid = 0
     moment = TargetMoment()
@@ -64,18 +64,18 @@ class NoProcess(Target, TargetMemory):
 
 
 def torch_session(control: RunControl, session: Session) -> Session:
-    """A session in which the dispatcher can be read; starts and runs the program until there is one, if need be.
+    """A session in which the dispatcher can be read; starts the program, and runs it until torch is loaded, if needed.
 
-    Raises TargetGone where it ends before, NotTorch where loading cannot be watched.
+    Raises TargetGone if it ends before, NotTorch if loading cannot be watched.
     """
     if session.target.pid == 0:
         control.start()
         session = control.session()
-
-    def is_mapped() -> bool:
-        return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.memory.maps())
-
     if not session.has_torch:
+
+        def is_mapped() -> bool:
+            return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.memory.maps())
+
         session = _run_to(control, session, loader_state(session), is_mapped)
     try:
         is_ready = bool(session.dispatcher.entries)
@@ -90,7 +90,7 @@ def torch_session(control: RunControl, session: Session) -> Session:
 
 
 def _run_to(control: RunControl, session: Session, address: int, stops: Callable[[], bool]) -> Session:
-    """Run until a thread reaches an address and ``stops`` says so; a session of the stopped process."""
+    """Run until a thread reaches an address and ``stops`` returns True; a session of the stopped process."""
     hook = control.place(HookSpec(address, at_entry(session.memory.architecture), lambda *_: stops()))
     try:
         ending = control.run()

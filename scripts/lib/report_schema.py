@@ -27,7 +27,7 @@ from gdbext.render.annotation_names import alternatives, arguments_of, meaning
 from gdbext.render.plain_json import JsonField, Way, annotation_texts, family_of, members_of
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_report import JobReport
-from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace
+from gdbext.tools.trace.trace_output import ChromeTrace, JsonTrace
 
 DESCRIPTION = (
     "The document that every command gives with --json. A command that fails gives target null and errors. Members may"

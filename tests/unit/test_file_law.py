@@ -29,9 +29,9 @@ DECLARED = {
     ],
     "other files of the kernel, by constants or by the caller's word; the status of what it names": [
         *("engine/targets/live/debugger_guard.py", "engine/targets/system/nvidia.py", "engine/targets/system/peers.py"),
-        *("tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/core_handler/crash_user.py"),
-        *("hosts/lldb/lldb_frames.py", "tools/probes/bpf/probe_keeper.py"),
-        *("engine/process/modules.py", "tools/probes/bpf/trace_program.py"),
+        *("tools/ps/__init__.py", "tools/ranks/rank_processes.py"),
+        "hosts/lldb/lldb_frames.py",
+        *("engine/process/modules.py", "tools/probes/dispatch_tracer.py"),
     ],
     "files that the user names on his command line or in the debugger, and debuggers on his PATH": [
         *("hosts/gdb/gdb_commands.py", "engine/targets/core_target.py", "engine/targets/recording/container.py"),
@@ -47,7 +47,7 @@ DECLARED = {
     ],
     "what we write ourselves": [
         *("engine/formats/whole_file.py", "engine/formats/workplace.py", "hosts/debugger/batch_job.py"),
-        *("hosts/debugger/recorded_command.py", "tools/core_handler/__init__.py", "tools/core_handler/disk_room.py"),
+        *("hosts/debugger/recorded_command.py", "tools/core_handler/__init__.py"),
         *("tools/report/__init__.py", "hosts/pytest_plugin.py"),
     ],
     "our own program and data": [

@@ -33,7 +33,7 @@ DECLARED = {
     "descriptors of our own; names in /proc": ["engine/targets/core_sources.py", "engine/targets/host_files.py"],
     "numbers and words of the debugger's": ["hosts/gdb/", "hosts/lldb/"],
     "words that we wrote ourselves": [
-        *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/operator_functions.py", "tools/outcome.py"),
+        *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/dispatch_places.py", "tools/outcome.py"),
         *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
     ],
     "words of the compiler and of the kernel": ["torch/measure/"],

@@ -21,7 +21,7 @@ from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
-from gdbext.live.end_requests import EndRequests
+from gdbext.live.host import EndRequests
 from gdbext.tools import running, table
 from gdbext.tools.outcome import failure
 from gdbext.torch.measure import measure_for_process

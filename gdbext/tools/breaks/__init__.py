@@ -64,8 +64,6 @@ dispatch-values for what probes cannot do.
 
 
 class BreakTool(LiveTool):
-    """The command ``dispatch-break`` as a tool."""
-
     name = "dispatch-break"
     summary = "Stop when the dispatcher reaches an operator. Resumes the process."
 
@@ -134,7 +132,7 @@ class BreakTool(LiveTool):
 
 
 def _breakpoints(host: Host) -> BreakTable:
-    """All of this debugger. Raises UsageError without one."""
+    """The table of all breakpoints in this debugger. Raises UsageError without a debugger."""
     return host.object_of(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
 
 
@@ -153,8 +151,8 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
 
 
 def _set(session: Session, host: Host, table: BreakTable, request: BreakRequest, engine: str | None) -> BreaksSection:
-    """Set the breakpoints in the user's own debugger: by the engine of those that are set, else by probes, where they
-    can be, for a request that only reports and resumes; a stop is to be at its place, and to take conditions."""
+    """Set the breakpoints in the user's own debugger: by the engine of existing ones, else by probes, if permitted, for
+    a request that only reports and resumes. Others use breakpoints: they stop exactly there and take conditions."""
     refused = None
     if not engine and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
         try:
@@ -184,16 +182,13 @@ def render(report: Report, style: Style) -> Iterator[str]:
         limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
         option = " --continue" if request.continue_ else ""
         yield style(f"{request.where} {escape(' '.join(request.op))}{limits}{option}", "bold")
-        shown = len(breakpoints) if report.why or len(breakpoints) <= _MOST_LISTED + 1 else _MOST_LISTED
+        # An operator has a kernel, and a boxed entry, for each of many keys: six are listed.
+        shown = len(breakpoints) if report.why or len(breakpoints) <= 7 else 6
         yield from (_line(placed, report.why) for placed in breakpoints[:shown])
         rest = breakpoints[shown:]
         if rest:
             hits = counted(sum(placed.hits for placed in rest), "hit")
             yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {hits} (--why)"
-
-
-_MOST_LISTED = 6
-"""Breakpoints of a request that are listed: an operator has a kernel, and a boxed entry, for each of many keys."""
 
 
 def _line(placed: PlacedBreakpoint, why: bool) -> str:

@@ -1,4 +1,4 @@
-"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger."""
+"""dispatch-break: the addresses at which to stop for an operator, and the conditions. Knows no debugger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import UsageError
-from gdbext.live.all_calls import AllCalls, SharedLookup
 from gdbext.live.breakpoint_setter import (
     ALWAYS,
     AllOf,
@@ -22,7 +21,7 @@ from gdbext.live.breakpoint_setter import (
     Register,
     conjunction,
 )
-from gdbext.live.operator_functions import OperatorFunction
+from gdbext.live.dispatch_places import AllCalls, OperatorFunction, SharedLookup
 from gdbext.live.registrations import generated_functions, is_generated, not_loaded
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
@@ -44,7 +43,7 @@ WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
 
 
 class Opening(NamedTuple):
-    """A lookup that opens a call: the register that holds the OperatorEntry* there, and the rule of its frame.
+    """A lookup that begins a call. ``entry``: the register that holds the OperatorEntry* there.
 
     ``jumps``: the function may leave by a jump, so that the call ends at its return address."""
 
@@ -56,9 +55,9 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True)
 class BreakSite:
-    """One address where to stop for an operator. ``keyset`` holds the keyset there, None without one.
+    """An address at which to stop for an operator. ``keyset`` holds the keyset there, None without one.
 
-    ``event`` is one of PLACES other than "lookup"; ``operator`` its OperatorEntry; ``what`` names the place.
+    ``event`` is one of PLACES other than "lookup"; ``operator`` is an OperatorEntry; ``what`` describes the place.
     """
 
     address: int
@@ -69,11 +68,11 @@ class BreakSite:
     keyset: Value | None = None
     condition: Condition = ALWAYS
     skipped: int | None = None
-    """Argument registers hold the operator's arguments, behind so many others; None where that is not known."""
+    """Number of argument registers before those of the operator's arguments; None if these are not in registers."""
     function: tuple[int, int] | None = None
-    """They do so at the entry of this function [start, end), in the middle of which the site is; None: at the site."""
+    """The function [start, end) at whose entry the registers hold the arguments, if the site is in the middle of it."""
     frame: CfaRule | None = None
-    """The end of a call in the frame that this rule finds, which one of ``openings`` has opened."""
+    """At the end of a call: the rule of its frame, in which one of ``openings`` has begun it."""
     openings: tuple[Opening, ...] = ()
 
 
@@ -83,30 +82,22 @@ class OpenCalls:
     def __init__(self) -> None:
         self._operators: dict[tuple[int, int], int] = {}
 
-    def begins(self, thread: StoppedThread, frame: CfaRule, operator: int, wanted: bool) -> None:
-        """A lookup was passed in a frame. One that is not ``wanted`` ends what was open there. Raises TargetError."""
-        if wanted:
-            self._operators[thread.tid, cfa_in(thread, frame)] = operator
-        else:
-            self.ends(thread, frame)
+    def begin(self, thread: StoppedThread, frame: CfaRule, operator: int) -> None:
+        """Note a call in a frame: its lookup was passed. Raises TargetError."""
+        self._operators[thread.tid, cfa_in(thread, frame)] = operator
 
     def is_open(self, thread: StoppedThread, frame: CfaRule, operator: int) -> bool:
-        """The frame is inside of a call of the operator. Raises TargetError."""
+        """True if the frame is inside of a call of the operator. Raises TargetError."""
         return self._operators.get((thread.tid, cfa_in(thread, frame))) == operator
 
-    def ends(self, thread: StoppedThread, frame: CfaRule) -> None:
-        """The call in the frame is over. Raises TargetError."""
+    def end(self, thread: StoppedThread, frame: CfaRule) -> None:
+        """Forget the call in the frame, if there is one. Raises TargetError."""
         self._operators.pop((thread.tid, cfa_in(thread, frame)), None)
 
 
 def cfa_in(thread: StoppedThread, frame: CfaRule) -> int:
-    """The CFA that the rule finds for a thread that is at its address. Raises TargetError."""
+    """The CFA of a thread's innermost frame by the rule for its instruction. Raises TargetError."""
     return thread.register(frame.register) + frame.offset
-
-
-_CALLS_DEEP = 4
-"""Functions between a kernel's boxed entry and its unboxed one, without optimization: ``call``,
-``call_functor_with_args_from_stack``, the same with an underscore (make_boxed_from_unboxed_functor.h)."""
 
 
 class BreakPlan:
@@ -120,11 +111,11 @@ class BreakPlan:
         self._all_calls = AllCalls(session)
         self._functions = self._all_calls.functions
         self._callees: dict[int, frozenset[int]] = {}
-        """Kept, since the same functions are between a hundred kernels of an operator and their entries."""
+        """Start of a function → those that it calls: a hundred kernels of an operator share the same functions."""
         self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
     def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
-        """The patterns that mean no operator yet, each with an error that has the closest names."""
+        """Pattern without an operator yet → an error that has the closest names."""
         dispatcher, missing = self._session.dispatcher, {}
         for pattern in sorted(patterns, key=is_generated):
             if is_generated(pattern):
@@ -170,7 +161,8 @@ class BreakPlan:
             own = self._shared_sites(operator, self._all_calls.own_lookups, wanted)
             if not functions:
                 return [*own, *self._shared_sites(operator, self._shared_lookups, wanted)]
-            return [*(site for each in functions if each.event in wanted for site in _lookup_sites(each)), *own]
+            matching = (function for function in functions if function.event in wanted)
+            return [*(site for function in matching for site in _lookup_sites(function)), *own]
         if where == "return":
             returns = [
                 BreakSite(address, "return", *owner, f"the end of {function.event}")
@@ -190,21 +182,21 @@ class BreakPlan:
     def _shared_sites(
         self, operator: Operator, lookups: Sequence[SharedLookup], wanted: Sequence[str]
     ) -> list[BreakSite]:
-        """Lookups that all operators share: ``Dispatcher::callBoxed``, for one without functions of its own, and those
-        of programs and extensions."""
-        found = []
+        """The sites for one operator at ``lookups`` that all operators share: ``Dispatcher::callBoxed``, and those of
+        programs and extensions. ``wanted``: events."""
+        break_sites = []
         for shared in lookups:
             event, sites = shared.event.replace("Boxed", ""), shared.sites
             if event in wanted:
                 words = event, operator.address, operator.qualified, f"its lookup, in {shared.where}"
                 condition = Equals(Register(sites.entry), operator.address)
                 addresses = (sites.lookup, *(address for address, _ in sites.others))
-                found += [BreakSite(address, *words, Register(sites.keyset), condition) for address in addresses]
-        return found
+                break_sites += [BreakSite(address, *words, Register(sites.keyset), condition) for address in addresses]
+        return break_sites
 
     def _ends(self, operator: Operator) -> Iterator[BreakSite]:
-        """The ends of its calls and redispatches by functions that are for all operators: where these continue behind
-        the kernel, if their last lookup was for this one."""
+        """The ends of its calls and redispatches by functions that all operators share: the instructions after the
+        kernel, if their last lookup was for this operator."""
         functions: dict[int, list[SharedLookup]] = {}
         for shared in (*self._all_calls.own_lookups, *self._shared_lookups):
             functions.setdefault(shared.function.start, []).append(shared)
@@ -220,8 +212,8 @@ class BreakPlan:
                 yield end_site(self._open_calls, operator.address, operator.qualified, address, what, frame, openings)
 
     def _structured(self, operator: Operator, where: str) -> list[BreakSite]:
-        """The meta and impl functions of structured kernels; of an operator without, the kernels that were registered
-        for Meta, or for backends."""
+        """The meta or impl functions (``where``) of structured kernels; for an operator without, the kernels that were
+        registered for Meta, or for backends."""
         functions = self._functions.structured(operator)
         if functions:
             owner = operator.address, operator.qualified
@@ -288,14 +280,16 @@ class BreakPlan:
             AnyOf((without_result, Equals(second, kernel.functor))),
             2,
         )
-        if self._reaches(kernel.boxed, unboxed, _CALLS_DEEP):
+        # Without optimization: call, call_functor_with_args_from_stack, the same with an underscore, the kernel
+        # (make_boxed_from_unboxed_functor.h).
+        if self._reaches(kernel.boxed, unboxed, 4):
             return [site]
         if kernel.functor:  # kernels of other keys may have the same boxed function
             boxed = replace(boxed, condition=conjunction(boxed.condition, Equals(self._arguments[0], kernel.functor)))
         return [replace(site, what=f"{name}, entered unboxed"), boxed]
 
     def _reaches(self, start: int, target: int, depth: int) -> bool:
-        """The function at ``start`` calls or jumps to the target, or one that it calls does, ``depth`` calls deep."""
+        """True if the function at ``start`` calls or jumps to the target, directly or through up to ``depth`` calls."""
         callees = self._callees.get(start)
         if callees is None:
             sites, callees = self._session.dispatch_stacks.sites, frozenset()
@@ -304,9 +298,9 @@ class BreakPlan:
                 insns = sites.decoded(code).instructions
                 targets = {insn.target for insn in insns if insn.kind in ("call", "jmp") and insn.target}
                 reached = {follow_stub(self._session.memory, address) for address in targets}
-                callees = frozenset(each for each in reached if each and not 0 <= each - start < code.size)
+                callees = frozenset(callee for callee in reached if callee and not 0 <= callee - start < code.size)
             self._callees[start] = callees
-        return target in callees or (depth > 1 and any(self._reaches(each, target, depth - 1) for each in callees))
+        return target in callees or (depth > 1 and any(self._reaches(callee, target, depth - 1) for callee in callees))
 
 
 def _distinct(sites: Iterable[BreakSite]) -> list[BreakSite]:
@@ -326,13 +320,13 @@ def end_site(
     frame: CfaRule,
     openings: tuple[Opening, ...] = (),
 ) -> BreakSite:
-    """The place where a call of the operator ends, if one is open in the frame."""
+    """The site at which a call of the operator ends, under the condition that one is open in the frame."""
     is_open = PythonCondition(("end", operator, frame), lambda thread: open_calls.is_open(thread, frame, operator))
     return BreakSite(address, "return", operator, name, what, None, is_open, frame=frame, openings=openings)
 
 
 def what_is_awaited(request: BreakRequest) -> str:
-    """Name what must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
+    """The registration after which there will be a place to stop, in words. Raises UsageError if none would help."""
     if request.where in ("kernel", "boxed", "meta", "impl"):
         key = request.key or {"meta": "Meta", "impl": "a backend"}.get(request.where)
         key = f" for {key}" if key else ""
@@ -344,7 +338,7 @@ def what_is_awaited(request: BreakRequest) -> str:
 
 
 def check_keys(keys: KeyNames | None, request: BreakRequest) -> None:
-    """Raises UsageError for names that are not keys, and where the place has no keyset. ``keys``: None before torch is
+    """Raises UsageError for names that are not keys, and for a place without a keyset. ``keys``: None before torch is
     loaded."""
     for name in (request.key, request.has):
         if name and keys:
@@ -356,7 +350,8 @@ def check_keys(keys: KeyNames | None, request: BreakRequest) -> None:
 
 
 def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:
-    """``highestPriorityTypeId() == key``: the highest functionality, and the highest backend where it counts."""
+    """The condition ``highestPriorityTypeId() == key``: on the highest functionality and, for keys of backends, on the
+    highest backend."""
     bits = keys.slots[keys.index_of_key(key)].bits
     functionality = (bits >> keys.num_backends).bit_length()
     if not functionality:
@@ -381,7 +376,8 @@ def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
 def _boxed_site(
     arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str, event: str
 ) -> BreakSite:
-    """A boxed entry: functor, OperatorHandle&, keyset (BoxedKernel.h); other operators may share it."""
+    """The site of a kernel's boxed entry, which other operators may share. Its arguments: functor, OperatorHandle&,
+    keyset (BoxedKernel.h)."""
     condition = Equals(Pointee(arguments[1]), operator.address)
     what = f"the boxed entry of {name}"
     return BreakSite(kernel.boxed, event, operator.address, operator.qualified, what, arguments[2], condition)

@@ -37,34 +37,34 @@ if TYPE_CHECKING:
 
 @dataclass
 class _StopReports:
-    """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
-    and an operator's table, as long as its bytes are the same."""
+    """Reports of one request's stops. Symbols, layout and operators are read once, and an operator's table again only
+    if its bytes have changed."""
 
     _open: Callable[[], Session]
-    """Gives a fresh session of the stopped process."""
+    """Opens a session of the stopped process."""
     _why: bool
-    """Also report what the key was found by, what the kernel can do, what follows, and the thread's own keys."""
+    """Also report the keyset, the kernel's properties, the kernels that follow, and the thread's own keys."""
     knows_tables: bool = field(default=True, init=False)
-    """No kernel was registered since the session was opened: one may be in a library that was loaded with it."""
+    """False if a kernel was registered since the session was opened: a library may have been loaded with it."""
     _session: Session | None = field(default=None, init=False)
     _tables: dict[int, bytes] = field(default_factory=dict, init=False)
     """OperatorEntry → the bytes of its table."""
     _lookups: dict[tuple[int, int], list[str]] = field(default_factory=dict, init=False)
     """(OperatorEntry, keyset) → the lines on key and kernel."""
     _holders: dict[int, dict[str, SavedArgument]] = field(default_factory=dict, init=False)
-    """Site → argument register → what holds its value there."""
+    """Site → argument register → the register or stack slot that holds its value there."""
 
     def forget(self) -> None:
-        """The process is another one, or has other operators."""
+        """Forget everything: the process is another one, or has other operators."""
         self._session = None
         self._tables.clear()
         self._lookups.clear()
         self._holders.clear()
 
     def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
-        """Operator, place, arguments, the line of Python, key and kernel.
+        """The lines on a stop: operator, place, arguments, the line of Python, key and kernel.
 
-        What cannot be read is left out, and the last line says so. Raises TargetError.
+        Unreadable parts are left out, and the last line says so. Raises TargetError.
         """
         lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
         bits = value_of(site.keyset, thread) if site.keyset else None
@@ -73,7 +73,7 @@ class _StopReports:
             operator = session.dispatcher.by_def(site.operator)
             if operator:
                 lines += self._arguments(session, site, operator, thread)
-            # The innermost line of the program's own code, else of any. The session's frames are of an earlier stop.
+            # The innermost line of the program's own code, else of any. The session may have frames of an earlier stop.
             frames = ThreadTable(session.python, session.errors.note).frames(thread.tid)
             for frame in [frame for frame in frames if is_users_file(frame.file)][:1] or frames[:1]:
                 lines.append(f"  at {frame.file}:{frame.line or '?'} ({frame.function})")
@@ -92,8 +92,7 @@ class _StopReports:
         return lines
 
     def _current_session(self, site: BreakSite) -> Session:
-        """A session that is right for this stop: the operator was there already, and its table is unchanged, where that
-        is reported; else a new one."""
+        """The session, if it knows the operator, and its table is unchanged (if that is reported); else a new one."""
         session = self._session
         if session:
             session.memory.forget()
@@ -110,7 +109,7 @@ class _StopReports:
         return session
 
     def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
-        """The arguments that are in registers, or whose registers survived in the function."""
+        """The line with the arguments that are in registers, or whose registers survived in the function."""
         architecture = session.memory.architecture
         if site.skipped is None:
             return []
@@ -129,7 +128,7 @@ class _StopReports:
 
 
 def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
-    """The key and the kernel on one line, and where that was registered."""
+    """The lines on the key and the kernel, and on its registration."""
     link = next(iter(session.chains.chain(operator, bits)), None)
     if link:
         yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
@@ -144,7 +143,7 @@ def _function(link: ExpectedLookup) -> str:
 
 
 def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
-    """With --why: keyset, key, the kernel and those that are expected to follow."""
+    """The lines with --why: keyset, key, the kernel and those that are expected to follow."""
     keys = session.dispatcher.keys
     index, kernel = operator.kernel_for(bits)
     yield f"  keyset {keys.text(bits)} {bits:#x}"
@@ -161,7 +160,7 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
 
 @dataclass
 class _Placed:
-    """A breakpoint of a request, and what it is for: a site; or something that is awaited."""
+    """A breakpoint of a request: at a site; or a placeholder for a registration (``awaits``, in words)."""
 
     breakpoint: Breakpoint
     site: BreakSite | None = None
@@ -175,32 +174,31 @@ class BreakSet:
     request: BreakRequest
     _setter: BreakpointSetter
     _open_session: Callable[[], Session]
-    """Gives a fresh session of the stopped process."""
+    """Opens a session of the stopped process."""
     _watch_of: Callable[[Session], RegistrationWatch]
-    """Gives the watch that all requests share."""
+    """Returns the watch that all requests share."""
     _watch_kernels: Callable[[Session], None]
     """Begins to watch for generated kernels."""
     _show: Callable[[str], None]
     """Shows text at once."""
     notes: tuple[str, ...] = field(default=(), init=False)
-    """The notes that the user must know."""
     _placed: list[_Placed] = field(default_factory=list, init=False)
     _pending: _Placed | None = field(default=None, init=False)
     """The breakpoint that waits for torch to be loaded."""
     _placeholder: _Placed | None = field(default=None, init=False)
-    """The breakpoint in the user's list for what is not registered yet."""
+    """The breakpoint in the user's list for sites that do not exist yet."""
     _known_sites: set[tuple[int, Condition]] = field(default_factory=set, init=False)
     _hits: Counter[tuple[int, Condition]] = field(default_factory=Counter, init=False)
     _open_calls: OpenCalls = field(default_factory=OpenCalls, init=False)
     _opening_traps: dict[int, Trap] = field(default_factory=dict, init=False)
-    """The traps at lookups that open calls whose ends are stopped at, by address."""
+    """Address of a lookup that begins a call whose end has a breakpoint → its trap."""
 
     def __post_init__(self) -> None:
         self._reports = _StopReports(self._open_session, self.request.why)
         self._matchers = [matcher(pattern) for pattern in self.request.op]
 
     def wants(self, name: str) -> bool:
-        """The request means the operator of that qualified name."""
+        """True if a pattern of the request matches the operator's qualified name."""
         return any(matches(name) for matches in self._matchers)
 
     def show_line(self, text: str) -> None:
@@ -209,7 +207,7 @@ class BreakSet:
 
     @property
     def is_pending(self) -> bool:
-        """True while it waits for torch to be loaded."""
+        """True as long as torch is not loaded."""
         return self._pending is not None
 
     def alive(self) -> list[_Placed]:
@@ -223,7 +221,6 @@ class BreakSet:
         return sum(self._hits.values())
 
     def report(self) -> RequestedBreakpoints:
-        """The request with its breakpoints."""
         breakpoints = []
         for placed in self.alive():
             number, site = placed.breakpoint.number, placed.site
@@ -238,15 +235,13 @@ class BreakSet:
         return RequestedBreakpoints(self.request, tuple(breakpoints))
 
     def resolve(self, session: Session) -> None:
-        """Set the breakpoints, those for operators that do not exist yet when they do.
-
-        Raises UsageError, TargetError, LayoutError.
-        """
+        """Set the breakpoints; for missing operators wait for their registration. Raises UsageError, TargetError,
+        LayoutError."""
         plan = BreakPlan(session, self._open_calls)
         missing = plan.missing(self.request.op)
         watch = self._watch_of(session)
         if missing and not watch.addresses:
-            raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
+            raise next(iter(missing.values()))  # a libtorch without symbols: its registration could not be seen
         if any(is_generated(name) and (name in missing or not name.isidentifier()) for name in self.request.op):
             self._watch_kernels(session)
         awaited = "" if self._add(plan) or missing else what_is_awaited(self.request)
@@ -262,17 +257,15 @@ class BreakSet:
             self._pending.breakpoint.delete_later()
             self._pending = None
 
-    def registered(self, operator: int) -> bool:
-        """An operator that the request means was registered or got a kernel; True if there may be more to stop at.
-
-        The computation of table entries is one place, whatever kernels an operator has.
-        """
+    def needs_refresh(self, operator: int) -> bool:
+        """Note that a matching operator was registered or got a kernel; True if there may be new sites: for "register"
+        there is one site, whatever kernels an operator has."""
         self._reports.knows_tables = False
-        is_known = any(placed.site and placed.site.operator == operator for placed in self._placed)
-        return not is_known or self.request.where != "register"
+        has_site = any(placed.site and placed.site.operator == operator for placed in self._placed)
+        return not has_site or self.request.where != "register"
 
     def refresh(self, session: Session) -> None:
-        """Something that the request means was registered: add the new sites. Raises as resolve()."""
+        """Add the new sites after a registration. Raises as resolve()."""
         self._reports.forget()
         plan = BreakPlan(session, self._open_calls)
         missing = plan.missing(self.request.op)
@@ -296,18 +289,21 @@ class BreakSet:
             self._set(site)
             for opening in site.openings:
                 if opening.address not in self._opening_traps:
-                    trap = self._setter.set_trap(opening.address, partial(self._opens, opening))
+                    trap = self._setter.set_trap(opening.address, partial(self._note_call, opening))
                     self._opening_traps[opening.address] = trap
         return bool(sites)
 
-    def _opens(self, opening: Opening, thread: StoppedThread) -> None:
-        """Note at a lookup which call begins there."""
+    def _note_call(self, opening: Opening, thread: StoppedThread) -> None:
+        """Note the call that begins at a lookup, and set a breakpoint at its end."""
         try:
             operator = thread.register(opening.entry)
             sites = (placed.site for placed in self._placed if placed.site)
             name = next((site.name for site in sites if site.operator == operator), "")
-            self._open_calls.begins(thread, opening.frame, operator, bool(name))
-            if name and opening.jumps:
+            if not name:  # another operator's: no call of ours is open in this frame
+                self._open_calls.end(thread, opening.frame)
+                return
+            self._open_calls.begin(thread, opening.frame, operator)
+            if opening.jumps:
                 # The function around the lookup may leave by a jump into the kernel: stop where it returns to.
                 architecture = self._open_session().memory.architecture
                 cfa = cfa_in(thread, opening.frame)
@@ -320,7 +316,7 @@ class BreakSet:
             self.show_line(str(error))
 
     def _set(self, site: BreakSite) -> None:
-        """Set a breakpoint at a site that is new; known, too, is what the user has deleted."""
+        """Set a breakpoint at a site, unless there was one before, which the user may have deleted."""
         key = site.address, site.condition
         if key in self._known_sites:
             return
@@ -331,7 +327,7 @@ class BreakSet:
                 if holds(site.condition, thread):
                     self._hits[key] += 1
                     if site.frame:
-                        self._open_calls.ends(thread, site.frame)
+                        self._open_calls.end(thread, site.frame)
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
                 self.show_line(str(error))
@@ -344,7 +340,7 @@ class BreakSet:
         self._known_sites.add(key)
 
     def wait(self) -> None:
-        """Set the pending one. Raises TargetError."""
+        """Set the pending breakpoint that waits for torch. Raises TargetError."""
         self._placed = []
         self._known_sites.clear()
         self._hits.clear()
@@ -352,7 +348,7 @@ class BreakSet:
             return
 
         def torch_is_used() -> bool:
-            """The first dispatch: set the real ones; True where that fails, so that the user sees it."""
+            """At the first dispatch: set the real breakpoints; True (stop) if that fails, so that the user sees it."""
             try:
                 self.resolve(self._open_session())
                 for note in self.notes:
@@ -366,19 +362,19 @@ class BreakSet:
         self._pending = _Placed(pending)
 
     def suspend(self) -> None:
-        """The program has ended: addresses mean nothing any more. Raises TargetError."""
+        """When the program has ended: delete the breakpoints at addresses, and wait for torch again. Raises
+        TargetError."""
         self._reports.forget()
         if any(placed is not self._pending for placed in self.alive()):
             self.delete()
             self.wait()
 
     def switch_off(self) -> None:
-        """Disable it until the program has ended; the debugger may be calling."""
+        """Disable the breakpoints until the program has ended; allowed while the debugger calls us."""
         for placed in self.alive():
             placed.breakpoint.switch_off()
 
     def delete(self) -> None:
-        """Delete all breakpoints of the request."""
         for placed in self.alive():
             placed.breakpoint.delete()
         for trap in self._opening_traps.values():
@@ -392,18 +388,18 @@ class BreakTable:
     """Adds, lists and deletes requests, and keeps them through all runs of the program."""
 
     def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
-        """``open_session`` gives a fresh session of the stopped process, also while the debugger calls us."""
+        """``open_session`` opens a session of the stopped process, also while the debugger calls us."""
         self._breakpoints = self.setter = setter
         self.is_probed = False
-        """Kernel probes stop the threads, not breakpoints."""
+        """True if kernel probes stop the threads, not breakpoints."""
         self._open_session = open_session
         self._sets: list[BreakSet] = []
         self._watch: RegistrationWatch | None = None
         self._kernel_watch: KernelWatch | None = None
-        setter.on_exit(self._ended)
+        setter.on_exit(self._suspend)
 
     def use_probes(self, wanted: bool) -> None:
-        """Have kernel probes stop the threads, or breakpoints. Raises UsageError, ProbesRefused."""
+        """Stop threads by kernel probes (True) or by breakpoints. Raises UsageError, ProbesRefused."""
         self._drop_deleted()
         if wanted == self.is_probed:
             return
@@ -450,7 +446,8 @@ class BreakTable:
         return tuple(breaks.report() for breaks in self._sets)
 
     def delete(self, numbers: Sequence[int]) -> int:
-        """Delete these breakpoints, all for none; how many were. Raises UsageError for a number that is not ours."""
+        """Delete the breakpoints of these numbers, () for all; returns how many. Raises UsageError for another
+        number."""
         own = {placed.breakpoint.number: placed.breakpoint for breaks in self._sets for placed in breaks.alive()}
         wrong = [number for number in numbers if number not in own]
         if wrong:
@@ -468,28 +465,28 @@ class BreakTable:
             self._end_watch()
 
     def _watch_of(self, session: Session) -> RegistrationWatch:
-        """The one watch for all requests. Raises TargetError."""
+        """The watch that all requests share. Raises TargetError."""
 
         def wanted(name: str) -> bool:
             return any(breaks.wants(name) for breaks in self._sets)
 
         def registered(operator: int) -> None:
-            self._refresh([breaks for breaks in self._sets if breaks.registered(operator)])
+            self._refresh([breaks for breaks in self._sets if breaks.needs_refresh(operator)])
 
         def ending() -> None:
-            """The process ends: from here on the tables are only destroyed."""
+            """Disable "register" when the process ends: from here on the tables are only destroyed."""
             for breaks in self._sets:
                 if breaks.request.where == "register":
                     breaks.switch_off()
 
         if not self._watch:
-            self._watch = RegistrationWatch(session, self.setter, wanted, registered, ending, self._failed)
+            self._watch = RegistrationWatch(session, self.setter, wanted, registered, ending, self._show_error)
         return self._watch
 
     def _watch_kernels(self, session: Session) -> None:
         """Watch for kernels that Inductor loads. Raises UsageError where that cannot be seen, TargetError."""
         if not self._kernel_watch:
-            watch = KernelWatch(session, self.setter, lambda: self._refresh(self._sets), self._failed)
+            watch = KernelWatch(session, self.setter, lambda: self._refresh(self._sets), self._show_error)
             if not watch.works:
                 watch.close()
                 raise UsageError("gdbext cannot see when this torch loads a kernel", help="compile it first")
@@ -506,19 +503,19 @@ class BreakTable:
     def _refresh(self, sets: Sequence[BreakSet]) -> None:
         """Re-plan the breakpoints of ``sets`` after a registration or library load; afterwards drop sets whose
         breakpoints were deleted."""
-        concerned = [breaks for breaks in sets if not breaks.is_pending and breaks.alive()]
-        if concerned:
+        active = [breaks for breaks in sets if not breaks.is_pending and breaks.alive()]
+        if active:
             session = self._open_session()
-            for breaks in concerned:
+            for breaks in active:
                 breaks.refresh(session)
         self.setter.call_soon(self._drop_deleted)
 
-    def _failed(self, error: Exception) -> None:
+    def _show_error(self, error: Exception) -> None:
         for breaks in self._sets[:1]:
             breaks.show_line(str(error))
 
-    def _ended(self) -> None:
-        """The process has ended."""
+    def _suspend(self) -> None:
+        """Wait for the next run when the process has ended."""
         self._end_watch()
         for breaks in self._sets:
             breaks.suspend()

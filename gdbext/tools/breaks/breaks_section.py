@@ -46,7 +46,6 @@ class PlacedBreakpoint:
 
     @json_member(after="number")
     def pending(self) -> bool:
-        """It is not there yet."""
         return self.address is None
 
 

@@ -16,14 +16,15 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
-from gdbext.tools.compile.compile_workers import (
+from gdbext.tools.compile.compiled_frames import (
+    CompiledFrames,
+    KernelComments,
     compile_locks,
     compiling_processes,
     pool_of,
     python_stacks,
     work_of_thread,
 )
-from gdbext.tools.compile.compiled_frames import CompiledFrames, KernelComments
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import (
     Compilation,
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.tool import ToolHost
 
 _FRAME_LIMIT = 2000
-"""Frames of all threads that have to do with torch.compile."""
+"""Most frames of all threads that have to do with torch.compile."""
 
 
 def read_compilation(session: Session) -> CompileSection:
-    """What cannot be read is one of the problems. Raises NotTorch without torch or Python."""
+    """The whole section; unreadable parts are among its problems. Raises NotTorch without torch or Python."""
     if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     version = torch_version(session) or "unknown"
@@ -63,12 +64,12 @@ def read_compilation(session: Session) -> CompileSection:
     comments = KernelComments(session.target)
     if not reader.imported:  # a thread may still compile a kernel of Triton's own
         threads = _Threads(session, CompiledFrames({}, (), comments))
-        plain = _nothing(session, imported=False, known=True)
-        return replace(plain, frames=tuple(threads.frames), now=tuple(threads.compiling))
+        empty = _empty_section(session, imported=False, known=True)
+        return replace(empty, frames=tuple(threads.frames), now=tuple(threads.compiling))
     if not names.is_known(version):
         compared = ", ".join(names.compared())
         problem = f"what torch.compile did: known for torch {compared}, and this is {version}"
-        return _nothing(session, imported=True, known=False, problems=(problem,))
+        return _empty_section(session, imported=True, known=False, problems=(problem,))
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
     threads = _Threads(session, CompiledFrames(originals, compilations, comments))
@@ -115,8 +116,8 @@ def read_compilation(session: Session) -> CompileSection:
     )
 
 
-def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
-    """The section of a process in which there is nothing to read, or in an unknown release."""
+def _empty_section(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
+    """The section for a process without torch._dynamo (not ``imported``), or of an unknown release (not ``known``)."""
     enabled, disabled_by = _enabled(session.target.origin.environ(), {}, False)
     processes = compiling_processes(session)
     section = CompileSection(imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), processes, {})
@@ -126,7 +127,7 @@ def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str,
 def _enabled(
     environment: Mapping[str, str], settings: Mapping[str, ConfigValue], has_compiled: bool
 ) -> tuple[bool | None, str]:
-    """(torch.compile compiles, None if unknown; what disables it)."""
+    """(True if torch.compile is enabled, None if unknown; the option or variable that disables it, or "")."""
     if settings.get(names.DISABLE) is True:
         return False, f"{names.CONFIG}.{names.DISABLE}"
     for variable in names.DISABLING_VARIABLES:
@@ -176,8 +177,6 @@ other release the answer is "unknown". Before torch 2.7 the reasons of recompila
 
 
 class CompileTool(Tool):
-    """The command ``dispatch-compile`` as a tool."""
-
     name = "dispatch-compile"
     summary = "Show what torch.compile did, broke and compiled again, and what compiles now."
     mode = Mode.STOPPED
@@ -186,7 +185,6 @@ class CompileTool(Tool):
         parser.epilog = _EPILOG
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Read what is recorded; everything here is allowed to be unknown. Raises NotTorch."""
         session, section = session.settled(read_compilation)
         return make_report(self, session, args, sections=(section,))
 
@@ -195,8 +193,6 @@ class CompileTool(Tool):
 
 
 _WIDTH = 160
-_NO_UUID = re.compile(r"(_[0-9a-f]{8})(_[0-9a-f]{4}){3}_[0-9a-f]{12}$")
-"""The suffix that TorchDynamo adds to the name of a graph since 2.8, to make it the only one of its name anywhere."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -238,6 +234,8 @@ def _headline(section: CompileSection) -> str:
 
 
 def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
+    """(heading, lines) of each block of the text; lines may be []."""
+
     def work(thread: CompilingThread) -> str:
         where = f" and compiles {_place(thread)}" if thread.file else ""
         return f"{thread.stage or 'the compiler'}{where}"
@@ -305,7 +303,9 @@ def _compiled_threads(frames: Sequence[CompileFrame]) -> Iterator[str]:
         parts = [f"thread {tid}: {_place(frame)}"]
         if frame.graph:
             number = f" [{escape(frame.compile_id)}]" if frame.compile_id else ""
-            parts.append(f"graph {escape(_NO_UUID.sub('', frame.graph))}{number}")
+            # Since 2.8 TorchDynamo adds a UUID to the name of a graph.
+            name = re.sub(r"(_[0-9a-f]{8})(_[0-9a-f]{4}){3}_[0-9a-f]{12}$", "", frame.graph)
+            parts.append(f"graph {escape(name)}{number}")
         if frame.source:
             parts.append(f"compiled from {'' if frame.source.exact else 'the function at '}{_place(frame.source)}")
         if frame.source_nodes:
@@ -326,13 +326,13 @@ def _compilation_place(compilation: Compilation) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line of a text, with the second one if the first only announces it."""
+    """The first line of a text, with the second one if the first ends with a colon."""
     lines = text.split("\n")
     return escape(" ".join(lines[: 1 + lines[0].endswith(":")]))[:_WIDTH]
 
 
 def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[GraphBreak, ...]:
-    """Reasons of graph breaks, most frequent first."""
+    """The reasons of graph breaks, the most frequent first. ``counters``: those of torch._dynamo."""
     most_common = Counter(counters.get(names.GRAPH_BREAK, {})).most_common()
     return tuple(GraphBreak(reason, count) for reason, count in most_common)
 

@@ -1,4 +1,4 @@
-"""The Python frames of a thread as torch.compile sees them, and what compiled frames were made of.
+"""Frames in compiled code and in the compiler: what they were made of, and what threads and other processes compile.
 
 A graph's generated function: torch/fx/graph_module.py (2.6 to 2.15). It is a method of a GraphModule, whose
 ``_lineno_map`` has the number of the node by the number of the line, counted from the function's first one, and whose
@@ -13,16 +13,28 @@ get_kernel_metadata), unless the configuration or the release leaves it out.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine import numbers
+from gdbext.engine.glibc.pthread import brief_look
+from gdbext.errors import GdbextError
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import Compilation, CompileFrame, FrameState, SourcePlace
+from gdbext.torch.compile.compile_section import (
+    Compilation,
+    CompileFrame,
+    CompileLock,
+    CompilePool,
+    CompilingProcess,
+    CompilingThread,
+    FrameState,
+    SourcePlace,
+)
 from gdbext.torch.compile.dynamo_names import GRAPH_ID, SOURCE_NODES
 
 if TYPE_CHECKING:
@@ -30,13 +42,13 @@ if TYPE_CHECKING:
 
 
 def is_compiler(frame: PythonFrame) -> bool:
-    """The frames that it calls are the compiler at work."""
+    """True if the frames that this one calls are the compiler at work."""
     file, functions = names.LATE_COMPILER
-    plain = frame.function.rpartition(".")[2]
+    name = frame.function.rpartition(".")[2]
     for compiler_file, function in (names.COMPILER, names.TRITON_COMPILER):
         if frame.file.endswith(compiler_file):
-            return plain == function
-    return frame.file.endswith(file) and plain in functions
+            return name == function
+    return frame.file.endswith(file) and name in functions
 
 
 def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> list[FrameState]:
@@ -52,9 +64,8 @@ def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> li
 
 
 def stage(frames: Sequence[PythonFrame]) -> str:
-    """The part of the compiler that the innermost frame of torch belongs to; "" for none."""
-    stages = (name for frame in frames for part, name in names.STAGES if part in frame.file)
-    return next(stages, "")
+    """The name of the compiler's part that the innermost frame of torch belongs to; "" for none."""
+    return next((name for frame in frames for part, name in names.STAGES if part in frame.file), "")
 
 
 _NODES = 20_000
@@ -62,7 +73,7 @@ _PLACE = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<f
 
 
 def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
-    """The line of the program behind the current line of a graph's function; None if that is not recorded."""
+    """The line of the program from which the current line of a graph's function was made; None if not recorded."""
     module, code = stack.locals(frame)["self"], stack.code(frame)
     if not code or frame.line is None:
         return None
@@ -74,7 +85,7 @@ def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
 
 
 def graph_node(graph: PyRef, number: int | None) -> PyRef:
-    """The node with that number, counted from behind the root; a missing object if the graph has none."""
+    """The node with that number, 0 for the one after the root; a falsy PyRef if the graph has none."""
     root = node = _attribute(graph, names.GRAPH_ROOT)
     if number is None or not 0 <= number < _NODES:
         return PyRef(graph.python, 0)
@@ -86,7 +97,7 @@ def graph_node(graph: PyRef, number: int | None) -> PyRef:
 
 
 def _attribute(value: PyRef, name: str) -> PyRef:
-    """An attribute of an instance, by its dict or by its class's description."""
+    """An attribute of an instance, from its dict or from a member of its C structure."""
     return value[name] or value.member(name)
 
 
@@ -100,7 +111,7 @@ def _innermost(trace: str) -> SourcePlace | None:
 
 
 _COMMENT = 300
-"""Characters of a comment that are kept, at most."""
+"""Most characters of a comment."""
 
 
 class KernelComments:
@@ -117,8 +128,8 @@ class KernelComments:
 
 
 class ModuleComments(NamedTuple):
-    """``graph``: AOTAutograd's identity of the graph that the module was made of, "0_inference"; "" without one. The
-    nodes of the graph by kernel (above its definition, or else above its call), and by line in the same function."""
+    """``graph``: AOTAutograd's identity of the module's graph, "0_inference"; "" without one. ``kernels``: kernel →
+    nodes in the comment above its definition, or else above its call; ``lines``: line number → nodes."""
 
     graph: str
     kernels: dict[str, str]
@@ -128,36 +139,27 @@ class ModuleComments(NamedTuple):
 def module_comments(texts: list[str]) -> ModuleComments:
     """The comments in the lines of a module; its graph is in one of the first."""
     graph = next((match[1] for text in texts[:20] if (match := GRAPH_ID.search(text))), "")
-    return ModuleComments(graph, _above_kernels(texts), _above_lines(texts))
-
-
-def _above_lines(texts: list[str]) -> dict[int, str]:
-    """Line number → nodes, of each statement after a comment with nodes, up to the next one or an empty line."""
-    nodes: dict[int, str] = {}
-    comment = ""
+    lines: dict[int, str] = {}
+    comment = ""  # applies to each statement up to the next comment or an empty line
     for number, text in enumerate(texts, 1):
         if SOURCE_NODES in text and text.startswith("#"):
             comment = text.partition(SOURCE_NODES)[2][:_COMMENT]
         elif not text or text.startswith("def "):
             comment = ""
         elif comment:
-            nodes[number] = comment
-    return nodes
-
-
-def _above_kernels(texts: list[str]) -> dict[str, str]:
-    nodes: dict[str, str] = {}
-    comment = ""
+            lines[number] = comment
+    kernels: dict[str, str] = {}
+    comment = ""  # applies to the next statement, also after an empty line
     for text in texts:
         if text.startswith("#"):
             comment = text.partition(SOURCE_NODES)[2][:_COMMENT] or comment
             continue
         name = re.match(r"\w+", text)
         if name and comment and text[name.end() :].startswith(("(", " = async_compile", ".run(")):
-            nodes.setdefault(name[0], comment)
+            kernels.setdefault(name[0], comment)
         if text:
             comment = ""
-    return nodes
+    return ModuleComments(graph, kernels, lines)
 
 
 class _Graph(NamedTuple):
@@ -169,7 +171,7 @@ class _Graph(NamedTuple):
 
 
 class CompiledFrames:
-    """Describes frames."""
+    """Describes the frames of threads with the graphs and lines that they were made of."""
 
     def __init__(
         self, originals: Mapping[int, PyRef], compilations: Sequence[Compilation], comments: KernelComments
@@ -215,3 +217,112 @@ class CompiledFrames:
         ]
         source = SourcePlace(names.function_of(code.name), code.file, code.first_line, exact=False)
         return _Graph(name, ids[0] if len(ids) == 1 else None, source)
+
+
+def work_of_thread(tid: int, stack: PyStack) -> CompilingThread | None:
+    """The work of the innermost call of a compiler on a thread's stack; None without one."""
+    inner = next((index for index, frame in enumerate(stack) if is_compiler(frame)), None)
+    if inner is None:
+        return None
+    part = stage(stack[: inner + 1])
+    for frame in stack[inner:]:
+        place = _compiled(stack, frame) if is_compiler(frame) else None
+        if place:
+            return CompilingThread(tid, part, place.function, place.file, place.line)
+    return CompilingThread(tid, part, "", None, None)
+
+
+def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
+    """The function that a call of a compiler compiles: TorchDynamo's frame, or Triton's kernel; None if its variables
+    do not have it, as in other releases."""
+    if frame.file.endswith(names.COMPILER[0]):
+        code = stack.locals(frame)[names.COMPILED_LOCAL].code
+        return SourcePlace(code.name, code.file, code.first_line) if code else None
+    if frame.file.endswith(names.TRITON_COMPILER[0]):  # its source has the JITFunction, which has the function
+        kernel = stack.locals(frame)[names.TRITON_SOURCE][names.TRITON_FUNCTION]
+        function = kernel[names.TRITON_FUNCTION].function
+        if function and function.file:
+            return SourcePlace(function.qualname, function.file, function.line)
+    return None
+
+
+def work_of(pid: int) -> CompilingThread | None:
+    """The compiler's work in a process, which is stopped for some milliseconds; None without, or if unreadable."""
+    try:
+        target = brief_look(pid)
+    except GdbextError:
+        return None
+    try:
+        works = (work_of_thread(tid, stack) for tid, stack in python_stacks(Session(target)))
+        return next((work for work in works if work), None)
+    except GdbextError:
+        return None
+    finally:
+        target.close()
+
+
+def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
+    """(thread id, Python frames) of each thread; an unreadable one is among the session's errors."""
+    for thread in session.target.memory.threads():
+        try:
+            yield thread.tid, session.python_threads.frames(thread.tid)
+        except GdbextError as error:
+            session.errors.note(error, f"thread {thread.tid}")
+
+
+def pool_of(tid: int, stack: PyStack) -> CompilePool | None:
+    """The pool whose results a thread waits for; None for another thread."""
+    file, function = names.POOL_READER
+    readers = (frame for frame in stack if frame.file.endswith(file) and frame.function.rpartition(".")[2] == function)
+    reader = next(readers, None)
+    if not reader:
+        return None
+    pool = stack.locals(reader)["self"]
+    process, pending = pool[names.POOL_PROCESS]["pid"], pool[names.POOL_PENDING]
+    jobs = pending.keys(100_000)
+    if pending and jobs.fault:
+        return None
+    return CompilePool(tid, process.int(), len(jobs) if pending else None)
+
+
+def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
+    """The descendants that compile; () for a core. At most eight workers that do not wait for a job in futex(2) are
+    stopped for some milliseconds, to read what they compile."""
+    parents = session.procfs.descendants()
+    processes = {pid: session.procfs.process(pid) for pid in parents}
+    compilers = {
+        pid: process
+        for pid, process in processes.items()
+        if process.name in names.COMPILERS or names.WORKER in process.command
+    }
+    reports: list[CompilingProcess] = []
+    stops_left = 8
+    for pid, process in compilers.items():
+        children = [child for child_pid, child in compilers.items() if parents[child_pid] == pid]
+        doing = ", ".join([process.doing, *(f"started {child.name} {child.pid}" for child in children)])
+        # A compiler's source is the last of its arguments that looks like one.
+        pattern = r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)"
+        sources = re.findall(pattern, process.command) if process.name in names.COMPILERS else []
+        source, command, work = sources[-1] if sources else "", process.command[:300], None
+        if names.WORKER in command and process.call != "futex" and not process.ending and stops_left:
+            stops_left -= 1
+            work = work_of(pid)
+        reports.append(CompilingProcess(pid, process.name, command, doing, parents[pid], source, work))
+    return tuple(reports)
+
+
+def compile_locks(session: Session) -> tuple[CompileLock, ...]:
+    """The lock files that are open in this process or its descendants; () for a core."""
+    procfs = session.procfs
+    users: dict[str, list[int]] = {}
+    for pid in (session.target.pid, *procfs.descendants()):
+        for path in procfs.open_files(pid):
+            if names.LOCK_FILE.search(path):
+                users.setdefault(path, []).append(pid)
+    locks = []
+    for path, pids in sorted(users.items()):
+        peer = procfs.file_lock(path)
+        others = {process.pid for process in peer.processes} if peer else set()
+        holders = others.union(pid for pid in pids if procfs.has_locked(pid, path))
+        locks.append(CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
+    return tuple(locks)

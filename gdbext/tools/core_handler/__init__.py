@@ -2,6 +2,13 @@
 
 The kernel starts it as root. Root only opens the dying process's memory and keeps the results; what reads and judges is
 a child with the ids of the process's own user, which gets its three outputs as open fds.
+
+User: /etc/subuid lends each user thousands of uids (subuid(5)). In a user namespace (user_namespaces(7)) a process
+takes on any of them, and so does a process outside of it that runs a program with the set-user-ID bit made in there.
+
+Room: a number of crashes, and megabytes including the users' caches. The user with the most loses the oldest: no user
+can displace another user's. The files belong to their users, who may change times, and sizes without bytes: time, order
+and user of a crash are taken from its name.
 """
 
 from __future__ import annotations
@@ -9,12 +16,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import re
 import resource
+import shutil
 import signal
+import struct
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import is_ours
 from gdbext.engine import libc, terminal
@@ -23,11 +35,10 @@ from gdbext.engine.numbers import integer
 from gdbext.engine.targets.core_target import PIPE
 from gdbext.engine.targets.live.local_process import thread_name
 from gdbext.engine.targets.rooted_paths import Rights, capabilities_of, rights_of
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.engine.terminal import quoted
 from gdbext.errors import TargetError, UsageError
-from gdbext.tools.core_handler.crash_user import user_of
-from gdbext.tools.core_handler.disk_room import CACHES, STATE_SECONDS, SUFFIXES, crash_stem, make_room
 from gdbext.tools.family import end_with_parent
 from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
@@ -43,18 +54,20 @@ FOLDER = "/var/lib/gdbext"
 KEPT, DISK_MB, SECONDS = 100, 512, 10.0
 """Defaults: crashes that are kept, megabytes of all of them, seconds for which a crash is held up."""
 AT_ONCE, OF_ONE_USER, FOR_FIRST = 16, 12, 4
-"""Crashes that are examined at the same time, those of one user among them, and how many places are reserved for users
-who have none, so that no user can keep the crashes of others from being examined; of further ones nothing is kept."""
+"""Crashes that are examined at the same time, of all users and of one user, and the number of places reserved for users
+without any, so that no user can prevent the examination of another user's crashes; further ones are dropped."""
+_USERS_PLACES = 1 << 10
+"""Offset in the file of places from which each user has OF_ONE_USER bytes, by uid."""
 _CACHE_GROUP = 0xFFFFFFFE
 """The group that may enter the folder of caches. Only processes that examine a crash have it: so only they write to
 their caches, whose contents can be trusted.
 """
 _GRACE = 0.5
-"""Seconds after which a handler that cannot even kill its child, since its folder's disk does not answer, exits."""
+"""Seconds after which a handler exits that cannot even kill its child, since its folder's disk does not respond."""
 _LARGEST = 32 << 20
-"""Bytes of one file that the child may write, at most."""
+"""Most bytes of one file that the child may write."""
 _EPILOG = """\
-The kernel calls this command: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
+For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
   |PATH/scripts/dispatch core-handler %P %d
 
@@ -67,8 +80,6 @@ in core_pattern before.
 
 
 class CoreHandlerProgram(Program):
-    """The program ``scripts/dispatch core-handler`` as a tool."""
-
     name = "core-handler"
     summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
 
@@ -83,11 +94,11 @@ class CoreHandlerProgram(Program):
         parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
         disk_help = f"megabytes for all of them (default {DISK_MB})"
         parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
-        seconds_help = f"release the process after that time, whatever is known then (default {SECONDS:g})"
+        seconds_help = f"let the process go after that time, whatever is known then (default {SECONDS:g})"
         parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Examine the process that dies, and keep the results. Raises GdbextError."""
+        """Examine the dying process, and keep the results. Raises GdbextError."""
         args = self.parse(argv)
         if not 0 < args.seconds <= 600 or args.keep < 1 or args.disk < 1:
             raise UsageError("--seconds takes up to 600; --keep and --disk at least 1")
@@ -100,7 +111,7 @@ class CoreHandlerProgram(Program):
             raise TargetError(f"{folder} can be written by others", help="name another --dir")
         crash = _Crash(args, folder)
         with _Places(folder, crash.user):
-            crash.hurry()
+            crash.raise_priority()
             crash.examine(dispatch, deadline)
             signal.setitimer(signal.ITIMER_REAL, 0)
             crash.keep()
@@ -109,30 +120,31 @@ class CoreHandlerProgram(Program):
 
 
 class _Places:
-    """A place among all crashes and one among those of its user: locked bytes of a file, which the kernel unlocks when
-    this process exits, however that happens. The last places of all are for a user's first crash."""
+    """A context manager that occupies a place among all crashes and one among those of its user: locked bytes of a
+    file, which the kernel unlocks whenever this process exits. The last places of all are for a user's first crash."""
 
     def __init__(self, folder: Path, user: int) -> None:
         self._path = folder / ".places"
-        self._first = (1 << 10) + user * OF_ONE_USER
+        self._user = user
         self._fd = -1
 
     def __enter__(self) -> None:
         """Raises TargetError if no place is free."""
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        own = self._take_free(self._first, OF_ONE_USER)
-        most = AT_ONCE - (FOR_FIRST if own else 0)
-        if own is None or self._take_free(0, most) is None:
+        user_place = self._lock_free_byte(_USERS_PLACES + self._user * OF_ONE_USER, OF_ONE_USER)
+        limit = AT_ONCE - (FOR_FIRST if user_place else 0)
+        if user_place is None or self._lock_free_byte(0, limit) is None:
             self.__exit__()
-            whose = f"{OF_ONE_USER} crashes of its user" if own is None else f"{most} crashes"
-            raise TargetError(f"{whose} are already being examined")
+            what = f"{OF_ONE_USER} crashes of its user" if user_place is None else f"{limit} crashes"
+            raise TargetError(f"{what} are being looked at already")
 
-    def _take_free(self, first: int, count: int) -> int | None:
-        """Lock the first free byte of ``count`` from ``first``; its number among them, None if none is free."""
-        for place in range(count):
+    def _lock_free_byte(self, first: int, count: int) -> int | None:
+        """Lock the first free byte of the ``count`` bytes at offset ``first``; its number from 0, None if all are
+        locked."""
+        for number in range(count):
             with contextlib.suppress(OSError):
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, first + place)
-                return place
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, first + number)
+                return number
         return None
 
     def __exit__(self, *_: object) -> None:
@@ -140,10 +152,10 @@ class _Places:
 
 
 class _Crash:
-    """A process that dies, and what is kept of it."""
+    """A dying process, and the results that are kept."""
 
     def __init__(self, args: Namespace, folder: Path) -> None:
-        """Raises TargetError if it must not be examined, or is gone."""
+        """Raises TargetError if the process must not be examined, or no longer exists."""
         self._pid: int = args.pid
         self._folder = folder
         if args.mode != 1:
@@ -159,15 +171,15 @@ class _Crash:
         except OSError as error:
             raise TargetError(f"process {self._pid} cannot be read: {error.strerror}") from error
         name = re.sub(r"[^\w.-]+", "_", thread_name(self._pid, self._pid) or "process")
-        self.stem = crash_stem(name, self._pid, self._rights.uid, self.user)
+        borrower = f".{self.user}" if self.user != self._rights.uid else ""  # else the files' owner is the user
+        self.stem = f"crash-{name}-{self._pid}{borrower}-{time.strftime(_TIME)}"
         self._outputs = {suffix: os.memfd_create(f"gdbext-{suffix}", 0) for suffix in SUFFIXES}
         self._problem = ""
 
-    def hurry(self) -> None:
+    def raise_priority(self) -> None:
         """Take precedence over all other work of the machine for a user's first ``OF_ONE_USER`` crashes in
-        STATE_SECONDS: as many as the ranks of a job make at once, but not for a user who makes crash after crash."""
-        last = self._folder / f".last-{self.user}"
-        fd = os.open(last, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        STATE_SECONDS: as many as the ranks of a job cause at once, but not for a user who causes crash after crash."""
+        fd = os.open(self._folder / f".last-{self.user}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not 0 <= time.time() - os.fstat(fd).st_mtime < STATE_SECONDS:
             os.ftruncate(fd, 0)
         count = os.fstat(fd).st_size  # a byte for each
@@ -178,9 +190,9 @@ class _Crash:
         os.close(fd)
 
     def examine(self, dispatch: Dispatch, deadline: float) -> None:
-        """Diagnose in a child with the rights of the process's user, which is killed at the deadline. The process exits
-        when the child has read it, for only the child keeps the kernel's pipe."""
-        cache = self._cache()
+        """Diagnose in a child with the rights of the process's user, and kill it at the deadline. The process exits
+        when the child has read it, since only the child keeps the kernel's pipe."""
+        cache = self._cache_folder()
         child = os.fork()
         if not child:
             self._diagnose(dispatch, deadline, cache)
@@ -192,12 +204,13 @@ class _Crash:
                     with contextlib.suppress(ProcessLookupError):
                         kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                self._problem = "examining it took too long and was stopped"
+                self._problem = "the look at it took too long, and was ended"
                 return
             time.sleep(0.005)
 
-    def _cache(self) -> str:
-        """A folder for the symbol indexes of that uid's programs, which it can enter only by the group _CACHE_GROUP."""
+    def _cache_folder(self) -> str:
+        """Path of the folder for the symbol indexes of that uid's programs, which only the group _CACHE_GROUP can
+        enter."""
         caches = self._folder / CACHES
         os.close(whole_file.open_folder(str(caches), make=True))
         os.chown(caches, os.geteuid(), _CACHE_GROUP)
@@ -209,12 +222,12 @@ class _Crash:
         return str(cache)
 
     def _diagnose(self, dispatch: Dispatch, deadline: float, cache: str) -> None:
-        """Diagnose in the child, and exit."""
+        """Diagnose in the child, and exit. ``cache``: path of its cache folder."""
         status = 1
         try:
             end_with_parent(signal.SIGKILL)
             os.setpgid(0, 0)
-            _drop(self._rights, self._capabilities, deadline)
+            _drop_rights(self._rights, self._capabilities, deadline)
             os.environ["XDG_CACHE_HOME"] = cache
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             source = f"{PIPE}{self._pid}:{self._memory}:0"
@@ -223,18 +236,18 @@ class _Crash:
             seconds = f"{max(0.1, deadline - time.monotonic()):.1f}"
             words = ["-c", source, "--record", recording, "--timeout", seconds, "--json", "dispatch-diagnose"]
             status = dispatch(words)
-            os.close(0)  # lets the process go
+            os.close(0)  # the crashed process exits now
             os.dup2(self._outputs["txt"], 1)
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
         except Exception as error:
-            terminal.write(self._outputs["txt"], f"examining it failed: {error!r}\n")
+            terminal.write(self._outputs["txt"], f"the look at it failed: {error!r}\n")
         finally:
             os._exit(status)
 
     def keep(self) -> None:
-        """Write what the child has left to the folder, for the process's user only. Raises TargetError."""
-        # Suggestions name the recording as it is kept, not as the child has seen it.
+        """Write the child's outputs to the folder, for the process's user only. Raises TargetError."""
+        # Suggestions must name the recording in the folder, not the child's fd.
         kept = f"-r {quoted(f'{self._folder}/{self.stem}.rec')}".encode()
         recording = f"-r /proc/self/fd/{self._outputs['rec']}".encode()
         pipe = f"-c {PIPE}{self._pid}:{self._memory}:0".encode()
@@ -255,9 +268,9 @@ class _Crash:
                 raise whole_file.cannot_write(path, error) from error
 
 
-def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
-    """Take on the user's ids for good, with access to the cache; keep only capabilities that the process has, and limit
-    time and size. Raises OSError."""
+def _drop_rights(rights: Rights, capabilities: int, deadline: float) -> None:
+    """Take on the user's ids irrevocably, with access to the cache; keep only ``capabilities``, those of the process,
+    and limit CPU time and file size. Raises OSError."""
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
@@ -268,3 +281,135 @@ def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
     libc.limit_capabilities(capabilities & capabilities_of(os.getpid()))
     libc.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
     end_with_parent(signal.SIGKILL)  # which a change of ids has cancelled
+
+
+NOT_TOLD_APART = 0xFFFFFFFE
+"""The user of all processes in a namespace within one that root made, if no range is lent to them: they count as one,
+for they can make any number of inner namespaces.
+"""
+
+
+def user_of(pid: int, uid: int, lent: str = "/etc/subuid") -> int:
+    """The uid of the user to whom a process belongs; ``uid`` is the process's own, ``lent`` the file of lent ranges.
+
+    In our own user namespace that is the uid itself, or the user that it is lent to; in others the user that made the
+    outermost of them. Root makes namespaces for others (containers): their lowest uid distinguishes them. Raises
+    OSError.
+    """
+    own = Path("/proc/self/ns/user").stat()
+    namespace, depth = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC), 0
+    outer = namespace
+    try:
+        while not os.path.samestat(os.fstat(outer), own):
+            if outer != namespace:
+                os.close(namespace)
+            namespace, depth = outer, depth + 1
+            outer = fcntl.ioctl(namespace, 0xB702)  # NS_GET_PARENT (linux/nsfs.h)
+        owner = uid
+        if depth:
+            owner = struct.unpack("I", fcntl.ioctl(namespace, 0xB704, bytes(4)))[0]  # NS_GET_OWNER_UID
+    finally:
+        for fd in {namespace, outer}:
+            os.close(fd)
+    if owner or not depth:
+        return _borrower(owner, owner, lent)
+    if depth > 1:
+        return _borrower(uid, NOT_TOLD_APART, lent)
+    lines = proc_files.text(f"/proc/{pid}/uid_map").splitlines()
+    return min((integer(line.split()[1]) for line in lines), default=NOT_TOLD_APART)
+
+
+def _borrower(uid: int, otherwise: int, lent: str) -> int:
+    """The uid of the user that ``uid`` is lent to by the file ``lent``; ``otherwise`` if it is not lent. For root,
+    which borrows for others, and for an unknown name, the first uid of the range."""
+    try:
+        with open(lent, errors="replace") as lines:
+            for line in lines:
+                name, _, numbers = line.strip().partition(":")
+                start, _, count = numbers.partition(":")
+                if start.isdecimal() and count.isdecimal() and integer(start) <= uid < integer(start) + integer(count):
+                    user = 0
+                    with contextlib.suppress(KeyError, ValueError):
+                        user = integer(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+                    return user or integer(start)
+    except (OSError, ValueError):
+        pass
+    return otherwise
+
+
+SUFFIXES = ("txt", "json", "rec")
+CACHES = "cache"
+"""The folder of the users' caches, each named USER-UID."""
+STATE_SECONDS = 60
+"""Seconds for which ``.last-USER`` is valid."""
+_TIME = "%Y%m%d-%H%M%S"
+
+
+class KeptThing(NamedTuple):
+    """A crash or a cache; sorted in the order of deletion: caches first, which can be made again."""
+
+    is_crash: bool
+    is_newest: bool
+    when: str
+    name: str
+    user: int
+    """The uid; -1 if unknown."""
+    size: int
+    """Bytes on the disk."""
+
+
+def make_room(folder: Path, newest: str, keep: int, size: int) -> None:
+    """Delete until there are at most ``keep`` crashes, as many caches, and ``size`` bytes, but not the crash
+    ``newest``."""
+    for file in [*folder.glob(".last-*"), *folder.glob(".places-*")]:  # the latter are left from earlier versions
+        with contextlib.suppress(FileNotFoundError):
+            if not 0 <= time.time() - file.stat().st_mtime < STATE_SECONDS:
+                file.unlink()
+    kept = sorted([*_crashes(folder, newest), *_caches(folder / CACHES)])
+    while True:
+        crashes = [thing for thing in kept if thing.is_crash]
+        caches = [thing for thing in kept if not thing.is_crash]
+        too_many = next((things for things in (crashes, caches) if len(things) > max(keep, 1)), None)
+        if too_many is None and sum(thing.size for thing in kept) <= size:
+            return
+        shares = Counter[int]()  # by user: the number if there are too many, else the bytes
+        for thing in too_many or kept:
+            shares[thing.user] += 1 if too_many else thing.size
+        candidates = [thing for thing in too_many or kept if not thing.is_newest]
+        victim = max(candidates, key=lambda thing: shares[thing.user], default=None)
+        if not victim:
+            return
+        kept.remove(victim)
+        if victim.is_crash:
+            for suffix in SUFFIXES:
+                (folder / f"{victim.name}.{suffix}").unlink(missing_ok=True)
+        else:
+            shutil.rmtree(folder / CACHES / victim.name, ignore_errors=True)
+
+
+def _crashes(folder: Path, newest: str) -> Iterator[KeptThing]:
+    """The crashes in the folder, by the names of their files."""
+    files: dict[str, list[os.stat_result]] = {}
+    for file in folder.glob("crash-*"):
+        with contextlib.suppress(FileNotFoundError):
+            files.setdefault(file.stem, []).append(file.lstat())
+    for stem, stats in files.items():
+        before, *when = stem.rsplit("-", 2)
+        user = before.rpartition("-")[2].partition(".")[2]
+        owner = integer(user) if user.isdecimal() else stats[0].st_uid
+        size = sum(stat.st_blocks for stat in stats) * 512  # stat(2)
+        yield KeptThing(True, stem == newest, "-".join(when), stem, owner, size)
+
+
+def _caches(folder: Path) -> Iterator[KeptThing]:
+    """The caches in the folder; ``when`` is the time of the newest file."""
+    for cache in folder.iterdir() if folder.exists() else ():
+        blocks, latest = 0, 0.0
+        for path, _, names in os.walk(cache):
+            for name in [".", *names]:
+                with contextlib.suppress(FileNotFoundError):
+                    stat = os.lstat(f"{path}/{name}")
+                    blocks, latest = blocks + stat.st_blocks, max(latest, stat.st_mtime)
+        user = cache.name.partition("-")[0]
+        when = time.strftime(_TIME, time.localtime(latest))
+        yield KeptThing(False, False, when, cache.name, integer(user) if user.isdecimal() else -1, blocks * 512)

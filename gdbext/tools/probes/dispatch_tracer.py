@@ -1,38 +1,347 @@
-"""Traces dispatches in the kernel, with a record for each, and proves on copies of stacks which are nested."""
+"""Traces dispatches in the kernel, with a record for each, and proves on copies of stacks which are nested.
+
+The BPF program keeps, for each thread, the dispatches that are open: where the return address of their function is on
+the stack, and the word there. A dispatch has ended when a later one of the thread is not below that address any more,
+or when the word is another. No probe at a return is needed, and no stack is written to.
+
+That is not proof: old words survive in holes of newer frames. So the first time that one dispatch is seen below another
+at a certain distance, a copy of the stack between them goes to user space, where CallProof unwinds it and tells the
+program if a dispatch was not made from inside of the other.
+
+The records come through a BPF ring buffer, which is read in this process by mmap. Layout: kernel/bpf/ringbuf.c of Linux
+6.18. Page 0 has the reader's position, which we write; page 1 the writer's; after it comes the ring, mapped twice in a
+row, so that what wraps around is in one piece. A record has a header of 8 bytes, whose first word is its length, with
+bit 31 set as long as it is being written, bit 30 if it was given up.
+"""
 
 from __future__ import annotations
 
+import mmap
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
-from gdbext.live.all_calls import AllCalls
+from gdbext.live.dispatch_places import AllCalls
+from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import ARRAY, HASH, RING
-from gdbext.tools.probes.bpf.place_program import EVERYTHING, PLACE_BITS, Filter, TracePlace
-from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
-from gdbext.tools.probes.bpf.trace_program import (
-    BELOW,
-    DEPTH_LIMIT,
-    HEADER,
-    NOT_NESTED,
-    PARENT_PLACE,
-    RECORD,
-    SNAPSHOT,
-    THREAD_STATE,
-    Ring,
-    TraceMaps,
-    UniformRing,
-    program,
+from gdbext.tools.probes.bpf.place_program import (
+    EVERYTHING,
+    MAX_PLACES,
+    PLACE_BITS,
+    Filter,
+    StackPlaces,
+    TracePlace,
+    load_dispatch,
+    return_address,
+    saved_registers,
 )
+from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+
+DEPTH_LIMIT = 255
+"""Open dispatches of a thread that are distinguished."""
+RECORD = struct.Struct("<QQQQQIHH")
+"""nanoseconds (CLOCK_MONOTONIC), OperatorEntry* (0: the place's own), keyset, address of the return address, the return
+address, thread, number of the place, depth from 1."""
+SNAPSHOT = struct.Struct("<QQQQ")
+"""Relation (two words), address of the return address, frame pointer; the stack from BELOW bytes before that address
+on follows."""
+PARENT_PLACE = 48
+"""Bits of an address; above them stands the place of the outer dispatch in the second word of a relation."""
+BELOW = 120
+STACK_BYTES = (1 << 15) - 1
+"""Most bytes of a stack that are copied."""
+NESTED, NOT_NESTED = 1, 2
+"""States of a relation: nothing disproves it; or the one dispatch was not called from inside of the other."""
+_FRAMES, _SNAPSHOT_AT = 16, 16 + 16 * (DEPTH_LIMIT + 1)
+THREAD_STATE = _SNAPSHOT_AT + SNAPSHOT.size + STACK_BYTES + 1
+"""Bytes that are kept for a thread: number of open dispatches, then (address, return address and place) of each, and
+room for a copy of the stack."""
+_TIME, _ENTRY, _KEYSET, _SLOT, _RETURNS, _THREAD = -48, -40, -32, -24, -16, -8
+"""The record on the program's stack, from its end."""
+_KEY, _STACK_WORD, _ZERO, _RELATION, _PARENT, _ONE, _SIZE = -56, -64, -72, -88, -80, -96, -104
+_NO_WAKEUP = 1
+"""BPF_RB_NO_WAKEUP: the reader polls."""
+_AT = StackPlaces(entry=_ENTRY, keyset=_KEYSET, thread=_KEY)
+
+
+class TraceMaps(NamedTuple):
+    """Fds of the maps that the program uses."""
+
+    ring: int
+    states: int
+    blank: int
+    lost: int
+    wanted: int
+    relations: int
+    snapshots: int
+
+
+def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Code:
+    """The program that writes a record for each dispatch, and a copy of the stack for each new relation."""
+    return bpf.assemble(
+        (
+            *load_dispatch(architecture, _AT, maps.wanted, only),
+            *return_address(architecture),
+            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
+            *bpf.read_user(_RETURNS),
+            *_load_state(maps),
+            *_close_ended(maps),
+            *_open_dispatch(),
+            *_copy_stack(architecture, maps),
+            *_write_record(maps),
+        )
+    )
+
+
+def _load_state(maps: TraceMaps) -> list[bpf.Part]:
+    """B9: address of the thread's state; a new thread gets a blank one."""
+    return [
+        *bpf.look_up(maps.states, _KEY),
+        bpf.jump_unless_equal("known", bpf.B0, 0),
+        bpf.store_constant(bpf.FRAME, _ZERO, 0),
+        *bpf.look_up(maps.blank, _ZERO),
+        bpf.jump_if_equal("end", bpf.B0, 0),
+        bpf.move(bpf.B3, bpf.B0),
+        *bpf.put(maps.states, _KEY),
+        *bpf.look_up(maps.states, _KEY),
+        bpf.jump_if_equal("lost", bpf.B0, 0),
+        bpf.Label("known"),
+        bpf.move(bpf.B9, bpf.B0),
+    ]
+
+
+def _close_ended(maps: TraceMaps) -> list[bpf.Part]:
+    """B8: number of dispatches that are open around this one. Zero at _ONE: the relation to the innermost is new."""
+    return [
+        bpf.load(bpf.B8, bpf.B9, 0),
+        bpf.keep_bits(bpf.B8, DEPTH_LIMIT),
+        bpf.Label("next"),
+        bpf.jump_if_equal("nested", bpf.B8, 0),
+        bpf.address(bpf.B1, bpf.B8, -1),
+        *_slot_address(),
+        bpf.load(bpf.B3, bpf.B1, _FRAMES),
+        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
+        bpf.jump_unless_above("gone", bpf.B3, bpf.B2),
+        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8),  # the relation: the other's return address, and in one word the
+        bpf.store(bpf.FRAME, _PARENT, bpf.B0),  # distance (the other's slot in B3, ours in B2) and our place
+        bpf.move(bpf.B0, bpf.B3),
+        bpf.subtract(bpf.B0, bpf.B2),
+        bpf.shift_left(bpf.B0, PLACE_BITS),
+        bpf.move(bpf.B2, bpf.B7),
+        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
+        bpf.plus(bpf.B0, bpf.B2),
+        bpf.store(bpf.FRAME, _RELATION, bpf.B0),
+        *bpf.read_user(_STACK_WORD),
+        bpf.load(bpf.B1, bpf.FRAME, _PARENT),
+        bpf.load(bpf.B2, bpf.FRAME, _STACK_WORD),
+        bpf.shift_left(bpf.B1, 64 - PARENT_PLACE),
+        bpf.shift_right(bpf.B1, 64 - PARENT_PLACE),
+        bpf.jump_if_same("intact", bpf.B1, bpf.B2),
+        bpf.jump("gone"),
+        bpf.Label("intact"),
+        *bpf.look_up(maps.relations, _RELATION),
+        bpf.jump_if_equal("unproven", bpf.B0, 0),
+        bpf.load(bpf.B1, bpf.B0, 0),
+        bpf.jump_unless_equal("nested", bpf.B1, NOT_NESTED),
+        bpf.Label("gone"),
+        bpf.increase(bpf.B8, -1),
+        bpf.jump("next"),
+        bpf.Label("unproven"),
+        bpf.store_constant(bpf.FRAME, _ONE, 0),
+        bpf.jump("known relation"),
+        bpf.Label("nested"),
+        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
+        bpf.Label("known relation"),
+    ]
+
+
+def _slot_address() -> list[bpf.Part]:
+    """B1: in: number of an open dispatch; out: address of its entry in the thread's state, less _FRAMES."""
+    return [bpf.keep_bits(bpf.B1, DEPTH_LIMIT), bpf.shift_left(bpf.B1, 4), bpf.plus(bpf.B1, bpf.B9)]
+
+
+def _copy_stack(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
+    """Send a snapshot of the stack from here up to the outermost dispatch if the relation is new (zero at _ONE)."""
+    frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
+    to = _SNAPSHOT_AT
+    return [
+        bpf.load(bpf.B1, bpf.FRAME, _ONE),
+        bpf.jump_if_equal("copy", bpf.B1, 0),
+        bpf.jump("copied"),
+        bpf.Label("copy"),
+        bpf.load(bpf.B2, bpf.B9, _FRAMES),
+        bpf.load(bpf.B3, bpf.FRAME, _SLOT),
+        bpf.subtract(bpf.B2, bpf.B3),
+        bpf.increase(bpf.B2, BELOW + 8),
+        bpf.jump_if_above("long", bpf.B2, STACK_BYTES),
+        bpf.jump("size"),
+        bpf.Label("long"),
+        bpf.constant(bpf.B2, STACK_BYTES),
+        bpf.Label("size"),
+        bpf.keep_bits(bpf.B2, STACK_BYTES),
+        bpf.store(bpf.FRAME, _SIZE, bpf.B2),
+        bpf.increase(bpf.B3, -BELOW),
+        bpf.address(bpf.B1, bpf.B9, to + SNAPSHOT.size),
+        bpf.call(bpf.READ_USER),
+        bpf.jump_unless_equal("copied", bpf.B0, 0),
+        bpf.copy_word(bpf.B9, to, bpf.FRAME, _RELATION),
+        bpf.copy_word(bpf.B9, to + 8, bpf.FRAME, _PARENT),
+        bpf.copy_word(bpf.B9, to + 16, bpf.FRAME, _SLOT),
+        bpf.copy_word(bpf.B9, to + 24, bpf.B6, frame_pointer),
+        bpf.load_map(bpf.B1, maps.snapshots),
+        bpf.address(bpf.B2, bpf.B9, to),
+        bpf.load(bpf.B3, bpf.FRAME, _SIZE),
+        bpf.keep_bits(bpf.B3, STACK_BYTES),
+        bpf.increase(bpf.B3, SNAPSHOT.size),
+        bpf.constant(bpf.B4, _NO_WAKEUP),
+        bpf.call(bpf.RING_OUTPUT),
+        bpf.jump_unless_equal("copied", bpf.B0, 0),
+        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
+        *bpf.put(maps.relations, _RELATION, _ONE),
+        bpf.Label("copied"),
+    ]
+
+
+def _open_dispatch() -> list[bpf.Part]:
+    """Add this dispatch to the open ones; B8: its depth. Those beyond DEPTH_LIMIT are not followed."""
+    return [
+        bpf.jump_if_above("deep", bpf.B8, DEPTH_LIMIT - 1),
+        bpf.move(bpf.B1, bpf.B8),
+        *_slot_address(),
+        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
+        bpf.store(bpf.B1, _FRAMES, bpf.B2),
+        bpf.move(bpf.B2, bpf.B7),
+        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
+        bpf.shift_left(bpf.B2, PARENT_PLACE),
+        bpf.load(bpf.B3, bpf.FRAME, _RETURNS),
+        bpf.plus(bpf.B2, bpf.B3),
+        bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
+        bpf.increase(bpf.B8, 1),
+        bpf.store(bpf.B9, 0, bpf.B8),
+        bpf.Label("deep"),
+    ]
+
+
+def _write_record(maps: TraceMaps) -> list[bpf.Part]:
+    """Put thread, place and depth into one word; write the record to the ring, or count it as lost."""
+    return [
+        bpf.shift_left(bpf.B8, 48),
+        bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
+        bpf.shift_left(bpf.B7, 32),
+        bpf.call(bpf.CURRENT_PID_TGID),
+        bpf.low_word(bpf.B0),
+        bpf.plus(bpf.B8, bpf.B7),
+        bpf.plus(bpf.B8, bpf.B0),
+        bpf.store(bpf.FRAME, _THREAD, bpf.B8),
+        bpf.call(bpf.TIME),
+        bpf.store(bpf.FRAME, _TIME, bpf.B0),
+        bpf.load_map(bpf.B1, maps.ring),
+        bpf.address(bpf.B2, bpf.FRAME, _TIME),
+        bpf.constant(bpf.B3, RECORD.size),
+        bpf.constant(bpf.B4, _NO_WAKEUP),
+        bpf.call(bpf.RING_OUTPUT),
+        bpf.jump_if_equal("end", bpf.B0, 0),
+        *bpf.count_lost(maps.lost, _ZERO),
+    ]
+
+
+HEADER = 8
+_BUSY, _DISCARDED = 1 << 31, 1 << 30
+_POSITION = struct.Struct("<Q")
+
+
+class Ring:
+    """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Map the ring buffer. Raises OSError."""
+        page = mmap.PAGESIZE
+        self._size = size
+        self._start = page
+        self._position = 0
+        self._own_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
+        # as memory of ours.
+        self._ring = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The records that are complete, one by one; the room of each is free when the next one is asked for."""
+        while self._unread() > 0:
+            start = self._read_offset()
+            header: int = struct.unpack_from("<I", self._ring, start)[0]
+            if header & _BUSY:
+                return
+            length = header & ~_DISCARDED
+            if not header & _DISCARDED:
+                yield self._bytes(start + HEADER, length)
+            self._advance(HEADER + length + 7 & ~7)
+
+    def _unread(self) -> int:
+        """Bytes from our position to the writer's."""
+        return int(_POSITION.unpack_from(self._ring, 0)[0]) - self._position
+
+    def _read_offset(self) -> int:
+        """Offset of our position in the mapped memory."""
+        return self._start + (self._position & self._size - 1)
+
+    def _bytes(self, start: int, length: int) -> bytes:
+        """``length`` bytes from an offset of the mapped memory on; after the ring's end follows its beginning."""
+        missing = max(0, start + length - self._start - self._size)
+        data = self._ring[start : start + length - missing]
+        return data + self._ring[self._start : self._start + missing] if missing else data
+
+    def _advance(self, size: int) -> None:
+        self._position += size
+        _POSITION.pack_into(self._own_page, 0, self._position)
+
+    def close(self) -> None:
+        """Unmap the memory; a second call does nothing."""
+        self._own_page.close()
+        self._ring.close()
+
+
+class UniformRing(Ring):
+    """A ring whose records all have one size, a multiple of 8, and are read many at a time."""
+
+    def __init__(self, descriptor: int, size: int, record: struct.Struct) -> None:
+        super().__init__(descriptor, size)
+        self._step = HEADER + record.size
+        self._payload = record.size
+        self.records: Callable[[bytes], Iterator[tuple[Any, ...]]]
+        self.records = struct.Struct(f"<8x{record.format.lstrip('<')}").iter_unpack
+        """Unpacks the records in the result of read()."""
+        self._headers = memoryview(self._ring).cast("I")
+
+    def read(self) -> bytes:
+        """Take all complete records out of the ring; one after the other, with their headers."""
+        step, count = self._step, self._unread() // self._step
+        if not count:
+            return b""
+        # No record begins so near to the end that its header goes round: both are multiples of eight bytes.
+        start, end = self._read_offset(), self._start + self._size
+        before_end = min(count, -((start - end) // step))
+        wrapped = start + before_end * step - self._size
+        headers = self._headers[start >> 2 : (start + before_end * step) >> 2 : step >> 2].tolist()
+        headers += self._headers[wrapped >> 2 : (wrapped + (count - before_end) * step) >> 2 : step >> 2].tolist()
+        if any(header != self._payload for header in headers):
+            count = next(number for number, header in enumerate(headers) if header != self._payload)
+        data = self._bytes(start, count * step)
+        self._advance(count * step)
+        return data
+
+    def close(self) -> None:
+        self._headers.release()
+        super().close()
+
 
 Relation = tuple[int, int]
 """Two dispatches on a stack: the distance between their return addresses, with the number of the inner place in the low
@@ -41,7 +350,8 @@ _ADDRESS = (1 << PARENT_PLACE) - 1
 
 
 def relation(outer_slot: int, outer_returns: int, outer_place: int, slot: int, place: int) -> Relation:
-    """The relation, as the kernel's program computes it."""
+    """The relation of two dispatches, as the kernel's program computes it. ``slot``: address of the inner function's
+    return address."""
     return outer_slot - slot << PLACE_BITS | place, outer_returns | outer_place << PARENT_PLACE
 
 
@@ -57,23 +367,20 @@ class CallProof:
         return AllCalls(self._session)
 
     def check(self, snapshot: bytes) -> tuple[Relation, bool]:
-        """(relation of a snapshot, whether the inner dispatch was called from inside of the outer one).
-
-        True also where that cannot be disproved.
-        """
+        """(relation of a snapshot, False if the inner dispatch was proven not to be called from inside of the outer
+        one)."""
         first, second, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot)
         outer_address = self._addresses.get(second >> PARENT_PLACE)
         outer_slot = slot + (first >> PLACE_BITS)
-        address = self._addresses.get(first & (1 << PLACE_BITS) - 1)
-        if address is None:
+        inner_address = self._addresses.get(first & (1 << PLACE_BITS) - 1)
+        if inner_address is None:
             return (first, second), True
-        lowest = slot - BELOW
 
-        def read(at: int, size: int) -> bytes:
-            start = at - lowest + SNAPSHOT.size
+        def read(address: int, size: int) -> bytes:
+            start = address - (slot - BELOW) + SNAPSHOT.size
             copy = snapshot[start : start + size] if start >= SNAPSHOT.size else b""
             if len(copy) != size:
-                raise MemoryFault(at, size)
+                raise MemoryFault(address, size)
             return copy
 
         walk = CallerWalk(self._session.memory.architecture, self._session.unwinder, read, lambda: frame_pointer)
@@ -81,7 +388,7 @@ class CallProof:
         is_open = self._all_calls.open_at(outer_address) if outer_address is not None else None
         outer = CallerCheck(outer_slot + 8, 0, 0, second & _ADDRESS, is_open)
         try:
-            return (first, second), walk.inside(address, slot + 8, outer)
+            return (first, second), walk.inside(inner_address, slot + 8, outer)
         except GdbextError:
             return (first, second), True
 
@@ -93,8 +400,8 @@ _MAX_RELATIONS, _MAX_THREADS = 1 << 16, 1 << 15
 
 
 class SeenDispatch(NamedTuple):
-    """One record: nanoseconds of CLOCK_MONOTONIC, OperatorEntry*, keyset, the address of its return address and that
-    itself, thread, number of the place, depth from 1 as far as the kernel's program knew."""
+    """One record: nanoseconds of CLOCK_MONOTONIC, OperatorEntry*, keyset, the address of its return address and the
+    return address, thread, number of the place, depth from 1 by the kernel program's account."""
 
     time: int
     operator: int
@@ -117,10 +424,11 @@ class DispatchTracer(ProbeSet):
         wanted: Collection[int] = (),
         only: Filter = EVERYTHING,
     ) -> None:
-        """``wanted``: the OperatorEntries that filtered places show; ``only``: what else the kernel leaves out."""
+        """``wanted``: the OperatorEntries that filtered places show; ``only``: the filter that the kernel applies."""
         super().__init__(architecture, pid)
         own, memory = self.own, self.kernel.memory
-        self._last_read = 0
+        self.last_read = 0.0
+        """Microseconds from when all probes were in place to the last read()."""
         try:
             ring = own(memory(RING, 0, 0, RING_BYTES))
             self._states = states = own(memory(HASH, 8, THREAD_STATE, _MAX_THREADS))
@@ -133,7 +441,7 @@ class DispatchTracer(ProbeSet):
             self._snapshots = Ring(snapshots, SNAPSHOT_BYTES)
             self.callback(self._snapshots.close)
             self.want(wanted)
-            self.start(places, program(architecture, maps, only))
+            self.start(places, tracing_program(architecture, maps, only))
         except BaseException:
             self.close()
             raise
@@ -141,34 +449,34 @@ class DispatchTracer(ProbeSet):
         """The time before which not all probes were in place."""
 
     def read(self) -> bytes:
-        """Read what has been seen since the last time, for dispatches()."""
-        self._last_read = time.monotonic_ns()
+        """The records since the last call, for dispatches()."""
+        self.last_read = (time.monotonic_ns() - self.started) / 1e3
         return self._ring.read()
 
     def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
-        """The dispatches that read() gave, in order, without those from before all probes were in place."""
+        """The dispatches that read() returned, in order, without those from before all probes were in place."""
         places, started = self.places, self.started
-        for when, entry, keyset, slot, returns_to, tid, number, depth in self._ring.records(data):
-            if when >= started:
+        for time_seen, entry, keyset, slot, returns_to, tid, number, depth in self._ring.records(data):
+            if time_seen >= started:
                 operator = entry or places[number].operator
-                yield SeenDispatch(when, operator, keyset, slot, returns_to, tid, number, depth)
+                yield SeenDispatch(time_seen, operator, keyset, slot, returns_to, tid, number, depth)
 
     def snapshots(self) -> Iterable[bytes]:
-        """Copies of stacks, each of a new relation, for CallProof. To be asked for after read(): those that belong to
-        its dispatches are among them."""
+        """Copies of stacks, each of a new relation, for CallProof. Call it after read(): those that belong to its
+        dispatches are among them."""
         return self._snapshots.pieces()
 
     def deny(self, relation: Relation) -> None:
-        """Have the kernel's program know that dispatches with that relation are not nested. Raises OSError."""
+        """Tell the kernel's program that dispatches with that relation are not nested. Raises OSError."""
         self.kernel.put(self._relations, struct.pack("<QQ", *relation), struct.pack("<Q", NOT_NESTED))
 
     def pieces(self, data: bytes, count: int) -> Iterable[bytes]:
-        """The dispatches that read() gave, ``count`` at a time."""
+        """The result of read() in pieces of ``count`` records."""
         step = count * (HEADER + RECORD.size)
-        return [data[at : at + step] for at in range(0, len(data), step)]
+        return [data[start : start + step] for start in range(0, len(data), step)]
 
     def kinds(self, data: bytes) -> set[tuple[int, int, int]]:
-        """(place, OperatorEntry*, keyset) of what read() gave, each once; cheap even for a million records."""
+        """Distinct (place, OperatorEntry*, keyset) of the result of read(); cheap even for a million records."""
         words = memoryview(data).cast("Q")
         step = (HEADER + RECORD.size) // words.itemsize
         places = [word >> 32 & 0xFFFF for word in words[6::step].tolist()]
@@ -176,13 +484,8 @@ class DispatchTracer(ProbeSet):
         return {(place, entry or self.places[place].operator, keyset) for place, entry, keyset in kinds}
 
     def newest(self, data: bytes) -> int:
-        """The time of the last dispatch of those that read() gave, which are not none."""
+        """Nanoseconds (CLOCK_MONOTONIC) of the last dispatch in a result of read() that is not empty."""
         return int(RECORD.unpack_from(data, len(data) - RECORD.size)[0])
-
-    @property
-    def last_read(self) -> float:
-        """Microseconds from when all probes were in place to the last read()."""
-        return (self._last_read - self.started) / 1e3
 
     def still_open(self, tid: int, target: Target) -> int:
         """Number of the thread's dispatches that are on its stack now. Raises OSError."""

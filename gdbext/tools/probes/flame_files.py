@@ -1,4 +1,4 @@
-"""Files that flame graphs are drawn from: collapsed stacks, and profiles of speedscope.
+"""Files for flame graphs: collapsed stacks, and profiles of speedscope.
 
 Collapsed stacks (flamegraph.pl, inferno, speedscope, Firefox's profiler): a line for each stack, outermost first,
 divided by ``;``, then a space and a whole number.
@@ -22,18 +22,18 @@ FORMATS = f"FILE{SPEEDSCOPE} or FILE{COLLAPSED[0]}"
 
 
 def is_flame_file(path: str | None) -> bool:
-    """The name asks for one of the two."""
+    """True if the file's name has one of these endings."""
     return (path or "").endswith((SPEEDSCOPE, *COLLAPSED))
 
 
 class FlameStacks:
-    """Stacks with a whole number each: nanoseconds, or how often it was seen."""
+    """Stacks with a weight each: nanoseconds, or a count."""
 
     def __init__(self) -> None:
         self._weights: dict[tuple[str, ...], int] = {}
 
     def add(self, stack: tuple[str, ...], weight: int) -> None:
-        """Add to the weight that a stack has so far; ``stack`` is outermost first."""
+        """Add to the weight of a stack, which is outermost first."""
         self._weights[stack] = self._weights.get(stack, 0) + weight
 
     def text(self) -> str:
@@ -45,7 +45,7 @@ class FlameStacks:
         return "".join(f"{line(stack)} {weight}\n" for stack, weight in self._weights.items() if weight)
 
     def speedscope(self, name: str) -> str:
-        """The same as one sampled profile, without a unit."""
+        """The stacks as the JSON text of one sampled profile, without a unit."""
         numbers: dict[str, int] = {}
         samples = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in self._weights]
         weights = list(self._weights.values())
@@ -71,8 +71,8 @@ class SpeedscopeProfiles:
         self._events: dict[str, list[dict[str, object]]] = {}
 
     def add(self, thread: str, bars: Iterable[tuple[str, int, int, int]]) -> None:
-        """Add bars (frame, start, end, level from 1), in order of start, which do not cross, and begin after those
-        before."""
+        """Add a thread's bars (frame, start, end, level from 1), which are in order of start, do not cross, and begin
+        after those of earlier calls."""
         events = self._events.setdefault(thread, [])
         open_bars: list[tuple[int, int, int]] = []
 
@@ -89,7 +89,6 @@ class SpeedscopeProfiles:
         close(0)
 
     def text(self) -> str:
-        """The text of the whole file."""
         profiles = [
             {
                 "type": "evented",
@@ -106,6 +105,7 @@ class SpeedscopeProfiles:
 
 
 def _document(title: str, frames: Iterable[str], profiles: list[dict[str, object]]) -> str:
+    """The JSON text of a speedscope file."""
     value = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": escape(title),

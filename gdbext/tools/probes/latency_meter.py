@@ -1,4 +1,10 @@
-"""``dispatch-top --latency``: measures how long the operator calls take, and shows a histogram for each."""
+"""``dispatch-top --latency``: measures how long the calls of operators take, and shows a histogram for each.
+
+One program is at lookups, one at the ``ret`` instructions of their functions. A call is identified by its thread and
+the address of its return address: at its lookup that is computed as everywhere (place_program.py), at its ``ret`` it is
+the stack pointer. So nothing is written to the process's stack. The kernel's own return probes replace the return
+address, and an exception of C++ that is thrown through such a frame ends the process.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,23 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gdbext.diagnosis.report import Report
+from gdbext.engine.arch import Architecture
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.render import Style, escape
-from gdbext.tools.probes.bpf import probe_programs
+from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import LRU_HASH, PER_CPU_HASH
-from gdbext.tools.probes.bpf.place_program import Filter
+from gdbext.tools.probes.bpf.place_program import (
+    MAX_PLACES,
+    Filter,
+    StackPlaces,
+    load_dispatch,
+    load_thread,
+    return_address,
+    saved_registers,
+)
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.summary import Dispatched, DispatchSubject, Summary
@@ -43,10 +58,10 @@ class LatencyRow:
     count: int
     """Number of calls that returned."""
     not_returned: int
-    """Calls that are still inside, or were left by an exception, since the probes are there."""
+    """Calls that have not returned, or were left by an exception, since the probes were placed."""
     mean_us: float | None
     p50_us: float | None
-    """Half of them took less: the upper edge of a bucket, as in the next two."""
+    """Half of the calls took less: the upper edge of a bucket, as in the next two."""
     p90_us: float | None
     p99_us: float | None
     histogram: tuple[LatencyBucket, ...]
@@ -63,15 +78,115 @@ class LatencySection(Section):
     lost: int
     """Calls that were seen and not counted."""
     places: int
-    """Number of probes that were placed."""
+    """Number of probes."""
     rows: tuple[LatencyRow, ...]
     more: int = 0
-    """Rows that are left out."""
+    """Number of rows that are left out."""
 
 
-_MAX_OPEN = 1 << 14
-"""Calls that are open at once; those that an exception left stay among them until others take their room."""
-_MAX_COUNTS = 1 << 16
+PARTS_BITS = 2
+"""A power of two is divided into 1 << PARTS_BITS buckets."""
+ENTERED, NANOSECONDS = 510, 511
+"""Numbers of buckets for other counts: calls that began, the sum of all durations."""
+_CALL_THREAD, _SLOT = -16, -8
+_TIME, _CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE, _BUCKET = -56, -48, -40, -32, -24
+"""Places on the program's stack: the value of an open call, and, from _ENTRY on, the key of a count."""
+_AMOUNT, _NO_KEY = -64, -72
+_CALL_AT = StackPlaces(_CALL_ENTRY, _CALL_KEYSET, _CALL_THREAD)
+
+
+class LatencyMaps(NamedTuple):
+    """Fds of the maps that the programs use."""
+
+    open: int
+    counts: int
+    lost: int
+    wanted: int
+
+
+def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bpf.Code:
+    """The program at the lookup of a call."""
+    return bpf.assemble(
+        (
+            *load_dispatch(architecture, _CALL_AT, maps.wanted, only),
+            *return_address(architecture),
+            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
+            bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
+            bpf.store(bpf.FRAME, _CALL_PLACE, bpf.B7),
+            bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
+            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
+            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "call"),
+            bpf.call(bpf.TIME),
+            bpf.store(bpf.FRAME, _TIME, bpf.B0),
+            *bpf.put(maps.open, _CALL_THREAD, _TIME),
+            bpf.jump_if_equal("end", bpf.B0, 0),
+            *bpf.count_lost(maps.lost, _NO_KEY),
+        )
+    )
+
+
+def exit_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
+    """The program at a ``ret``, which may return from a call that is not measured."""
+    stack_pointer = saved_registers(architecture).get(architecture.stack_pointer, 0)
+    copied = (_CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE)  # from the open call to the key of the count
+    return bpf.assemble(
+        (
+            bpf.move(bpf.B6, bpf.B1),
+            bpf.call(bpf.TIME),
+            bpf.move(bpf.B9, bpf.B0),
+            *load_thread(_CALL_AT),
+            bpf.copy_word(bpf.FRAME, _SLOT, bpf.B6, stack_pointer),
+            *bpf.look_up(maps.open, _CALL_THREAD),
+            bpf.jump_if_equal("end", bpf.B0, 0),
+            bpf.load(bpf.B1, bpf.B0, 0),
+            bpf.subtract(bpf.B9, bpf.B1),
+            *(bpf.copy_word(bpf.FRAME, at, bpf.B0, at - _TIME) for at in copied),
+            bpf.load_map(bpf.B1, maps.open),
+            bpf.address(bpf.B2, bpf.FRAME, _CALL_THREAD),
+            bpf.call(bpf.MAP_DELETE),
+            *_store_bucket(),
+            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
+            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "bucket"),
+            bpf.store_constant(bpf.FRAME, _BUCKET, NANOSECONDS),
+            bpf.store(bpf.FRAME, _AMOUNT, bpf.B9),
+            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "sum"),
+            bpf.jump("end"),
+            *bpf.count_lost(maps.lost, _NO_KEY),
+        )
+    )
+
+
+def _store_bucket() -> list[bpf.Part]:
+    """Store the bucket of the duration in B9 at _BUCKET; range_of() is the inverse."""
+    parts: list[bpf.Part] = [bpf.move(bpf.B1, bpf.B9), bpf.constant(bpf.B2, 0)]
+    for step in (32, 16, 8, 4, 2, 1):  # B2: the logarithm, by halving the word
+        parts += [
+            bpf.move(bpf.B3, bpf.B1),
+            bpf.shift_right(bpf.B3, step),
+            bpf.jump_if_equal(f"below {step}", bpf.B3, 0),
+            bpf.move(bpf.B1, bpf.B3),
+            bpf.increase(bpf.B2, step),
+            bpf.Label(f"below {step}"),
+        ]
+    return [
+        *parts,
+        bpf.move(bpf.B1, bpf.B9),
+        bpf.shift_left(bpf.B1, PARTS_BITS),
+        bpf.shift_right_by(bpf.B1, bpf.B2),
+        bpf.keep_bits(bpf.B1, (1 << PARTS_BITS) - 1),
+        bpf.shift_left(bpf.B2, PARTS_BITS),
+        bpf.plus(bpf.B1, bpf.B2),
+        bpf.store(bpf.FRAME, _BUCKET, bpf.B1),
+    ]
+
+
+def range_of(bucket: int) -> tuple[float, float]:
+    """The nanoseconds that a bucket counts: from the first up to, not including, the second."""
+    power, part = divmod(bucket, 1 << PARTS_BITS)
+    unit = 2.0**power / (1 << PARTS_BITS)
+    return ((1 << PARTS_BITS) + part) * unit, ((1 << PARTS_BITS) + part + 1) * unit
+
+
 _KEY = struct.Struct("<QQQQ")
 """OperatorEntry, keyset, number of the place, bucket."""
 
@@ -85,18 +200,17 @@ class LatencyMeter(ProbeSet):
         self._summary = Summary(session)
         kernel = self.kernel
         try:
-            places = [place for place in TracePlaces(session).of(operators) if not place.event.is_redispatch]
+            places = [place for place in TracePlaces(session).places_of(operators) if not place.event.is_redispatch]
             returns = return_places(session, places)
             self._placed = len(places) + sum(map(len, returns.values()))
-            open_calls = self.own(
-                kernel.memory(LRU_HASH, probe_programs.OPEN_KEY, probe_programs.OPEN_VALUE, _MAX_OPEN)
-            )
-            self._counts = self.own(kernel.memory(PER_CPU_HASH, _KEY.size, 8, _MAX_COUNTS))
-            maps = probe_programs.LatencyMaps(open_calls, self._counts, self.lost_counter, self.wanted)
+            # Thread and address → time, operator, keyset, place. Calls that an exception left are evicted at last.
+            open_calls = self.own(kernel.memory(LRU_HASH, 16, 32, 1 << 14))
+            self._counts = self.own(kernel.memory(PER_CPU_HASH, _KEY.size, 8, 1 << 16))
+            maps = LatencyMaps(open_calls, self._counts, self.lost_counter, self.wanted)
             self.want(operator.address for operator in operators)
-            # The returns first: no call that was seen to begin is to be missed when it ends.
-            self.attach(self.own(kernel.program(probe_programs.exit_program(architecture, maps))), returns)
-            self.start(places, probe_programs.entry_program(architecture, maps, only))
+            # The returns first: a call that was seen to begin must not be missed when it ends.
+            self.attach(self.own(kernel.program(exit_program(architecture, maps))), returns)
+            self.start(places, entry_program(architecture, maps, only))
         except BaseException:
             self.close()
             raise
@@ -104,8 +218,8 @@ class LatencyMeter(ProbeSet):
         self._lost_before = 0
         self._since = time.monotonic()
 
-    def _measured(self) -> Iterator[tuple[DispatchCount, int]]:
-        """(count, bucket) of all calls so far; a bucket is one of probe_programs.py. Raises OSError."""
+    def _bucket_counts(self) -> Iterator[tuple[DispatchCount, int]]:
+        """(count, number of its bucket) of all calls so far. Raises OSError."""
         for key, times in self.kernel.totals(self._counts, _KEY.size):
             entry, keyset, number, bucket = _KEY.unpack(key)
             place = self.places[number]
@@ -114,13 +228,13 @@ class LatencyMeter(ProbeSet):
     def section(self, limit: int) -> LatencySection:
         """The calls that have returned since the last section, the most first. Raises OSError."""
         current: Counter[tuple[Dispatched, int]] = Counter()
-        for count, bucket in self._measured():
+        for count, bucket in self._bucket_counts():
             current[self._summary.dispatched(count)._replace(tid=None), bucket] += count.times
         lost, now = self.lost(), time.monotonic()
-        kinds: dict[Dispatched, dict[int, int]] = {}
-        for (what, bucket), times in (current - self._before).items():
-            kinds.setdefault(what, {})[bucket] = times
-        rows = [self._row(what, counts, current) for what, counts in kinds.items()]
+        buckets: dict[Dispatched, dict[int, int]] = {}
+        for (dispatched, bucket), times in (current - self._before).items():
+            buckets.setdefault(dispatched, {})[bucket] = times
+        rows = [self._row(dispatched, counts, current) for dispatched, counts in buckets.items()]
         rows.sort(key=lambda row: (-row.count, row.subject.op or "", row.subject.key or ""))
         section = LatencySection(
             seconds=round(now - self._since, 3),
@@ -134,45 +248,40 @@ class LatencyMeter(ProbeSet):
         return section
 
     def learn(self) -> None:
-        """Learn the names of the operators and keysets that were measured so far, while they can be read. Raises
-        OSError."""
-        self._summary.learn([count for count, _ in self._measured()])
+        """Read the names of the operators and keysets measured so far, while the process exists. Raises OSError."""
+        self._summary.learn([count for count, _ in self._bucket_counts()])
 
-    def _row(self, what: Dispatched, counts: dict[int, int], current: Counter[tuple[Dispatched, int]]) -> LatencyRow:
-        """``counts``: bucket → calls of this row; ``current``: those of all rows since the probes are there."""
-        total = counts.pop(probe_programs.NANOSECONDS, 0)
-        counts.pop(probe_programs.ENTERED, None)
+    def _row(
+        self, dispatched: Dispatched, counts: dict[int, int], current: Counter[tuple[Dispatched, int]]
+    ) -> LatencyRow:
+        """``counts``: bucket → calls of this row since the last section; ``current``: calls of all rows since the
+        probes were placed."""
+        total = counts.pop(NANOSECONDS, 0)
+        counts.pop(ENTERED, None)
         count = sum(counts.values())
-        ended = sum(
-            times for (other, bucket), times in current.items() if other == what and bucket < probe_programs.ENTERED
-        )
-        half, most, nearly_all = (_quantile(counts, share) for share in (0.5, 0.9, 0.99))
-        edges = ((*probe_programs.range_of(bucket), counts[bucket]) for bucket in sorted(counts))
+        ended = sum(times for (other, bucket), times in current.items() if other == dispatched and bucket < ENTERED)
+        edges = ((*range_of(bucket), counts[bucket]) for bucket in sorted(counts))
         return LatencyRow(
-            self._summary.subject(what),
+            self._summary.subject(dispatched),
             count,
-            max(0, current[what, probe_programs.ENTERED] - ended),
+            max(0, current[dispatched, ENTERED] - ended),
             round(total / count / 1e3, 3) if count else None,
-            half,
-            most,
-            nearly_all,
+            _quantile(counts, 0.5),
+            _quantile(counts, 0.9),
+            _quantile(counts, 0.99),
             tuple(LatencyBucket(low / 1e3, high / 1e3, times) for low, high, times in edges),
         )
 
 
 def _quantile(counts: dict[int, int], share: float) -> float | None:
-    """Microseconds that this share of the calls took less than, to a quarter of a power of two. ``counts``: bucket →
-    calls."""
-    wanted = share * sum(counts.values())
+    """Microseconds below which this share of the calls lies: the upper edge of a bucket; None without calls.
+    ``counts``: bucket → calls."""
+    calls_left = share * sum(counts.values())
     for bucket in sorted(counts):
-        wanted -= counts[bucket]
-        if wanted <= 0:
-            return probe_programs.range_of(bucket)[1] / 1e3
+        calls_left -= counts[bucket]
+        if calls_left <= 0:
+            return range_of(bucket)[1] / 1e3
     return None
-
-
-_BAR = 40
-"""Characters of the longest bar."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -186,38 +295,38 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if not section.rows:
         yield "None of these operators was called: dispatch-top shows what is"
     for row in section.rows:
-        yield from _row(row, style)
+        yield from _row_lines(row, style)
     if section.more:
         yield f"… and {counted(section.more, 'more row')}: --limit"
 
 
-def _row(row: LatencyRow, style: Style) -> Iterator[str]:
+def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
     subject = row.subject
     names = f"[{subject.event or '?'}]  {subject.key or '?'}  {subject.kernel or '?'}"
     yield ""
     yield style(escape(f"{subject.qualified or '?'}  {names}"), "bold")
     times = ((row.mean_us, "mean "), (row.p50_us, "half < "), (row.p90_us, "90 % < "), (row.p99_us, "99 % < "))
-    shown = [f"{words}{_time(time)}" for time, words in times if time is not None]
+    shown = [f"{words}{_duration_text(time)}" for time, words in times if time is not None]
     yield f"  {counted(row.count, 'call')}: {', '.join(shown)}" if shown else "  no call returned"
     if row.not_returned:
         yield f"  {counted(row.not_returned, 'call')} without a return: still inside, or left by an exception"
     buckets = powers(row.histogram)
     most = max((bucket.count for bucket in buckets), default=1)
     for bucket in buckets:
-        edges = f"{_time(bucket.from_us):>10} – {_time(bucket.to_us):<10}"
-        yield f"  {edges} {bucket.count:>9}  {'█' * round(_BAR * bucket.count / most)}".rstrip()
+        edges = f"{_duration_text(bucket.from_us):>10} – {_duration_text(bucket.to_us):<10}"
+        yield f"  {edges} {bucket.count:>9}  {'█' * round(40 * bucket.count / most)}".rstrip()
 
 
 def powers(buckets: Sequence[LatencyBucket]) -> list[LatencyBucket]:
-    """One bucket for each power of two nanoseconds from the lowest to the highest."""
+    """The counts in one bucket for each power of two nanoseconds from the lowest to the highest."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[max(1, round(bucket.from_us * 1e3)).bit_length() - 1] += bucket.count
     exponents = range(min(counts), max(counts) + 1) if counts else ()
-    return [LatencyBucket(2.0**each / 1e3, 2.0 ** (each + 1) / 1e3, counts[each]) for each in exponents]
+    return [LatencyBucket(2.0**power / 1e3, 2.0 ** (power + 1) / 1e3, counts[power]) for power in exponents]
 
 
-def _time(microseconds: float) -> str:
+def _duration_text(microseconds: float) -> str:
     if microseconds >= 1e6:
         return f"{microseconds / 1e6:.3g} s"
     return f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} µs"

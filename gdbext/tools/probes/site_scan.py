@@ -24,7 +24,7 @@ from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
-from gdbext.live.all_calls import AllCalls
+from gdbext.live.dispatch_places import AllCalls
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack import DispatchEvent
@@ -44,10 +44,10 @@ NOWHERE = ""
 
 
 class DispatchSite(NamedTuple):
-    """``offset`` is the place in the file; the registers are those that hold things when it is reached.
+    """An offset in a file, and the registers that hold values when a thread reaches it.
 
-    ``entry`` holds the OperatorEntry*, NOWHERE where the place belongs to one operator; ``keyset`` holds the keyset.
-    The address of the function's return address is that in ``base`` plus ``slot``. ``shared``: no single operator owns
+    ``entry`` holds the OperatorEntry*, NOWHERE if the site belongs to one operator; ``keyset`` holds the keyset. The
+    address of the function's return address is the value of ``base`` plus ``slot``. ``shared``: no single operator owns
     the function.
     """
 
@@ -60,11 +60,10 @@ class DispatchSite(NamedTuple):
     shared: bool = False
 
     def packed(self, registers: Sequence[str]) -> tuple[int, int]:
-        """Two numbers, of 64 and 32 bits, for a file. ``registers``: all that there are, in an order that stays."""
-        numbers = [registers.index(name) + 1 if name else 0 for name in (self.entry, self.keyset, self.base)]
+        """Two numbers, of 64 and 32 bits, for a file. ``registers``: all of the architecture, in a fixed order."""
         value = self.offset | EVENTS.index(self.event) << 40 | self.shared << 43
-        for place, number in enumerate(numbers):
-            value |= number << 44 + 6 * place
+        for position, name in enumerate((self.entry, self.keyset, self.base)):
+            value |= (registers.index(name) + 1 if name else 0) << 44 + 6 * position
         return value, self.slot & 0xFFFFFFFF
 
     @classmethod
@@ -72,18 +71,14 @@ class DispatchSite(NamedTuple):
         """The counterpart of packed(). Raises IndexError for damaged numbers."""
         entry, keyset, base = (
             registers[number - 1] if number else NOWHERE
-            for number in (value >> 44 + 6 * place & 63 for place in range(3))
+            for number in (value >> 44 + 6 * position & 63 for position in range(3))
         )
         slot -= slot >> 31 << 32
         return cls(value & (1 << 40) - 1, EVENTS[value >> 40 & 3], entry, keyset, base, slot, bool(value >> 43 & 1))
 
 
-_PROLOGUE = 64
-"""Bytes of a function in which the probe's place is looked for."""
-
-
 class ProbePlaces:
-    """Finds the places in libtorch_cpu. Raises TargetError, SymbolFileError where the library cannot be used."""
+    """Finds places for probes in libtorch_cpu. Raises TargetError, SymbolFileError where the library cannot be used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -98,24 +93,23 @@ class ProbePlaces:
         self.module: Module = module
         self._image = module.image
         self.path = module.image.path
-        """The library as we have opened it: where it was replaced on disk, or another file is mounted over it, the one
-        that the process has mapped."""
+        """The library as we have opened it: the file that the process has mapped, even if it was replaced on disk."""
 
     def redispatch(self, operator: Operator, address: int) -> DispatchSite | None:
-        """The site of the operator's redispatch at ``address``; None where there is none that is cheap."""
-        hidden = hidden_result(operator.results) if operator.results is not None else None
-        before = self._architecture.leading_arguments(bool(hidden))
-        offset = self._cheap_offset(address - self.module.base, 1 + before)
-        if offset is None or hidden is None:
+        """The site of the operator's redispatch at ``address``; None without a cheap one."""
+        uses_sret = hidden_result(operator.results) if operator.results is not None else None
+        leading = self._architecture.leading_arguments(bool(uses_sret))
+        offset = self._cheap_offset(address - self.module.base, 1 + leading)
+        if offset is None or uses_sret is None:
             return None
-        keyset = self._architecture.argument_registers[before]
+        keyset = self._architecture.argument_registers[leading]
         return DispatchSite(offset, DispatchEvent.REDISPATCH, NOWHERE, keyset, self._architecture.stack_pointer, 0)
 
     def cheap_place(self, function: TorchSymbol) -> int:
-        """The offset in the file of a place in the function where a probe is cheap. Raises TargetError."""
+        """File offset in the function at which a probe is cheap. Raises TargetError."""
         module, symbol = function.find(self._session.symbolizer) or (None, None)
-        is_here = module and module.path == self.module.path
-        offset = self._cheap_offset(symbol.vaddr, 0) if symbol and is_here else None
+        is_in_library = module and module.path == self.module.path
+        offset = self._cheap_offset(symbol.vaddr, 0) if symbol and is_in_library else None
         if offset is None:
             raise TargetError(f"libtorch_cpu.so has no place for a probe in {function.purpose}")
         return offset
@@ -125,31 +119,28 @@ class ProbePlaces:
         return self._image.file_offset(address - self.module.base)
 
     def _cheap_offset(self, vaddr: int, arguments: int) -> int | None:
-        """Offset in the file of a place in the function where a probe is cheap and so many arguments are unchanged."""
-        code = self._image.read(vaddr, _PROLOGUE)
-        at = self._architecture.probe_offset(code, arguments) if code else None
-        return None if at is None else self._image.file_offset(vaddr + at)
+        """File offset in the function's first 64 bytes at which a probe is cheap and the first ``arguments`` argument
+        registers are unchanged."""
+        code = self._image.read(vaddr, 64)
+        offset = self._architecture.probe_offset(code, arguments) if code else None
+        return None if offset is None else self._image.file_offset(vaddr + offset)
 
 
 _BOXED_POINTER = 8
-"""Offset of the boxed function in a KernelFunction (KernelFunction.h): what a boxed call goes through."""
+"""Offset of the boxed function in a KernelFunction (KernelFunction.h)."""
 _WORD = 8
 COLD = ".cold"
 """The suffix that GCC appends to the name of the part of a function that it puts elsewhere."""
 
 
 class LibrarySites(NamedTuple):
-    """The sites of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognized,
+    """The sites of a library, ascending; ``unseen``: number of functions that look operators up in an unrecognized way,
     so that their dispatches are not seen. Torch's own libraries are searched by the names of their functions, others,
     and programs, by their code alone.
     """
 
     sites: tuple[DispatchSite, ...] = ()
     unseen: int = 0
-
-
-_CACHE_KIND = "dispatch-sites-6"
-"""Part of the name of a cache's file; to be changed whenever the scan finds something else."""
 
 
 class SiteScanner:
@@ -166,8 +157,8 @@ class SiteScanner:
         self._cache = SymbolCache()
 
     def begin(self, module: Module) -> Callable[[], LibrarySites]:
-        """Begin with one library, which a child of ours searches where it is large; a function that gives the result.
-        Both raise SymbolFileError."""
+        """Start to search one library, by child processes if it is large; a function that waits for the result. Both
+        raise SymbolFileError."""
         if not module.image:
             return LibrarySites
         name = self._cache_name(module)
@@ -177,25 +168,27 @@ class SiteScanner:
         passages: Iterable[tuple[int, int]] = ()
         is_torch, has_code = module.name.startswith("libtorch"), ".text" in module.image.sections
         if is_torch and has_code:
-            passages = self._all_calls.passages(module, lambda: {*self._lookups(module), *self._reports(module)})
+            passages = self._all_calls.passages(
+                module, lambda: {*self._lookup_functions(module), *self._report_functions(module)}
+            )
 
-        def end() -> LibrarySites:
+        def finish() -> LibrarySites:
             library = LibrarySites()
             if has_code:
                 library = self._sites_of_torch(module, passages) if is_torch else self._sites_of_extension(module)
             if name:
                 packed = [site.packed(self._registers) for site in library.sites] + [(library.unseen, 0)]
-                values, slots = array("Q", [each[0] for each in packed]), array("I", [each[1] for each in packed])
+                values, slots = array("Q", [value for value, _ in packed]), array("I", [slot for _, slot in packed])
                 values.append(crc32(slots.tobytes(), crc32(values.tobytes())))
                 slots.append(0)
                 self._cache.store(name, (values, slots))
             return library
 
-        return end
+        return finish
 
     def cache_by_child(self, modules: Sequence[Module]) -> Iterator[bytes]:
-        """Have a child of ours put the sites of some libraries into the cache, from now on. The iterator ends when it
-        has done so. Raises SymbolFileError."""
+        """Start a child process that puts the sites of these libraries into the cache. The iterator ends when it has
+        done so. Raises SymbolFileError."""
 
         def fill() -> Iterator[bytes]:
             for module in modules:
@@ -204,15 +197,15 @@ class SiteScanner:
 
         return begun_by_child(fill, 1) if self._all_calls.may_use_children else iter(())
 
-    def has(self, module: Module) -> bool:
-        """The cache has the sites of the library."""
+    def is_cached(self, module: Module) -> bool:
         name = self._cache_name(module)
         return bool(name) and self._load(name) is not None
 
     def _cache_name(self, module: Module) -> str:
-        """The name of its file in the cache, with how a table is recognized in code; "" if nothing is kept of it."""
+        """The name of the library's file in the cache, "" if it is not cached. It has what table accesses are
+        recognized by; the number after "sites" must change whenever the scan finds something else."""
         key = module.kept_as
-        return f"{key}.{self._table:x}-{self._functions.finder.shift}.{_CACHE_KIND}" if key else ""
+        return f"{key}.{self._table:x}-{self._functions.finder.shift}.dispatch-sites-6" if key else ""
 
     def _load(self, name: str) -> LibrarySites | None:
         """None unless every byte is as written: a probe inside of an instruction would ruin the process."""
@@ -220,7 +213,7 @@ class SiteScanner:
         if not arrays or len(arrays[0]) != len(arrays[1]) or not len(arrays[0]):
             return None
         values, slots = (
-            array(code, [numbers[at] for at in range(len(numbers))]) for code, numbers in zip("QI", arrays)
+            array(code, [numbers[index] for index in range(len(numbers))]) for code, numbers in zip("QI", arrays)
         )
         checksum = values.pop()
         slots.pop()
@@ -233,7 +226,7 @@ class SiteScanner:
     def _sites_of_torch(self, module: Module, passages: Iterable[tuple[int, int]]) -> LibrarySites:
         """``passages``: see AllCalls.passages()."""
         sites: dict[int, DispatchSite] = {}
-        reports = self._reports(module)
+        reports = self._report_functions(module)
         reporting, seen_functions = [], set[int]()
         events: dict[int, tuple[DispatchEvent, bool]] = {}
         for address, target in passages:
@@ -263,20 +256,21 @@ class SiteScanner:
         return LibrarySites(tuple(ordered), self._count_unseen(module, reporting, addresses))
 
     def _sites_of_extension(self, module: Module) -> LibrarySites:
-        """A library or program with a dispatcher of its own, which may have no names."""
-        found = {}
+        """The sites of a library or program with a dispatcher of its own, whose functions may have no names."""
+        by_offset = {}
         for lookup in self._all_calls.lookups_in(module):
-            event, sites = DispatchEvent(lookup.event), lookup.sites
-            if sites.how == "call":
-                site = self._call_site(module, sites.lookup, event, True)
+            event, code_sites = DispatchEvent(lookup.event), lookup.sites
+            if code_sites.how == "call":
+                site = self._call_site(module, code_sites.lookup, event, True)
             else:
-                site = self._inlined_site(module, lookup.function, sites, event, True)
+                site = self._inlined_site(module, lookup.function, code_sites, event, True)
             if site:
-                found[site.offset] = site
-        return LibrarySites(tuple(found[offset] for offset in sorted(found)), len(self._all_calls.not_seen_in(module)))
+                by_offset[site.offset] = site
+        sites = tuple(by_offset[offset] for offset in sorted(by_offset))
+        return LibrarySites(sites, len(self._all_calls.not_seen_in(module)))
 
     def _count_unseen(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> int:
-        """Number of functions that look operators up and have none of the addresses ``seen`` inside. Each copy of the
+        """Number of functions that look operators up and contain none of the addresses ``seen``. Each copy of the
         lookup calls reportError, at one of ``reporting``, perhaps from the cold part of its function."""
         symbolizer = self._session.symbolizer
         functions: dict[int, Function] = {}
@@ -294,13 +288,13 @@ class SiteScanner:
             for function in functions.values()
         )
 
-    def _reports(self, module: Module) -> set[int]:
+    def _report_functions(self, module: Module) -> set[int]:
         """Addresses of reportError and of the stubs through which the library calls it."""
         own = (self._session.symbolizer.address_of(name, module.name) for name in REPORT_ERROR.examples)
         stubs = import_stubs(module, self._architecture, REPORT_ERROR.examples)
         return {*stubs, *filter(None, own)}
 
-    def _lookups(self, module: Module) -> set[int]:
+    def _lookup_functions(self, module: Module) -> set[int]:
         """Addresses of the copies of ``OperatorEntry::lookup`` and of the stubs through which the library calls it."""
         index = self._session.symbolizer.index(module)
         symbols = (symbol for name in LOOKUP.examples for symbol in (index.lookup(name) if index else ()))
@@ -308,7 +302,8 @@ class SiteScanner:
         return {*own, *import_stubs(module, self._architecture, LOOKUP.examples)}
 
     def _call_site(self, module: Module, address: int, event: DispatchEvent, shared: bool) -> DispatchSite | None:
-        """The site of a call of lookup at ``address``, whose caller's frame is the dispatch's; None without a rule."""
+        """The site of a call of lookup at ``address``; None if the caller's frame, which is the dispatch's, has no
+        rule."""
         image, (this, keyset) = module.image, self._architecture.argument_registers[:2]
         offset = image.file_offset(module.vaddr(address)) if image else None
         frame = frame_at(self._architecture, self._functions.finder.tables, address, _WORD)
@@ -317,7 +312,7 @@ class SiteScanner:
         return DispatchSite(offset, event, this, keyset, frame.register, frame.offset - _WORD, shared)
 
     def _event(self, function: Function) -> tuple[DispatchEvent, bool]:
-        """(event, whether no single operator owns the function)."""
+        """(event of the dispatch by a function, True if no single operator owns the function)."""
         role = classify(function)
         if role.role.opens:
             return DispatchEvent(role.event), role.role is not Role.OPERATOR
@@ -325,10 +320,9 @@ class SiteScanner:
         return self._event_by_calls(function, sites is not None and self._is_boxed(function, sites)), True
 
     def _event_by_calls(self, function: Function, boxed: bool) -> DispatchEvent:
-        """A call asks for the callbacks of profilers, a redispatch does not (Dispatcher.h)."""
-        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
+        """Tell calls from redispatches: only a call asks for the callbacks of profilers (Dispatcher.h)."""
         try:
-            is_call = wanted in self._functions.calls_of(function)
+            is_call = STEP_CALLBACKS.address(self._session.symbolizer) in self._functions.calls_of(function)
         except BadData:
             is_call = True
         if is_call:
@@ -342,7 +336,7 @@ class SiteScanner:
             return None
 
     def _redispatch_entries(self, seen: Sequence[int]) -> Iterator[DispatchSite]:
-        """The entry of each redispatch that has none of the offsets ``seen`` inside: its lookup is inlined."""
+        """The entry of each redispatch that contains none of the offsets ``seen``: its lookup is inlined."""
         places = ProbePlaces(self._session)
         for operator in self._session.dispatcher.operators():
             for event, address, size in self._functions.extents(operator):
@@ -381,26 +375,25 @@ class SiteScanner:
         return DispatchSite(offset, event, sites.entry, keyset, frame.register, frame.offset - _WORD, shared)
 
     def _cheap_place(self, function: Function, sites: LookupSites) -> tuple[int, str]:
-        """(address, register of the keyset): the conditional jump behind the shift where a copy of the keyset is left.
-
-        The shift itself would be stepped over by the kernel, which costs ten times as much.
-        """
-        copied, is_behind = "", False
+        """(address of a probe, register of the keyset): the conditional jump after the shift if a register still holds
+        a copy of the keyset there, else the shift, which the kernel steps over at ten times the cost."""
+        copy_register, is_after_shift = "", False
         for insn in self._functions.code(function):
-            if is_behind:
-                if insn.kind == "jcc" and copied:
-                    return insn.address, copied
+            if is_after_shift:
+                if insn.kind == "jcc" and copy_register:
+                    return insn.address, copy_register
                 break
             if insn.address == sites.lookup:
-                is_behind = True
+                is_after_shift = True
             elif insn.kind == "mov" and insn.destination == sites.keyset and not insn.memory:
-                copied = insn.source or ""
-            elif copied and (copied in insn.writes or insn.is_call or insn.kind in ("jmp", "jcc")):
-                copied = ""
+                copy_register = insn.source or ""
+            elif copy_register and (copy_register in insn.writes or insn.is_call or insn.kind in ("jmp", "jcc")):
+                copy_register = ""
         return sites.lookup, sites.keyset
 
     def _is_boxed(self, function: Function, sites: LookupSites) -> bool:
-        """The kernel is entered through its boxed function: by a call of that word, or of a register that holds it."""
+        """True if the function enters the kernel through its boxed function: by a call of that word in memory, or of a
+        register that holds it."""
         kernels = [invocation for invocation in sites.invocations if invocation.through == "kernel"]
         if any(kernel.in_memory and kernel.displacement == _BOXED_POINTER for kernel in kernels):
             return True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DispatchSubject(NamedTuple):
-    """What dispatches are to: what is None is not told apart by this grouping, or is not known."""
+    """The operator, event, key and kernel of dispatches; None: not distinguished by this grouping, or not known."""
 
     op: str | None
     overload: str | None
@@ -50,9 +50,9 @@ class TopRow:
     rate: float
     """Number of dispatches a second."""
     mark: str = ""
-    """A word on what is odd about it ("falls through", "no kernel", "boxed fallback"), else ""."""
+    """An anomaly in a few words ("falls through", "no kernel", "boxed fallback"), else ""."""
     line: str | None = None
-    """``file:line (function)`` of the innermost Python frame; null where no Python made it, or it was not asked for."""
+    """``file:line (function)`` of the innermost Python frame; null for a dispatch without Python, or not --by line."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,20 @@ class TopSection(Section):
     lost: int
     """Dispatches that were seen and not counted: too many combinations."""
     places: int
-    """Number of probes that were placed."""
+    """Number of probes."""
     rows: tuple[TopRow, ...]
     more: int = 0
-    """Rows that are left out."""
+    """Number of rows that are left out."""
     page: str | None = None
     """The file that --html names."""
     unseen: int = 0
-    """Functions that look operators up in a way that is not recognized: what they dispatch is not counted."""
+    """Number of functions that look operators up in an unrecognized way: their dispatches are not counted."""
     unseen_in: tuple[str, ...] = ()
-    """The libraries that these are in, with how many in each."""
+    """The libraries of these functions, with the number in each."""
 
 
 ACCELERATORS = frozenset(("CUDA", "HIP", "XPU", "MPS", "HPU", "XLA", "MTIA", "IPU", "VE", "Lazy", "PrivateUse1"))
 """Backend components (c10/core/DispatchKey.h) of devices other than the CPU."""
-_MANY_REDISPATCHES = 8
-"""A call passes Autograd, ADInplaceOrView and a backend, and few keys more."""
 _REASONS = {"math kernel": "decomposes", "backend fallback": "boxed fallback"}
 """PyTorch's word for how a table entry was chosen → what that means for speed."""
 
@@ -97,9 +95,10 @@ class Anomalies:
         for count in counts:
             (redispatches if count.event.is_redispatch else calls)[count.entry] += count.times
             self._on_accelerator += count.times * (1 if self._backends(count.keyset) & ACCELERATORS else -1)
-        # Without a call it was called before: one call at least.
+        # An operator without a call was called before: one call at least.
         ratios = {entry: times / (calls[entry] or 1) for entry, times in redispatches.items()}
-        self._repeated = {entry: ratio for entry, ratio in ratios.items() if ratio > _MANY_REDISPATCHES}
+        # A call passes Autograd, ADInplaceOrView and a backend, and few keys more.
+        self._repeated = {entry: ratio for entry, ratio in ratios.items() if ratio > 8}
 
     def _backends(self, keyset: int) -> frozenset[str]:
         try:
@@ -108,7 +107,7 @@ class Anomalies:
             return frozenset()
 
     def mark(self, operator: Operator, event: str, keyset: int) -> str:
-        """The mark in a few words; "" for what is as usual."""
+        """The anomaly of an operator's dispatches in a few words; "" without one."""
         try:
             index, kernel = operator.kernel_for(keyset)
             if not kernel.valid:
@@ -151,35 +150,34 @@ class Dispatched(NamedTuple):
 
 
 class Summary:
-    """Sums up what was counted in one process."""
+    """Turns the counts of one process into rows."""
 
     def __init__(self, session: Session, lines: PythonLines | None = None) -> None:
         self._session = session
         self._lines = lines
         self._kernels: dict[tuple[int, int], _KeysetKernel] = {}
-        """(OperatorEntry, keyset) → what is known of it."""
+        """(OperatorEntry, keyset) → its kernel."""
         self._no_operators: set[int] = set()
-        """Entries that are no operator."""
+        """Addresses of no OperatorEntry."""
 
     def rows(
         self, counts: Sequence[DispatchCount], select: RowSelection, seconds: float, names: Mapping[int, str]
     ) -> tuple[list[TopRow], int]:
-        """(the rows that are asked for, how many more there are). ``names``: those of threads. Raises MemoryFault,
-        BadData."""
+        """(the selected rows, number of further ones). ``names``: thread id → name. Raises MemoryFault, BadData."""
         sums: Counter[Dispatched] = Counter()
         for count in counts:
-            what = self.dispatched(count)
+            dispatched = self.dispatched(count)
             if select.by == "thread":
-                what = Dispatched(tid=what.tid)
+                dispatched = Dispatched(tid=dispatched.tid)
             elif select.by == "key":
-                what = Dispatched(key=what.key)
+                dispatched = Dispatched(key=dispatched.key)
             elif select.by == "kernel":
-                what = what._replace(event=None, keyset=None, tid=None, line=None)
+                dispatched = dispatched._replace(event=None, keyset=None, tid=None, line=None)
             elif select.by == "line":
-                what = Dispatched(operator=what.operator, line=what.line)
+                dispatched = Dispatched(operator=dispatched.operator, line=dispatched.line)
             else:
-                what = what._replace(tid=None, line=None)
-            sums[what] += count.times
+                dispatched = dispatched._replace(tid=None, line=None)
+            sums[dispatched] += count.times
 
         def order(item: tuple[TopRow, Dispatched]) -> tuple[str, int, str]:
             row, subject = item[0], item[0].subject
@@ -187,28 +185,31 @@ class Summary:
             return {**columns, "line": row.line}.get(select.sort) or "", -row.count, str(row)
 
         rows = []
-        for what, times in sums.items():
-            thread = names.get(what.tid) if what.tid else None
+        for dispatched, times in sums.items():
+            thread = names.get(dispatched.tid) if dispatched.tid else None
             rate = round(times / seconds, 1) if seconds > 0 else 0.0
-            rows.append((TopRow(self.subject(what), what.tid, thread, times, rate, "", what.line), what))
+            row = TopRow(self.subject(dispatched), dispatched.tid, thread, times, rate, "", dispatched.line)
+            rows.append((row, dispatched))
         rows.sort(key=order)
         anomalies = Anomalies(self._session, counts)
-        marked = [replace(row, mark=self._mark(what, anomalies)) for row, what in rows[: select.limit]]
+        marked = [replace(row, mark=self._mark(dispatched, anomalies)) for row, dispatched in rows[: select.limit]]
         return marked, max(0, len(rows) - select.limit)
 
-    def _mark(self, what: Dispatched, anomalies: Anomalies) -> str:
-        """The mark of a row; "" where this grouping does not tell operators or events apart."""
-        if what.operator is None:
+    def _mark(self, dispatched: Dispatched, anomalies: Anomalies) -> str:
+        """The mark of a row; "" where this grouping does not distinguish operators or events."""
+        if dispatched.operator is None:
             return ""
-        operator = self._session.dispatcher.by_def(what.operator)
+        operator = self._session.dispatcher.by_def(dispatched.operator)
         if not operator:
             return "operator not known"
-        if what.event is None:
+        if dispatched.event is None:
             return ""
-        return "keyset not known" if what.keyset is None else anomalies.mark(operator, what.event, what.keyset)
+        if dispatched.keyset is None:
+            return "keyset not known"
+        return anomalies.mark(operator, dispatched.event, dispatched.keyset)
 
     def learn(self, counts: Sequence[DispatchCount]) -> None:
-        """Read the operators and kernels of the counts, for when the process has ended."""
+        """Read the operators and kernels of the counts now: they cannot be read once the process has ended."""
         for count in counts:
             with contextlib.suppress(GdbextError):
                 self.dispatched(count)
@@ -228,18 +229,17 @@ class Summary:
             kernel = self._kernels[key] = self._kernels.get(key) or _keyset_kernel(operator, count.keyset)
         return Dispatched(count.entry, count.event.value, *kernel, count.tid, line)
 
-    def subject(self, what: Dispatched) -> DispatchSubject:
-        """The subject in words."""
-        dispatcher = self._session.dispatcher
-        operator = dispatcher.by_def(what.operator) if what.operator is not None else None
+    def subject(self, dispatched: Dispatched) -> DispatchSubject:
+        """The same with the names of the operator and the keys."""
+        dispatcher, bits = self._session.dispatcher, dispatched.keyset
+        operator = dispatcher.by_def(dispatched.operator) if dispatched.operator is not None else None
         name, overload = (operator.name, operator.overload) if operator else (None, None)
-        bits = what.keyset
-        keyset = None if bits is None else DispatchKeySet.of_bits(bits, dispatcher.keys)
-        return DispatchSubject(name, overload, what.event, keyset, what.key, what.kernel)
+        keyset = None if bits is None else DispatchKeySet(bits, dispatcher.keys.decode(bits))
+        return DispatchSubject(name, overload, dispatched.event, keyset, dispatched.key, dispatched.kernel)
 
 
 def _keyset_kernel(operator: Operator, keyset: int) -> _KeysetKernel:
-    """The kernel for a keyset. A keyset that no call can have is dropped: it was something else."""
+    """(keyset, its highest key, the kernel's function); all None for bits that no call's keyset can have."""
     keys = operator.dispatcher.keys
     try:
         if keys.stray(keyset):

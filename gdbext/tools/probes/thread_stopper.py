@@ -1,13 +1,13 @@
-"""Kernel probes that stop the very thread that gets to them, for a debugger that holds the process.
+"""Kernel probes that stop only the thread that reaches them, for a debugger that traces the process.
 
-A BPF program notes the thread's registers and sends it a signal that programs ignore unless they ask for it (SIGURG,
-else SIGWINCH). A tracer is told of ignored signals, too (sig_ignored, kernel/signal.c), and finds the thread one
-instruction behind the probe: the kernel delivers a signal when the probed instruction is done (uprobe_deny_signal,
+A BPF program saves the thread's registers and sends it a signal that programs ignore unless they handle it (SIGURG,
+else SIGWINCH). A tracer is notified of ignored signals, too (sig_ignored, kernel/signal.c), and sees the thread one
+instruction after the probe: the kernel delivers a signal when the probed instruction is done (uprobe_deny_signal,
 kernel/events/uprobes.c).
 
-Nothing of the debugger's is in the code. When it is killed, a signal that is under way is ignored, and the probes are
-removed with the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel
-resumes a traced thread with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
+The debugger leaves nothing in the code. When it is killed, a pending signal is ignored, and the probes are removed with
+the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel resumes a
+traced thread with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
 """
 
 from __future__ import annotations
@@ -36,25 +36,22 @@ _INITIAL_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): there the thread ids of the kernel's programs are ours."""
 _HELP = "--engine breakpoints does without"
 _WORD = (1 << 64) - 1
-_LONGEST_INSTRUCTION = 16
-_MAX_THREADS, _MAX_HOOKS = 1 << 15, 1 << 14
 _KEY, _NUMBER = -8, -16
-"""Places on the program's stack, from its end; the value that is put into the map stands below them."""
+"""Offsets on the program's stack from its end; the value for the map is below them."""
 
 
 def harmless_signal(pid: int) -> int:
-    """The number of a signal that does nothing to the process, now that it is traced and should its tracer die. Raises
-    ProbesRefused without one."""
+    """The number of a signal that the process ignores, also if its tracer dies. Raises ProbesRefused without one."""
     if os.readlink("/proc/self/ns/pid") != _INITIAL_NAMESPACE:  # noqa: PTH115
         raise ProbesRefused(
             "probes cannot stop threads from inside of a PID namespace (a container)",
             why="the kernel's programs know a thread by its number outside",
             help=f"run it on the host, or {_HELP}",
         )
-    taken = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
+    used = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
     for thread in living_threads(pid):
-        taken |= signals_in(status_fields(f"/proc/{pid}/task/{thread}/status"), "SigBlk") or 0
-    number = next((number for number in _SIGNALS if not taken >> number - 1 & 1), None)
+        used |= signals_in(status_fields(f"/proc/{pid}/task/{thread}/status"), "SigBlk") or 0
+    number = next((number for number in _SIGNALS if not used >> number - 1 & 1), None)
     if number is not None:
         return int(number)
     raise ProbesRefused(
@@ -65,49 +62,42 @@ def harmless_signal(pid: int) -> int:
 
 
 class ProbedHook(NamedTuple):
-    """An address that is watched by a probe."""
+    """An address that a probe watches."""
 
     owner: ProbeHooks
     number: int
     spec: HookSpec
 
     def remove(self) -> None:
-        """Have no thread stop there; the probe is taken away with all others. Raises ProbesRefused."""
+        """Stop no thread there any more; the probe is removed with all others. Raises ProbesRefused."""
         self.owner.drop(self.number)
 
 
-class ProbeHit(NamedTuple):
-    """A thread got to the probe of a hook; the registers there."""
-
-    hook: ProbedHook
-    registers: Mapping[str, int]
-
-
 class ProbeHooks:
-    """The hooks of one command, in a process that a debugger holds, until close() or the end of this process."""
+    """The hooks of one command, in a process that a debugger traces, until close() or the end of this process."""
 
     def __init__(self, open_target: Callable[[], Target], read: Callable[[int, int], bytes]) -> None:
-        """Probe the process of the target, which is opened anew when libraries have been loaded; ``read`` reads its
+        """``open_target`` opens the process, again when libraries have been loaded; ``read``: (address, size) → its
         memory. Raises ProbesRefused, TargetError."""
         self._open = open_target
         self._target = target = open_target()
         self._read = read
         self._hooks: dict[int, ProbedHook] = {}
-        self._hit: ProbeHit | None = None
-        """The hit whose handler runs."""
+        self._hit: tuple[ProbedHook, Mapping[str, int]] | None = None
+        """The hook whose handler runs, and the registers at its probe."""
         self.stack_pointer = target.architecture.stack_pointer
         """The name of that register."""
         self._start()
 
     def _start(self) -> None:
-        """Load the program: at first, and after the last hook was removed. Raises ProbesRefused."""
+        """Load the program, at the beginning and after the last hook was removed. Raises ProbesRefused."""
         architecture, pid = self._target.architecture, self._target.pid
         number = harmless_signal(pid)
         run, saved = ProbeRun(architecture, pid), saved_registers(architecture)
         registers = sorted(saved, key=saved.__getitem__)
         try:
-            hits = run.own(run.kernel.memory(HASH, 8, 8 * (1 + len(registers)), _MAX_THREADS))
-            wanted = run.own(run.kernel.memory(HASH, 8, 8, _MAX_HOOKS))
+            hits = run.own(run.kernel.memory(HASH, 8, 8 * (1 + len(registers)), 1 << 15))  # by thread
+            wanted = run.own(run.kernel.memory(HASH, 8, 8, 1 << 14))  # by hook
             program = run.own(run.kernel.program(_code([saved[name] for name in registers], hits, wanted, number)))
         except BaseException:
             run.close()
@@ -122,7 +112,7 @@ class ProbeHooks:
         self._unarmed: set[int] = set()
 
     def place(self, spec: HookSpec) -> ProbedHook:
-        """Watch an address in all threads, from the next begin() on or the end of the handler that is running. Raises
+        """Watch an address in all threads, from the next begin() or from the end of the running handler on. Raises
         ProbesRefused, TargetError."""
         if self.is_spent:
             self._start()
@@ -141,7 +131,8 @@ class ProbeHooks:
         return hook
 
     def drop(self, number: int) -> None:
-        """Forget a hook; all probes are taken away with the last one. Idempotent. Raises ProbesRefused."""
+        """Remove the hook of that number; with the last one all probes are removed. Idempotent. Raises
+        ProbesRefused."""
         if not self._hooks.pop(number, None):
             return
         if self.is_spent:
@@ -151,28 +142,28 @@ class ProbeHooks:
 
     @property
     def is_spent(self) -> bool:
-        """There were hooks, and all were removed, the probes too."""
+        """True if there were hooks, and all were removed with their probes."""
         return self._number > 0 and not self._hooks
 
     def begin(self, arms: bool = True) -> None:
-        """Place the probes: the process is about to run. No thread stops there before arm(), which ``arms`` calls now.
-        Raises ProbesRefused."""
+        """Place the new probes before the process is resumed. No thread stops there before arm(), which ``arms`` calls
+        now. Raises ProbesRefused."""
         added, self._added = self._added, {}
         if self._run.keepers:
             for path, places in added.items():
                 self._run.keepers[0].add(path, places)
-        elif added:  # together: the kernel takes 0.1 s to take a link away
+        elif added:  # together: the kernel takes 0.1 s to remove a link
             self._run.attach(self._program, added)
         if arms:
             self.arm()
 
     def arm(self) -> None:
-        """Have threads stop at the probes from now on. Raises ProbesRefused."""
+        """Make threads stop at the probes from now on. Raises ProbesRefused."""
         while self._unarmed and not self.is_spent:
             self._switch(self._unarmed.pop(), True)
 
     def _switch(self, number: int, on: bool) -> None:
-        """Switch a probe on or off; one that is off costs the thread a microsecond. Raises ProbesRefused."""
+        """Switch a hook's probe on or off; one that is off costs a thread a microsecond. Raises ProbesRefused."""
         self._unarmed.discard(number)
         key = struct.pack("<Q", number)
         try:
@@ -184,7 +175,7 @@ class ProbeHooks:
             raise refusal("a probe cannot be switched", error) from error
 
     def waiting(self) -> list[int]:
-        """The threads that stop, or are about to, and were not handled. Raises ProbesRefused."""
+        """The threads that have stopped, or are about to, and were not handled. Raises ProbesRefused."""
         try:
             keys = () if self.is_spent else self._run.kernel.keys(self._hits, 8)
             return [int.from_bytes(key.raw, "little") for key in keys]
@@ -192,21 +183,20 @@ class ProbeHooks:
             raise refusal("stops cannot be read", error) from error
 
     def register(self, name: str) -> int | None:
-        """A register as it was at the probe, inside a handler; None for one that was not noted."""
-        return self._hit.registers.get(name) if self._hit else None
+        """Inside a handler: the value of a register at the probe; None for one that was not saved."""
+        return self._hit[1].get(name) if self._hit else None
 
     def check_vectors(self) -> None:
-        """Raise TargetError, inside a handler, where the instruction at the probe may have changed a vector
-        register."""
-        if not self._hit or self._hit.hook.number not in self._hooks:
+        """Inside a handler: raises TargetError if the instruction at the probe may have changed a vector register."""
+        if not self._hit or self._hit[0].number not in self._hooks:
             return
-        code = self._read(self._hit.hook.spec.address, _LONGEST_INSTRUCTION)
+        code = self._read(self._hit[0].spec.address, 16)  # the longest instruction
         if not self._target.architecture.keeps_vectors(code):
             raise TargetError("the thread has done an instruction since, which may have changed vector registers")
 
     def handle(self, tid: int) -> bool:
-        """Call the handler of the probe that the thread has got to, if that is why it stopped, and return its answer.
-        Raises what it raises, ProbesRefused."""
+        """Call the handler of the probe that the thread stopped at; its result (True: stay stopped), False if no probe
+        stopped it. Raises what the handler raises, ProbesRefused."""
         size = 8 * (1 + len(self._registers))
         data = None
         try:
@@ -220,7 +210,7 @@ class ProbeHooks:
         if not hook:
             return False
         registers, spec = dict(zip(self._registers, values)), hook.spec
-        self._hit = ProbeHit(hook, registers)
+        self._hit = hook, registers
         try:
             cfa = (registers[spec.frame.register] + spec.frame.offset) & _WORD
             value = registers[spec.register] if spec.register else 0
@@ -234,13 +224,13 @@ class ProbeHooks:
             self._hit = None
 
     def close(self) -> None:
-        """Take all probes away; idempotent."""
+        """Remove all probes; idempotent."""
         self._run.close()
 
 
 def _code(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> bytes:
-    """Note the registers of a thread at a probe that is in the map ``wanted`` in the map ``hits``, and send it the
-    signal. ``saved``: the offsets of the registers."""
+    """The program that, at a probe in the map ``wanted``, saves the thread's registers in the map ``hits`` and sends
+    it the signal. ``saved``: the offsets of the registers."""
     hit = _NUMBER - 8 * (1 + len(saved))
     return bpf.assemble(
         (
@@ -265,7 +255,7 @@ def _code(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> b
 
 
 def _code_in_file(target: Target, address: int) -> tuple[str, int] | None:
-    """The file that is mapped at an address, and the offset in it."""
+    """(path of the file that is mapped at an address, offset in it); None for memory without an existing file."""
     for mapping in target.memory.maps():
         if mapping.start <= address < mapping.end and mapping.path.startswith("/") and not mapping.deleted:
             return mapping.path, address - mapping.start + mapping.offset

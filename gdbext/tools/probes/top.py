@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 MAX_SECONDS = 86400.0
-_LEARN = 1.0
-"""Seconds after which the process is examined again."""
 _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
 probes are gone when this command ends, even by kill -9: another process of ours, gdbext-probes, places them and takes
@@ -74,8 +72,6 @@ by probes that are placed one by one; ending then takes some seconds longer.
 
 
 class TopTool(Tool):
-    """The command ``dispatch-top`` as a tool."""
-
     name = "dispatch-top"
     summary = "Count what a running process dispatches, without stopping it."
     mode = Mode.RUNNING
@@ -100,7 +96,7 @@ class TopTool(Tool):
         add("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Count for that long. Raises UsageError, ProbesRefused."""
+        """Count for --count intervals. Raises UsageError, ProbesRefused."""
         process = session.target
         if not isinstance(process, RunningProcess):
             raise UsageError(
@@ -116,7 +112,7 @@ class TopTool(Tool):
         operators = named_operators(session.dispatcher, args.op)
         tid = running_thread(process, args.thread) if args.thread is not None else None
         only = filter_of(session, tid, args.key)
-        watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is one that is reported
+        watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is reported
         if args.latency:
             if not operators or args.html or args.output or args.by != "op":
                 raise UsageError(
@@ -144,7 +140,6 @@ class TopTool(Tool):
         return report._replace(sections=(replace(section, page=args.html),))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text: times of calls, or counts."""
         if report.find_section(TopSection):
             return top_view.render(report, style)
         return latency_meter.render(report, style)
@@ -163,7 +158,7 @@ def _write_stacks(report: Report, path: str) -> None:
 
 
 class _Reports(NamedTuple):
-    """The reports of one run, from what ``meter`` measures."""
+    """Makes the reports of one run, from what ``meter`` measures."""
 
     tool: Tool
     session: Session
@@ -174,13 +169,17 @@ class _Reports(NamedTuple):
     process: WatchedProcess
 
     def report(self, section: Section) -> Report:
-        """The report that has this section."""
         return make_report(self.tool, self.session, self.args, sections=(section,))
 
     def last(self, measure: Callable[[], Section]) -> Report:
-        """The last of --count reports; those before it are shown at once. It ends with the process, too."""
+        """Show all but the last of --count reports as they are made, and return the last; earlier when the process
+        ends. ``measure``: the section on the time since its last call."""
+
+        def wait() -> bool:
+            return _wait_and_learn(self.args.interval, self.interrupt, self.process, self.meter.learn)
+
         for _ in range((self.args.count or 1) - 1):
-            if not self._measure_interval():
+            if not wait():
                 break
             report = self.report(measure())
             if self.args.json:
@@ -188,23 +187,21 @@ class _Reports(NamedTuple):
             else:
                 self.host.show(render_text(report, color=False) + "\n")
         else:
-            self._measure_interval()
-        ending = self.process.ending()
-        if ending:
+            wait()
+        if ending := self.process.ending():
             error = TargetGone(ending.text, help="what is counted is what it did before")
             self.session.errors.note(error, TopTool.name)
         return self.report(measure())
 
-    def _measure_interval(self) -> bool:
-        return _counted(self.args.interval, self.interrupt, self.process, self.meter.learn)
 
-
-def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProcess, learn: Callable[[], None]) -> bool:
-    """Count until that time is over; False where a signal arrived or the process ended before. ``learn`` is called
-    meanwhile, since what is counted cannot be read of a process that has ended."""
+def _wait_and_learn(
+    seconds: float, interrupt: DeferredInterrupt, process: WatchedProcess, learn: Callable[[], None]
+) -> bool:
+    """Wait that long; False if a signal arrived or the process ended before. ``learn`` is called each second, since
+    names cannot be read from a process that has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if not interrupt.sleep(min(_LEARN, end - time.monotonic())) or process.ending():
+        if not interrupt.sleep(min(1.0, end - time.monotonic())) or process.ending():
             return False
         learn()
     return True
@@ -216,14 +213,14 @@ class DispatchMeter(DispatchCounter):
     def __init__(
         self, session: Session, process: RunningProcess, operators: Sequence[Operator], by: str, only: Filter
     ) -> None:
-        """``operators``: only these; all without one; ``by``: how rows will be grouped (one of GROUPINGS); ``only``:
-        what else the kernel leaves out."""
+        """``operators``: only these, () for all; ``by``: one of GROUPINGS; ``only``: the filter that the kernel
+        applies."""
         self._process = process
         self._errors = session.errors
         self._lines = PythonLines(session) if by == "line" else None
         self._summary = Summary(session, self._lines)
         finder = TracePlaces(session)
-        places = finder.of(operators) if operators else finder.everything()
+        places = finder.places_of(operators) if operators else finder.everything()
         self._unseen = finder.unseen
         wanted = [operator.address for operator in operators]
         path = self._lines.path if self._lines else None
@@ -240,19 +237,19 @@ class DispatchMeter(DispatchCounter):
         """The dispatches since the last section, or since all probes were in place. Raises OSError."""
         counts, lost, now = self.counts(), self.lost(), time.monotonic()
         if self._lines:
-            self.know_threads(self._lines.thread_states())
+            self.set_thread_states(self._lines.thread_states())
         current = {count._replace(times=0): count.times for count in counts}
-        news = [
+        increases = [
             count._replace(times=times - self._before.get(count, 0))
             for count, times in current.items()
             if times > self._before.get(count, 0)
         ]
         seconds, unseen = now - self._since, self._unseen + self._new_libraries.unseen
-        rows, more = self._summary.rows(news, select, seconds, self._process.thread_names())
+        rows, more = self._summary.rows(increases, select, seconds, self._process.thread_names())
         section = TopSection(
             seconds=round(seconds, 3),
             engine="probes",
-            total=sum(count.times for count in news),
+            total=sum(count.times for count in increases),
             lost=lost - self._lost_before,
             places=len(self.places),
             rows=tuple(rows),
@@ -264,12 +261,11 @@ class DispatchMeter(DispatchCounter):
         return section
 
     def learn(self) -> None:
-        """Learn the names of the operators and keysets that were counted so far, while they can be read; and count in
-        libraries that were loaded meanwhile, too. Raises OSError."""
+        """Read the names of the operators and keysets counted so far, while the process exists, and probe libraries
+        that were loaded meanwhile. Raises OSError."""
         self._summary.learn(self.counts())
         try:
-            places = self._new_libraries.found()
-            if places:
+            if places := self._new_libraries.find():
                 self.add(places)
         except ProbesRefused as error:
             self._errors.note(error, "libraries that are loaded later")

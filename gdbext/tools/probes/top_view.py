@@ -23,15 +23,10 @@ from gdbext.tools.probes.summary import TopRow, TopSection
 if TYPE_CHECKING:
     from gdbext.tools.probes.summary import RowSelection
 
-_NAMES = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "line", "")
-"""Headings; the last column marks what is odd."""
-
-
 NOTHING = "Nothing was dispatched: is it hung? dispatch-diagnose"
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """A headline, then the rows."""
     top = report.section(TopSection)
     yield style(headline(top), "bold")
     if top.lost:
@@ -54,15 +49,12 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def nothing_text(top: TopSection) -> str:
-    """The line where no dispatch was seen: it says little where a program's own functions are not seen."""
-    others = [each for each in top.unseen_in if " in libtorch" not in each]
-    if not others:
-        return NOTHING
-    return f"No dispatch was seen. Not counted, because probes do not recognize them: {', '.join(others)}"
+    """The line for a report without dispatches; it names the program's own functions that probes do not see."""
+    own = [text for text in top.unseen_in if " in libtorch" not in text]
+    return f"No dispatch was seen. Not counted, for probes do not recognise them: {', '.join(own)}" if own else NOTHING
 
 
 def headline(top: TopSection) -> str:
-    """The headline: how much was dispatched, and in how long."""
     rate = top.total / top.seconds if top.seconds else 0.0
     unseen = f", {counted(top.unseen, 'function')} not seen ({', '.join(top.unseen_in)})" if top.unseen_in else ""
     probes = f"{counted(top.places, 'probe')}{unseen}"
@@ -70,12 +62,11 @@ def headline(top: TopSection) -> str:
 
 
 def lost_text(top: TopSection) -> str:
-    """The line on what the rows do not have."""
     return f"{top.lost} more were not counted: too many combinations of operator, keyset and thread"
 
 
 def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
-    """Headings, then the rows, in the columns that this grouping has; as they are in the target."""
+    """Headings, then the rows, in the columns that this grouping has; texts are not escaped yet."""
     by_thread, by_line = any(row.tid for row in rows), any(row.line for row in rows)
     subjects = [row.subject for row in rows]
     by_event = any(subject.event for subject in subjects)
@@ -83,7 +74,9 @@ def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
     by_key = (by_operator or not by_thread) and any(subject.key or subject.event for subject in subjects)
     by_kernel = by_operator and not by_line
     wanted = (True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator)
-    lines = [_NAMES]
+    lines = [
+        ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "line", "")
+    ]  # the last marks anomalies
     for row in rows:
         subject = row.subject
         lines.append(
@@ -103,12 +96,10 @@ def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
 
 
 def short_kernel(kernel: str | None) -> str:
-    """The kernel as a table has it."""
     return "?" if kernel is None else short_name(kernel)
 
 
 def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
-    """The page of a report as HTML."""
     process = f" of process {target.pid}" if target and target.pid else ""
     body = [f"<h1>Dispatches{process}</h1><p>{text(headline(top))}</p>", *page.facts(origin.facts)]
     if top.lost:
@@ -128,25 +119,23 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST = "\x1b[H", "\x1b[K\n"
 _ORDERS = {"c": "count", "o": "op", "k": "key", "n": "kernel", "t": "thread", "l": "line"}
 _HELP = "q quit; sort by: c count, o operator, k key, n kernel, t thread, l line"
-_LINES_AROUND = 5
-"""Lines of the screen that are no rows: headline, headings, help."""
 
 
 def is_possible() -> bool:
-    """Both standard input and output are a terminal that knows control sequences."""
+    """True if standard input and output are a terminal that knows control sequences."""
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 @dataclass
 class TopScreen:
-    """The screen that shows what ``measure`` gives, every ``interval`` seconds."""
+    """The screen that shows the report of ``measure`` every ``interval`` seconds."""
 
     measure: Callable[[RowSelection], Report]
     select: RowSelection
     interval: float
 
     def run(self, stop: Callable[[], bool]) -> Report:
-        """Run until q, or ``stop`` says so; the last report."""
+        """Show reports until the user presses q or ``stop`` returns True; the last report."""
         before = termios.tcgetattr(0)
         sys.stdout.write(_ENTER)
         try:
@@ -154,7 +143,7 @@ class TopScreen:
             self._wait(stop)
             while True:
                 columns, lines = shutil.get_terminal_size()
-                report = self.measure(self.select._replace(limit=max(1, lines - _LINES_AROUND)))
+                report = self.measure(self.select._replace(limit=max(1, lines - 5)))  # without headlines and help
                 text = [*shown(render_text(report)).splitlines()[: lines - 2], "", _HELP]
                 screen = "".join(line[:columns] + _REST for line in text[:lines])
                 sys.stdout.write(f"{_HOME}{screen.rstrip(chr(10))}\x1b[J")
@@ -167,7 +156,7 @@ class TopScreen:
             sys.stdout.flush()
 
     def _wait(self, stop: Callable[[], bool]) -> bool:
-        """Wait for the next interval; False when the screen is to end. A key for another order ends the wait."""
+        """Wait for the interval, or a key that changes the order; False if the screen must close."""
         until = time.monotonic() + self.interval
         while not stop():
             left = until - time.monotonic()

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.live.all_calls import AllCalls
-from gdbext.live.operator_functions import OperatorFunctions
+from gdbext.live.dispatch_places import AllCalls, OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
 from gdbext.tools.probes.bpf.place_program import TracePlace
 from gdbext.tools.probes.site_scan import COLD, LibrarySites, ProbePlaces, SiteScanner
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TracePlaces:
-    """Finds them for one session. Raises TargetError, SymbolFileError where libtorch cannot be used."""
+    """Finds the places for one session. Raises TargetError, SymbolFileError where libtorch cannot be used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,20 +31,20 @@ class TracePlaces:
         self._scanner = SiteScanner(session, self._calls)
         self._entries = ProbePlaces(session)
         self._library_sites: dict[int, LibrarySites] = {}
-        """Those of other libraries than libtorch_cpu, by their first address."""
+        """First address of a library other than libtorch_cpu → its sites."""
         self.unseen: Counter[str] = Counter()
-        """Functions whose dispatches no place sees, by the library that they are in, of those searched so far."""
+        """Library searched so far → number of its functions whose dispatches no place sees."""
 
     def everything(self) -> list[TracePlace]:
         """All places: every dispatch of every operator."""
-        return [*self._own_places(self._session.dispatcher.operators()), *self.of_libraries((), filtered=False)]
+        return [*self._own_places(self._session.dispatcher.operators()), *self.shared_places((), filtered=False)]
 
-    def of(self, operators: Collection[Operator]) -> list[TracePlace]:
+    def places_of(self, operators: Collection[Operator]) -> list[TracePlace]:
         """The operators' own places, and the shared ones, filtered."""
-        return [*self._own_places(operators), *self.of_libraries((), filtered=True)]
+        return [*self._own_places(operators), *self.shared_places((), filtered=True)]
 
     def begin(self) -> None:
-        """Start children of ours that search the libraries, while the caller reads something else."""
+        """Start child processes that search the libraries, while the caller reads something else."""
         self._scans  # noqa: B018
 
     @cached_property
@@ -54,22 +53,22 @@ class TracePlaces:
         are in the cache)."""
         module = self._entries.module
         others_cached: Iterator[bytes] = iter(())
-        if not self._scanner.has(module):
+        if not self._scanner.is_cached(module):
             others = [other for other in self._calls.modules() if other.name != OPERATOR_STRUCT.library]
             others_cached = self._scanner.cache_by_child(others)
         return self._scanner.begin(module), others_cached
 
     @cached_property
     def _torch_sites(self) -> LibrarySites:
-        """Those of libtorch_cpu. While children search the libraries, names of operators are read."""
+        """The sites of libtorch_cpu. While children search the libraries, names of operators are read."""
         finish, others_cached = self._scans
         self._functions.structs  # noqa: B018
         sites = finish()
         deque(others_cached, 0)
         return sites
 
-    def of_libraries(self, paths: Collection[str], filtered: bool) -> list[TracePlace]:
-        """Those in these libraries, or in all for (), which all operators share."""
+    def shared_places(self, paths: Collection[str], filtered: bool) -> list[TracePlace]:
+        """The places in the libraries of these paths, () for all, that all operators share."""
         places = []
         for module in self._calls.modules(paths):
             if module.name == OPERATOR_STRUCT.library:
@@ -86,7 +85,7 @@ class TracePlaces:
         return places
 
     def _own_places(self, operators: Collection[Operator]) -> Iterator[TracePlace]:
-        """Those in the operators' own functions."""
+        """The places in the operators' own functions."""
         path, sites = self._entries.path, self._torch_sites.sites
         offsets = [site.offset for site in sites]
         for operator in operators:
@@ -97,15 +96,11 @@ class TracePlaces:
                     yield from (TracePlace(path, site, operator.address) for site in inside)
 
 
-_NAMED = 3
-"""Functions of a library that are not seen and named."""
-
-
 def function_names(symbolizer: Symbolizer, starts: Collection[int]) -> str:
-    """The first of the functions that start there by their names: ``mine::f, mine::g, …``."""
+    """The names of the first three functions that start at these addresses: ``mine::f, mine::g, …``."""
     functions = (symbolizer.function(start) for start in sorted(starts))
     names = [plain_name(function.demangled[0]) for function in functions if function]
-    return ", ".join([*names[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
+    return ", ".join(names[:3] + ["…"] * (len(names) > 3))
 
 
 def unseen_in(unseen: Counter[str]) -> tuple[str, ...]:
@@ -113,14 +108,10 @@ def unseen_in(unseen: Counter[str]) -> tuple[str, ...]:
     return tuple(f"{count} in {name}" for name, count in sorted(unseen.items()) if count)
 
 
-_TRIES = 3
-"""Times that libraries are tried which cannot be read (yet)."""
-
-
 class NewLibrarySites:
-    """Sites in libraries loaded since the last found(), by their mappings. A failing read is retried _TRIES times.
+    """Sites in libraries loaded since the last find(), by their mappings. A failing read is retried twice.
 
-    ``session`` is one that knows the libraries of the sites that were found last.
+    ``session`` knows the libraries of the sites that were found last.
     """
 
     def __init__(self, session: Session, filtered: bool) -> None:
@@ -128,37 +119,37 @@ class NewLibrarySites:
         self.session = session
         self._filtered = filtered
         self.unseen: Counter[str] = Counter()
-        """Functions in them whose dispatches no site sees, by library."""
+        """Library → number of its functions whose dispatches no site sees."""
         self._mapped = self._libraries()
         self._tries = 0
 
-    def found(self) -> Sequence[TracePlace]:
-        """Those of libraries that were loaded since the last time. Raises GdbextError."""
+    def find(self) -> Sequence[TracePlace]:
+        """The places in libraries that were loaded since the last call. Raises GdbextError."""
         mapped = self._libraries()
         new = mapped - self._mapped
         self._tries = self._tries + 1 if new else 0
         places: Sequence[TracePlace] = ()
-        if 0 < self._tries <= _TRIES:
+        if 0 < self._tries <= 3:
             self.session = self.session.reopened(self.session.target)
             finder = TracePlaces(self.session)
-            places = finder.of_libraries(new, self._filtered)
+            places = finder.shared_places(new, self._filtered)
             self.unseen += finder.unseen
         self._mapped, self._tries = mapped, 0
         return places
 
     def _libraries(self) -> frozenset[str]:
         maps = self.session.target.memory.maps()
-        return frozenset(each.path for each in maps if "x" in each.permissions and each.path.startswith("/"))
+        return frozenset(
+            mapping.path for mapping in maps if "x" in mapping.permissions and mapping.path.startswith("/")
+        )
 
 
 def return_places(session: Session, places: Sequence[TracePlace]) -> dict[str, list[ProbePlace]]:
-    """The returns of the functions that these places are in, for each file. A function that leaves by a jump only has
-    none."""
+    """File → the ``ret`` instructions of the functions that these places are in."""
     functions, symbolizer = OperatorFunctions(session), session.symbolizer
-    place_addresses = addresses(session, places)
     by_file: dict[str, dict[int, ProbePlace]] = {}
     seen: set[int] = set()
-    for number, address in place_addresses.items():
+    for number, address in addresses(session, places).items():
         function = symbolizer.function(address)
         if not function or function.start in seen:
             continue
@@ -168,7 +159,7 @@ def return_places(session: Session, places: Sequence[TracePlace]) -> dict[str, l
         cold = [part for part in targets if part and any(name.endswith(COLD) for name in part.names)]
         to_offset = places[number].site.offset - address
         for part in (function, *cold):
-            for offset in (at + to_offset for at in functions.returns(part)):
+            for offset in (address + to_offset for address in functions.returns(part)):
                 by_file.setdefault(places[number].path, {})[offset] = ProbePlace(offset, 0)
     return {path: list(returns.values()) for path, returns in by_file.items()}
 

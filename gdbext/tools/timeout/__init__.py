@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 TIMED_OUT, FAILED, NOT_INVOKED, NOT_FOUND = 124, 125, 126, 127
 """Exit statuses of timeout(1): the command took too long; we failed; it cannot be invoked; it was not found."""
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask for the end of the command. It is explained first, save on Ctrl+C and Ctrl+\\."""
 _EPILOG = """\
 DURATION is a number of seconds, or one with s, m, h or d behind it; 0 means no limit. When it is over, COMMAND and all
 of its descendants are diagnosed (each is stopped for some milliseconds), the verdicts are written to standard error,
@@ -67,8 +65,6 @@ class TimeoutOrder(NamedTuple):
 
 
 class TimeoutProgram(Program):
-    """The program ``scripts/dispatch timeout`` as a tool."""
-
     name = "timeout"
     common = ("--json",)
     summary = "Run a command; when it takes too long, diagnose it and its children, then kill it."
@@ -89,7 +85,6 @@ class TimeoutProgram(Program):
         parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Run the command to its end."""
         try:
             return Outcome(_TimedCommand(self.order(argv), dispatch).run())
         except _NotStarted as error:
@@ -98,7 +93,7 @@ class TimeoutProgram(Program):
             return Outcome(FAILED, error="\n  try: ".join(filter(None, (error.what, error.help))))
 
     def order(self, argv: Sequence[str]) -> TimeoutOrder:
-        """The command line, split. Raises UsageError, HelpRequested."""
+        """The parsed command line. Raises UsageError, HelpRequested."""
         own, command = _split(list(argv))
         args = self.parse(own)
         if not command:
@@ -115,20 +110,20 @@ class TimeoutProgram(Program):
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """(our own words, the command): the command begins behind "--", or at the first word after the duration that is no
+    """(our own words, the command): the command begins after "--", or at the first word after the duration that is no
     option of ours."""
-    at, has_duration = 0, False
-    while at < len(words):
-        word = words[at]
-        if word == "--":
-            return words[:at], words[at + 1 :]
-        if word in ("-k", "--kill-after", "-s", "--signal", "--save"):
-            at += 1
+    has_duration = is_value = False
+    for index, word in enumerate(words):
+        if is_value:
+            is_value = False
+        elif word == "--":
+            return words[:index], words[index + 1 :]
+        elif word in ("-k", "--kill-after", "-s", "--signal", "--save"):
+            is_value = True
         elif not word.startswith("-"):
             if has_duration:
-                return words[:at], words[at:]
+                return words[:index], words[index:]
             has_duration = True
-        at += 1
     return words, []
 
 
@@ -142,7 +137,7 @@ class _TimedCommand:
     """One command while it runs."""
 
     def __init__(self, order: TimeoutOrder, dispatch: Dispatch) -> None:
-        """Start it, in a session of its own: its whole group gets our signals. Raises TargetError."""
+        """Start the command, in a session of its own: its whole group gets our signals. Raises TargetError."""
         self._order = order
         self._dispatch = dispatch
         if order.folder:
@@ -153,7 +148,8 @@ class _TimedCommand:
         libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER (linux/prctl.h): orphans of the command become our children
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in _FORWARDED:
+        # These ask for the end of the command. It is diagnosed first, save on Ctrl+C and Ctrl+\.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._received.append(number))
         try:
@@ -164,13 +160,13 @@ class _TimedCommand:
             raise failure from error
 
     def run(self) -> int:
-        """Wait for its end, or kill it; the exit status of timeout(1)."""
+        """Wait for the command's end, or kill it; the exit status of timeout(1)."""
         status = self._wait(self._order.duration or None)
         if status is None:
             number = self._received[0] if self._received else None
             if number not in (signal.SIGINT, signal.SIGQUIT):
-                self._explain(number)
-            return self._end(number)
+                self._diagnose(number)
+            return self._kill(number)
         return status if status >= 0 else 128 - status
 
     def _wait(self, limit: float | None) -> int | None:
@@ -187,7 +183,7 @@ class _TimedCommand:
             if ready:
                 os.read(self._wakes, 4096)
 
-    def _explain(self, number: int | None) -> None:
+    def _diagnose(self, number: int | None) -> None:
         """Diagnose the command and its descendants; ``number``: the signal that asks for the end, None for timeout."""
         pid = self._child.pid
         why = f"has run for {self._order.duration:g} s"
@@ -198,7 +194,8 @@ class _TimedCommand:
             orphans = set(descendants(os.getpid())) - {pid, *descendants(pid)}
             report = look_at_family(pid, folder, "timeout", self._dispatch, more=orphans)
         except GdbextError as error:
-            self._tell({"event": "failed", "pid": pid, "text": error.what}, f"process {pid} {why}, and {error.what}")
+            document: dict[str, object] = {"event": "failed", "pid": pid, "text": error.what}
+            self._print(document, f"process {pid} {why}, and {error.what}")
             return
         processes = [
             {
@@ -211,10 +208,11 @@ class _TimedCommand:
             for look in report.looks
         ]
         document = {"event": "exceeded", "pid": pid, "processes": processes, "job": report.job}
-        self._tell(document, f"process {pid} {why}\n{report.text}")
+        self._print(document, f"process {pid} {why}\n{report.text}")
 
-    def _end(self, number: int | None) -> int:
-        """Ask for the end, then kill all of the family; the exit status. ``number`` as of _explain()."""
+    def _kill(self, number: int | None) -> int:
+        """Ask the command and its descendants to end, then kill the rest; the exit status of timeout(1). ``number``: as
+        in _diagnose()."""
         first = number or self._order.signal
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, first)
@@ -227,8 +225,8 @@ class _TimedCommand:
             return 128 + signal.SIGKILL if is_killed else TIMED_OUT
         return 128 - self._child.returncode if self._child.returncode < 0 else self._child.returncode
 
-    def _tell(self, document: dict[str, object], text: str) -> None:
-        """Write to standard error: standard output is the command's."""
+    def _print(self, document: dict[str, object], text: str) -> None:
+        """Write one of the two to standard error: standard output is the command's."""
         line = shown_json(json.dumps(document)) if self._order.json else f"dispatch timeout: {text.rstrip()}"
         with contextlib.suppress(OSError):
             print(shown(line), file=sys.stderr, flush=True)

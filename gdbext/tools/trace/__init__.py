@@ -67,13 +67,11 @@ calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only:
 
 
 MOST_IN_A_FILE = 500_000
-"""Dispatches after which a trace into a file ends, unless told otherwise: a page of 25 MB, in half a minute of a busy
-process. A file of gigabytes helps nobody and fills the disk."""
+"""Default limit of a trace into a file: a page of 25 MB, in half a minute of a busy process. A file of gigabytes is
+useless and fills the disk."""
 
 
 class TraceTool(LiveTool):
-    """The command ``dispatch-trace`` as a tool."""
-
     name = "dispatch-trace"
     summary = "Trace dispatches as they happen, nested."
 
@@ -116,7 +114,6 @@ class TraceTool(LiveTool):
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Trace, and report at the end. Raises UsageError, TargetError."""
-        # What is to be traced must be said, and until when only once; a trace into a file has an end in any case.
         if bool(args.op) == bool(args.all):
             raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
         if args.last and args.limit:
@@ -125,14 +122,14 @@ class TraceTool(LiveTool):
             args.limit = MOST_IN_A_FILE
         if isinstance(session.target, RunningProcess):
             tid = running_thread(session.target, args.thread) if args.thread is not None else None
-            return self._report(session, args, *self._probe(session, args, host, tid))
+            return self._report(session, args, *self._trace_by_probes(session, args, host, tid))
         needs_probes = bool(args.engine == PROBES or args.last or args.hung_after or args.key)
         refused = None
         may_probe = not host.is_batch and not args.verbose and not args.boxed
         may_probe = may_probe and PROBES in host.engines(args.engine, session)
         if may_probe and session.target.pid != 0 and host.run_control(session).can_run_beside:
             try:
-                return self._probe_beside(session, args, host)
+                return self._trace_in_debugger(session, args, host)
             except ProbesRefused as error:
                 if needs_probes:
                     raise
@@ -159,7 +156,7 @@ class TraceTool(LiveTool):
         origin = page_origin(session, host.called.command(self.name))
         return TraceOutput(args.output, args.verbose, args.json, host.show, _thread_names(session), origin)
 
-    def _probe(
+    def _trace_by_probes(
         self,
         session: Session,
         args: Namespace,
@@ -167,7 +164,7 @@ class TraceTool(LiveTool):
         tid: int | None,
         run_beside: Callable[[Work], Ending] | None = None,
     ) -> Traced:
-        """Trace by kernel probes, while the process runs on. ``run_beside``: see ProbeTrace."""
+        """Trace by kernel probes while the process runs. ``run_beside``: see ProbeTrace."""
         limits = args.limit, args.depth, tid, args.since, args.key, args.last, args.hung_after
         request = TraceRequest(args.op, args.all, False, False, False, *limits)
         with self._output(session, args, host) as output:
@@ -176,16 +173,17 @@ class TraceTool(LiveTool):
             output.finish(section.ending)
         return replace(section, output=args.output, events=output.events), target
 
-    def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
-        """The same for a process that a user's debugger holds, which lets it run meanwhile: the debugger inserts
-        nothing into its code that would stay when it is killed."""
+    def _trace_in_debugger(self, session: Session, args: Namespace, host: Host) -> Report:
+        """The same for a process that a user's debugger traces and resumes meanwhile: the debugger inserts nothing into
+        its code that would stay when it is killed."""
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
         process = RunningProcess(session.target.pid, inside_debugger=True)
         try:
             beside = Session(process)
             with host.running(self.name):
-                section, _ = self._probe(beside, args, host, tid, host.run_control(session).run_beside)
-            host.show("")  # what another thread has shown comes before the report
+                run_beside = host.run_control(session).run_beside
+                section, _ = self._trace_by_probes(beside, args, host, tid, run_beside)
+            host.show("")  # flush what another thread has shown, before the report
             return self._report(beside, args, section, report_target(session))
         finally:
             process.close()
@@ -198,7 +196,7 @@ class TraceTool(LiveTool):
 
 
 def _thread_names(session: Session) -> Callable[[int], str]:
-    """A function from a thread's id to its name with the id, ``python (7394)``, which reads each once."""
+    """A function from a thread's id to its name with the id, ``python (7394)``; it reads each name once."""
 
     @cache
     def name(tid: int) -> str:

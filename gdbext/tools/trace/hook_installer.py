@@ -1,9 +1,10 @@
-"""dispatch-trace by breakpoints: its operators, also those that are defined later, their hooks, and the run."""
+"""dispatch-trace by breakpoints: its operators, including those that are defined later, their hooks, and the run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
@@ -12,16 +13,15 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.caller_check import CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import TargetError
-from gdbext.live.all_calls import AllCalls, SharedLookup
 from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_places import AllCalls, OperatorFunction, SharedLookup
 from gdbext.live.host import Handler, HookSpec, RunControl
-from gdbext.live.operator_functions import OperatorFunction
 from gdbext.live.registrations import definition_hooks
 from gdbext.live.timed_run import SilenceNotice, ending_of_failure
 from gdbext.live.waiting import torch_session
 from gdbext.log import logger
 from gdbext.render import escape
-from gdbext.tools.trace.trace_bars import TraceSink
+from gdbext.tools.trace.trace_output import TraceSink
 from gdbext.tools.trace.trace_section import TraceSection
 from gdbext.tools.trace.tracer import Tracer, TraceRequest, open_threads
 from gdbext.torch.registry.operator_names import matcher
@@ -37,10 +37,8 @@ FUNCTION_LIMIT = 4000
 
 
 class TracedOperators:
-    """``named`` are registered already; ``since`` are those whose first dispatch begins the trace.
-
-    ``unknown`` has an error with the closest names for each pattern that means none yet.
-    """
+    """The operators of a trace: ``named`` are registered already; the first dispatch of one in ``since`` begins the
+    trace. ``unknown`` has an error with the closest names for each pattern that matches none yet."""
 
     def __init__(self, dispatcher: Dispatcher, request: TraceRequest) -> None:
         """Resolve the patterns. Raises UsageError, MemoryFault."""
@@ -49,30 +47,30 @@ class TracedOperators:
         self.named = _distinct(operator for operators in matches.values() for operator in operators)
         self.since: list[Operator] = list(dispatcher.find(request.since)) if request.since else []
         self.all = _distinct((*self.named, *self.since))
-        """Those that need hooks: named, or the beginning of the trace."""
+        """The operators that need hooks: ``named`` and ``since``."""
         self._everything = request.everything
         self._matchers = [matcher(pattern) for pattern in request.patterns]
         self._addresses = {operator.address for operator in self.named}
 
     def includes(self, operator: Operator) -> bool:
-        """Dispatches of the operator are part of the trace."""
+        """True if dispatches of the operator are part of the trace."""
         return self._everything or operator.address in self._addresses
 
     def has(self, address: int) -> bool:
-        """The operator with this OperatorEntry is named."""
+        """True if the operator with this OperatorEntry is named."""
         return address in self._addresses
 
     def add(self, operator: Operator) -> bool:
-        """Note an operator that was just defined; True if it is named and new.
+        """Add an operator that was just defined; True if it is named and new.
 
-        A kernel that is registered before the schema makes the entry: such an operator is defined and has its hooks.
+        A kernel that is registered before the schema makes the entry: such an operator already has its hooks.
         """
         if operator.address in self._addresses:
             return False
-        wanted = any(matches(operator.qualified) for matches in self._matchers)
-        if wanted:
+        is_named = any(matches(operator.qualified) for matches in self._matchers)
+        if is_named:
             self._addresses.add(operator.address)
-        return wanted
+        return is_named
 
 
 def _distinct(operators: Iterable[Operator]) -> list[Operator]:
@@ -91,7 +89,7 @@ class HookInstaller:
         request: TraceRequest,
         note: Callable[[str], None],
     ) -> None:
-        """``note`` gets what the user must know at once."""
+        """``note`` shows a note at once."""
         self.count = 0
         """Number of hooks."""
         self._session = session
@@ -104,15 +102,15 @@ class HookInstaller:
         self._architecture = session.memory.architecture
         self._at_entry = at_entry(self._architecture)
         self._arguments = self._architecture.argument_registers
-        self._with_returns = request.verbose or request.returns
-        self._stops_at_all_boxed = False
+        self._hooks_returns = request.verbose or request.returns
+        self._hooked_all_boxed = False
 
     def place(self, operators: TracedOperators) -> None:
-        """Place all of them. Raises TargetError."""
+        """Place the hooks of these operators. Raises TargetError."""
         if self._request.everything:
-            self.everything()
+            self._hook_everything()
             return
-        functions = [each for operator in operators.all for each in self._functions.functions(operator)]
+        functions = [function for operator in operators.all for function in self._functions.functions(operator)]
         boxed = self._request.boxed or self._needs_all_boxed(operators.all, functions)
         if len(functions) > FUNCTION_LIMIT:
             raise TargetError(
@@ -120,44 +118,51 @@ class HookInstaller:
                 help="name fewer operators, or use --all",
             )
         for function in functions:
-            self.function(function)
+            self._hook_function(function)
         for operator in operators.all:
             for entry in self._functions.boxed_entries(operator):
-                self.boxed_entry(entry, operator, not boxed)
+                self._hook_boxed_entry(entry, operator, not boxed)
         if self._request.verbose:
-            self.structured(operators.all)
-        self.extensions()
+            self._hook_structured(operators.all)
+        # Dispatches by libraries and programs with a dispatcher of their own, inlined or not.
+        self._hook_lookups(self._all_calls.lookups_of_extensions(), redispatches=True)
+        for shared in self._all_calls.inlined_in_extensions():
+            self._hook_shared_lookup(shared)
         if boxed:
-            self._stop_at_all_boxed()
+            self._hook_all_boxed()
 
         def defined(operator: Operator) -> None:
             # An operator was defined while the trace runs; without functions of its own it needs the shared lookups.
             if operators.add(operator):
                 functions = self._functions.functions(operator)
                 for function in functions:
-                    self.function(function)
+                    self._hook_function(function)
                 if not functions:
-                    self._stop_at_all_boxed()
+                    self._hook_all_boxed()
 
-        self.definitions(defined)
+        for spec in definition_hooks(self._session, self._functions, defined):
+            self._hook(*spec)
 
-    def _needs_all_boxed(self, wanted: Sequence[Operator], functions: Sequence[OperatorFunction]) -> bool:
-        """No operator has functions of its own, so that only the dispatcher's own functions see them."""
+    def _needs_all_boxed(self, operators: Sequence[Operator], functions: Sequence[OperatorFunction]) -> bool:
+        """True if no operator has functions of its own, so that only the dispatcher's functions see them. Notes the
+        operators without."""
         owners = {function.operator.address for function in functions}
-        without = [operator.qualified for operator in wanted if operator.address not in owners]
+        without = [operator.qualified for operator in operators if operator.address not in owners]
         if not without or self._request.boxed:
             return False
         how = "they are not traced; --boxed does it" if functions else "every boxed call of any operator is stopped at"
         self._note(f"no functions of their own in libtorch: {', '.join(without[:8])}: {how}")
         return not functions
 
-    def _stop_at_all_boxed(self) -> None:
-        """Stop at the boxed calls of all operators, once."""
-        if not self._stops_at_all_boxed:
-            self._stops_at_all_boxed = True
-            for shared in self._all_calls.shared_lookups():
-                self.shared_lookup(shared)
-            self.python_kernels()
+    def _hook_all_boxed(self) -> None:
+        """Stop at the boxed calls of all operators, and at redispatches to Python kernels; once."""
+        if self._hooked_all_boxed:
+            return
+        self._hooked_all_boxed = True
+        for shared in self._all_calls.shared_lookups():
+            self._hook_shared_lookup(shared)
+        for address in self._functions.python_entries():
+            self._hook_boxed_function(address, self._tracer.describer.operator, calls=False)
 
     def _hook(
         self, address: int, frame: CfaRule, handler: Handler, register: str = "", load: int | None = None
@@ -165,16 +170,8 @@ class HookInstaller:
         self._control.place(HookSpec(address, frame, handler, register, load))
         self.count += 1
 
-    def definitions(self, defined: Callable[[Operator], None]) -> None:
-        """Call ``defined`` for every operator that is defined from now on, before it has kernels."""
-        for spec in definition_hooks(self._session, self._functions, defined):
-            self._hook(*spec)
-
-    def _frame(self, address: int) -> CfaRule | None:
-        return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
-
-    def function(self, function: OperatorFunction) -> None:
-        """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
+    def _hook_function(self, function: OperatorFunction) -> None:
+        """Hook the lookup; on demand the function's entry, its invocations of kernels, and its returns."""
         tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
         start, place = function.function.start, _stop_place(function.function, sites)
 
@@ -185,17 +182,22 @@ class HookInstaller:
             self._hook(address, frame, looked_up, sites.keyset)
         if self._request.verbose:
             self._hook(start, self._at_entry, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
-        if self._with_returns:
+        if self._hooks_returns:
             for invocation in sites.invocations:
-                self._invocation(invocation)
-            self._returns(sites.returns)
+                self._hook_invocation(invocation)
+            self._hook_returns(sites.returns)
 
-    def _returns(self, addresses: Sequence[int]) -> None:
+    def _hook_returns(self, addresses: Sequence[int]) -> None:
         for address in addresses:
             self._hook(address, self._at_entry, lambda tid, cfa, _: self._tracer.returned(tid, cfa))
 
-    def _invocation(self, invocation: Invocation) -> None:
-        tracer, through, frame = self._tracer, invocation.through, self._frame(invocation.address)
+    def _hook_invocation(self, invocation: Invocation) -> None:
+        """Hook a call of a kernel in an operator's function, and the instruction after it."""
+
+        def frame_rule(address: int) -> CfaRule | None:
+            return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
+
+        tracer, through, frame = self._tracer, invocation.through, frame_rule(invocation.address)
         if not frame:
             return
 
@@ -204,29 +206,27 @@ class HookInstaller:
 
         load = invocation.displacement if invocation.in_memory else None
         self._hook(invocation.address, frame, invoke, invocation.pointer, load)
-        after = self._frame(invocation.after) if invocation.after else None
+        after = frame_rule(invocation.after) if invocation.after else None
         if after and invocation.after:
             self._hook(invocation.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa))
 
-    def structured(self, operators: Sequence[Operator]) -> None:
-        """The meta and impl functions of structured kernels, each once."""
+    def _hook_structured(self, operators: Sequence[Operator]) -> None:
+        """Hook the meta and impl functions of structured kernels, each once."""
+
+        def entered(function: Function, kind: str, tid: int, cfa: int, _value: int) -> bool:
+            return self._tracer.function(tid, cfa, function.start, kind, function.demangled[0].partition("(")[0])
+
         pairs = (pair for operator in operators for pair in self._functions.structured(operator))
         for kind, function in {function.start: (kind, function) for kind, function in pairs}.values():
-            self._structured(function.start, kind, function.demangled[0].partition("(")[0])
+            self._hook(function.start, self._at_entry, partial(entered, function, kind))
 
-    def _structured(self, start: int, kind: str, name: str) -> None:
-        self._hook(start, self._at_entry, lambda tid, cfa, _: self._tracer.function(tid, cfa, start, kind, name))
+    def _hook_boxed_entry(self, address: int, operator: Operator, calls: bool) -> None:
+        """Hook the boxed entry of an operator's kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
+        self._hook_boxed_function(address, lambda handle: operator if handle == operator.address else None, calls)
 
-    def boxed_entry(self, address: int, operator: Operator, calls: bool) -> None:
-        """The boxed entry of an operator's kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
-        self._boxed_function(address, lambda handle: operator if handle == operator.address else None, calls)
-
-    def python_kernels(self) -> None:
-        """The boxed function that all Python kernels share: redispatchBoxed to them."""
-        for address in self._functions.python_entries():
-            self._boxed_function(address, self._tracer.describer.operator, calls=False)
-
-    def _boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
+    def _hook_boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
+        """Hook a boxed function. ``operator_of``: OperatorEntry* → its operator, None for one that is not traced;
+        ``calls``: see _hook_boxed_entry()."""
         function = self._session.symbolizer.function(address)
         if not function or function.start != address:
             return
@@ -245,11 +245,11 @@ class HookInstaller:
             return is_over
 
         self._hook(address, self._at_entry, entered, self._arguments[2])
-        if self._with_returns:
-            self._returns(self._functions.returns(function))
+        if self._hooks_returns:
+            self._hook_returns(self._functions.returns(function))
 
-    def shared_lookup(self, shared: SharedLookup) -> None:
-        """A function that dispatches for all operators, like ``Dispatcher::callBoxed``: all of them stop there."""
+    def _hook_shared_lookup(self, shared: SharedLookup) -> None:
+        """Hook a function that dispatches for all operators, like ``Dispatcher::callBoxed``: all of them stop there."""
         tracer, control, sites = self._tracer, self._control, shared.sites
         place = _stop_place(shared.function, sites)._replace(is_open=self._all_calls.open_at(sites.lookup))
 
@@ -258,25 +258,18 @@ class HookInstaller:
             return bool(operator and tracer.lookup(operator, shared.event, tid, cfa, place, bits))
 
         self._hook(sites.lookup, sites.frame, looked_up, sites.keyset)
-        if self._with_returns:
-            self._returns(sites.returns)
+        if self._hooks_returns:
+            self._hook_returns(sites.returns)
 
-    def everything(self) -> None:
-        """Every call of every operator."""
-        self._lookups(self._all_calls.lookups(), redispatches=False)
+    def _hook_everything(self) -> None:
+        self._hook_lookups(self._all_calls.lookups(), redispatches=False)
         for shared in (*self._all_calls.shared_lookups(), *self._all_calls.inlined_in_extensions()):
             if shared.event in ("call", "callBoxed"):
-                self.shared_lookup(shared)
+                self._hook_shared_lookup(shared)
 
-    def extensions(self) -> None:
-        """Dispatches by libraries and programs with a dispatcher of their own, inlined or not."""
-        self._lookups(self._all_calls.lookups_of_extensions(), redispatches=True)
-        for shared in self._all_calls.inlined_in_extensions():
-            self.shared_lookup(shared)
-
-    def _lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
-        """Copies of ``OperatorEntry::lookup``: it is found out who called it, once per caller. ``redispatches``: count
-        those, too."""
+    def _hook_lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
+        """Hook copies of ``OperatorEntry::lookup``; the event follows from the caller, which is examined once.
+        ``redispatches``: trace them, too."""
         control, tracer, architecture = self._control, self._tracer, self._architecture
         callers: dict[int, tuple[str, CfaRule, StopPlace] | None] = {}
 
@@ -296,7 +289,7 @@ class HookInstaller:
             self._hook(address, self._at_entry, looked_up, self._arguments[1])
 
     def _lookup_caller(self, returns_to: int, redispatches: bool) -> tuple[str, CfaRule, StopPlace] | None:
-        """(event, rule of its frame, place) of the code that a lookup returns to; None where it is not traced."""
+        """(event, rule of its frame, place) of the code that a lookup returns to; None if it is not traced."""
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         if not function:
             return None
@@ -312,7 +305,6 @@ class HookInstaller:
 
 
 def _stop_place(function: Function, sites: LookupSites) -> StopPlace:
-    """The place of a lookup in a function."""
     code = (0, 0) if sites.tail_calls else (function.start, function.start + function.size)
     return StopPlace(sites.lookup, *code, sites.frame.size)
 
@@ -326,7 +318,7 @@ Traced = tuple[TraceSection, TargetReport]
 
 
 def instead_of(request: TraceRequest) -> str:
-    """The words for what threads did that ran without a dispatch for the trace."""
+    """The end of the sentence on threads that ran without a traced dispatch: what they did instead."""
     limited = request.tid or request.key or request.since
     limits = ", as asked for (--thread, --key, --since)" if limited else ""
     if request.everything:
@@ -342,8 +334,8 @@ def trace_by_breakpoints(
     notify: Callable[[str], None],
     make_sink: MakeSink,
 ) -> Traced:
-    """Trace until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at once. Raises
-    TargetError."""
+    """Run the process and trace until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at
+    once. Raises TargetError."""
     notes: list[str] = []
 
     def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""dispatch-trace by kernel probes: from records to nested dispatches, while the process runs on."""
+"""dispatch-trace by kernel probes: turns records into nested dispatches while the process runs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,14 @@ if TYPE_CHECKING:
     from gdbext.live.timed_run import TimedRun, Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
-    from gdbext.tools.trace.trace_bars import TraceSink
+    from gdbext.tools.trace.trace_output import TraceSink
     from gdbext.tools.trace.tracer import TraceRequest
-
-_FRESH = 1.0
-"""Seconds for which a table's entry is not read again: a kernel may be registered meanwhile."""
-_QUIET = 5e5
-"""Microseconds without a dispatch after which a thread is said not to have returned."""
 
 
 @dataclass
 class Nesting:
-    """Follows every thread. ``count`` dispatches were shown, ``names`` are their operators; ``is_full``: --limit.
-    ``started`` is the beginning of the trace in nanoseconds."""
+    """Follows every thread. ``count`` dispatches were shown, of the operators ``names``; ``is_full``: --limit is
+    reached. ``started`` is the beginning of the trace in nanoseconds."""
 
     _session: Session
     _operators: TracedOperators
@@ -49,60 +44,62 @@ class Nesting:
     _started: int
     _places: Sequence[TracePlace]
     begin: int = field(default=0, init=False)
-    """Nothing is shown that is older (nanoseconds)."""
+    """Nanoseconds (CLOCK_MONOTONIC); older dispatches are not shown."""
     count: int = field(default=0, init=False)
     names: set[str] = field(default_factory=set, init=False)
     is_full: bool = field(default=False, init=False)
     newest: float = field(default=0.0, init=False)
-    """The beginning of the last one that was shown, in microseconds since the trace began."""
+    """The beginning of the last dispatch that was shown, in microseconds since the trace began."""
     unread: int = field(default=0, init=False)
-    """Dispatches that are left out: operator or keyset could not be read, or not any more."""
+    """Number of dispatches that are left out: operator or keyset could not be read, or not any more."""
 
     def __post_init__(self) -> None:
         session = self._session
         self._since = frozenset(operator.address for operator in self._operators.since)
         self._waits_for_since = bool(self._request.since)
         self._describer = Describer(lambda: session, session, registrations=False)
-        self.know_places(session, self._places)
+        self.set_places(session, self._places)
         self._denied: set[Relation] = set()
         self._lookups: dict[tuple[int, str, int], tuple[float, LookupResult | None]] = {}
-        """(OperatorEntry, event, keyset) → the nanoseconds until which the entry of the table is fresh, and itself."""
-        self._foreseen: set[tuple[int, int, int]] = set()
+        """(OperatorEntry, event, keyset) → nanoseconds until which the table's entry is valid, and the entry."""
+        self._looked_up: set[tuple[int, int, int]] = set()
+        """(place, OperatorEntry, keyset) that look_up_kinds() has seen."""
         self._open: dict[int, list[tuple[int, int, TracedDispatch]]] = {}
-        """Thread → depth, place and dispatch of those that are open."""
+        """Thread → (depth, place, dispatch) of each open dispatch, outermost first."""
 
-    def know_places(self, session: Session, places: Sequence[TracePlace]) -> None:
-        """``places`` are those of before and new ones; their libraries are known to ``session``."""
+    def set_places(self, session: Session, places: Sequence[TracePlace]) -> None:
+        """``places``: the old and the new ones, in libraries that ``session`` knows."""
         self._places = places
         self._proof = CallProof(session, addresses(session, places))
 
     def learn(self, tracer: DispatchTracer) -> None:
-        """Check which dispatches were made from inside of which others, where that is new. Raises OSError."""
+        """Check for new relations which dispatches were made from inside of which others. Raises OSError."""
         for snapshot in tracer.snapshots():
-            relation_of_two, is_nested = self._proof.check(snapshot)
-            if not is_nested:
-                self._denied.add(relation_of_two)
-                tracer.deny(relation_of_two)
+            nesting, is_possible = self._proof.check(snapshot)
+            if not is_possible:
+                self._denied.add(nesting)
+                tracer.deny(nesting)
 
-    def foresee(self, tracer: DispatchTracer, data: bytes) -> None:
-        """Read what these records are about, for when the process has ended."""
-        for place, operator, keyset in tracer.kinds(data) - self._foreseen:
-            self._foreseen.add((place, operator, keyset))
+    def look_up_kinds(self, tracer: DispatchTracer, data: bytes) -> None:
+        """Read the operators and table entries of these records now: the process may have ended when they are shown."""
+        for place, operator, keyset in tracer.kinds(data) - self._looked_up:
+            self._looked_up.add((place, operator, keyset))
             self._lookup(place, operator, keyset, time.monotonic_ns())
 
-    def take(self, tracer: DispatchTracer, data: bytes) -> None:
+    def show(self, tracer: DispatchTracer, data: bytes) -> None:
         """Show the dispatches of these records. Raises OSError."""
         for seen in tracer.dispatches(data):
             if self.is_full:
                 return
-            self._take(seen)
+            self._show_dispatch(seen)
 
-    def _take(self, seen: SeenDispatch) -> None:
+    def _show_dispatch(self, seen: SeenDispatch) -> None:
+        """End the thread's open dispatches that are not around this one, then show it if it is part of the trace."""
         stack = self._open.setdefault(seen.tid, [])
         now = (seen.time - self._started) / 1e3
         while stack:
             depth, place, outer = stack[-1]
-            # It is over by the kernel's account, or since the new one was not made from inside.
+            # It has ended by the kernel program's account, or because the new one was not made from inside.
             if depth < seen.depth:
                 nested = relation(outer.body, outer.returns_to, place, seen.slot, seen.place)
                 if nested not in self._denied:
@@ -132,14 +129,22 @@ class Nesting:
             self._sink.dispatch(dispatch)
             self.is_full = bool(self._request.limit) and self.count >= self._request.limit
 
-    def _lookup(self, place: int, address: int, keyset: int, when: int) -> LookupResult | None:
-        """The entry of the operator's table for the keyset; None for what is no operator or no keyset."""
+    def _lookup(self, place: int, address: int, keyset: int, now: int) -> LookupResult | None:
+        """The entry of an operator's table for the keyset; None if ``address`` is no operator or ``keyset`` none.
+        ``now``: nanoseconds. A result is valid for a second: then a kernel may have been registered."""
         event = self._places[place].event.value
         key = (address, event, keyset)
-        fresh_until, lookup = self._lookups.get(key, (0.0, None))
-        if when < fresh_until:
+        valid_until, lookup = self._lookups.get(key, (0.0, None))
+        if now < valid_until:
             return lookup
-        if not lookup or not self._is_current(lookup):
+        is_current = False
+        if lookup:
+            try:
+                current = self._session.target.memory.read(lookup.table_entry, len(lookup.table_bytes))
+                is_current = current == lookup.table_bytes
+            except GdbextError:  # the process may have ended
+                is_current = True
+        if not is_current:
             try:
                 operator = self._describer.operator(address)
                 lookup = self._describer.find(operator, event, keyset) if operator else None
@@ -147,44 +152,30 @@ class Nesting:
                 lookup = None
         if lookup:
             self.names.add(lookup.qualified)
-        self._lookups[key] = (when + _FRESH * 1e9, lookup)
+        self._lookups[key] = (now + 1e9, lookup)
         return lookup
 
-    def _is_current(self, lookup: LookupResult) -> bool:
-        try:
-            return self._session.target.memory.read(lookup.table_entry, len(lookup.table_bytes)) == lookup.table_bytes
-        except GdbextError:  # the process may have ended
-            return True
-
     def open_threads(self, tracer: DispatchTracer) -> tuple[OpenThread, ...]:
-        """The threads that are still inside of dispatches, and have dispatched nothing for a while."""
+        """The threads that are still inside of dispatches, and have dispatched nothing for half a second."""
         threads = []
         for tid, stack in self._open.items():
-            if stack and tracer.last_read - stack[-1][2].started >= _QUIET:
+            if stack and tracer.last_read - stack[-1][2].started >= 5e5:
                 on_stack = tracer.still_open(tid, self._session.target)
-                shown = tuple(
-                    OpenDispatch(each.lookup.event.value, each.lookup.qualified, each.lookup.key, each.last)
-                    for depth, _, each in stack
-                    if depth <= on_stack
-                )
-                if shown:
-                    threads.append(OpenThread(tid, shown, None, ""))
+                dispatches = tuple(OpenDispatch.of(dispatch) for depth, _, dispatch in stack if depth <= on_stack)
+                if dispatches:
+                    threads.append(OpenThread(tid, dispatches, None, ""))
         return tuple(threads)
 
 
-_PAUSE = 0.02
-"""Seconds between two reads of the ring."""
 _CHECK = 0.25
 """Seconds between two checks of the process."""
 _KEPT_BYTES = 1 << 30
-"""Most bytes for --last: what is older is dropped; else, what waits to be shown: more stays in the ring, and gets lost
-there."""
-_PIECE = 4096
-"""Dispatches that are shown between two reads of the ring."""
+"""Most bytes of records in memory. With --last older ones are dropped; without, further ones stay in the ring, where
+they may get lost."""
 
 
 class ProbeTrace:
-    """One run of dispatch-trace in a process that is not stopped."""
+    """One run of dispatch-trace in a process that runs."""
 
     def __init__(
         self,
@@ -194,8 +185,8 @@ class ProbeTrace:
         flush: Callable[[], None],
         run_beside: Callable[[Work], Ending] | None,
     ) -> None:
-        """``notify`` shows at once what the user must know before the end; ``flush`` writes what the sink has been
-        given. ``run_beside`` lets a process run that a debugger holds."""
+        """``notify`` shows a note at once; ``flush`` writes the sink's output. ``run_beside`` resumes a process that a
+        debugger traces while another thread works."""
         self._run_beside = run_beside
         self._session = session
         self._request = request
@@ -203,11 +194,11 @@ class ProbeTrace:
         self._flush = flush
         self._notes: list[str] = []
         self._kept: deque[tuple[float, bytes]] = deque()
-        """Pieces of records with the time at which they were read."""
+        """(time of the read, piece of records) of those that were not shown yet."""
         self._kept_bytes = 0
-        self._has_come, self._last_dispatch = False, time.monotonic()
+        self._has_dispatches, self._last_dispatch = False, time.monotonic()
         self._end = 0.0
-        """The end of the trace, where that was not now, in microseconds since its start."""
+        """The end of the trace in microseconds since its start, 0 for now."""
 
     def run(self, make_sink: MakeSink) -> Traced:
         """Trace until something ends it. Raises GdbextError."""
@@ -218,21 +209,21 @@ class ProbeTrace:
         for error in operators.unknown:
             raise error
         self._process, target = WatchedProcess(session.target.pid), report_target(session)
-        chosen = places.everything() if request.everything else places.of(operators.all)
+        chosen = places.everything() if request.everything else places.places_of(operators.all)
         wanted = () if request.everything else [operator.address for operator in operators.all]
         architecture, pid = session.memory.architecture, session.target.pid
         only = filter_of(session, request.tid, request.key)
         self._new_libraries = NewLibrarySites(session, filtered=not request.everything)
-        with ExitStack() as stack:  # whatever was traced when Ctrl+C was pressed is shown
+        with ExitStack() as stack:  # everything that was traced before Ctrl+C is shown
             interrupt = stack.enter_context(DeferredInterrupt(is_heard=self._run_beside is None))
             with signals_held(INTERRUPTS):  # an exception before it is entered would leave the probes
                 self._tracer = tracer = stack.enter_context(DispatchTracer(architecture, pid, chosen, wanted, only))
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             self._nesting = nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
-            with SilenceNotice(pid, "dispatch", instead_of(request), lambda: self._has_come, self._note):
+            with SilenceNotice(pid, "dispatch", instead_of(request), lambda: self._has_dispatches, self._note):
                 if not self._run_beside:
                     ending = self._watch(interrupt)
-                else:  # in another thread, while this one lets the process run
+                else:  # in another thread, while this one runs the process
                     endings: list[Ending] = []
                     ending = self._run_beside(lambda run: endings.append(self._watch(run)))
                     if ending.kind is EndingKind.ASKED:
@@ -288,7 +279,7 @@ class ProbeTrace:
         return ending or Ending(EndingKind.ASKED, "")
 
     def _watch_briefly(self, interrupt: DeferredInterrupt | TimedRun) -> Ending | None:
-        """The dispatches until the next check of the process; the ending where there is one."""
+        """Read and show dispatches until the next check of the process; the ending of the trace, None to continue."""
         until = time.monotonic() + _CHECK
         while time.monotonic() < until and not self._nesting.is_full:
             if interrupt.came:
@@ -297,15 +288,14 @@ class ProbeTrace:
             if self._kept and not self._request.last:
                 self._show()
             elif not has_read:
-                time.sleep(_PAUSE)
+                time.sleep(0.02)
         ending = self._process.ending()
         if ending:
             return ending
         try:
-            places = self._new_libraries.found()
-            if places:
+            if places := self._new_libraries.find():
                 self._tracer.add(places)
-                self._nesting.know_places(self._new_libraries.session, self._tracer.places)
+                self._nesting.set_places(self._new_libraries.session, self._tracer.places)
         except GdbextError as error:
             self._note(f"a library that was loaded later is not traced: {error.what}")
         if 0 < self._request.hung_after < time.monotonic() - self._last_dispatch:
@@ -313,27 +303,27 @@ class ProbeTrace:
         return None
 
     def _read(self) -> bool:
-        """Keep all that is in the ring now, for later; whether that was anything."""
+        """Store the records that are in the ring; False if there was none."""
         last = self._request.last
         if not last and self._kept_bytes > _KEPT_BYTES:
             return False
         data = self._tracer.read()
         self._nesting.learn(self._tracer)
         if data:
-            self._has_come, self._last_dispatch = True, time.monotonic()
-            self._kept.extend((self._last_dispatch, piece) for piece in self._tracer.pieces(data, _PIECE))
+            self._has_dispatches, self._last_dispatch = True, time.monotonic()
+            self._kept.extend((self._last_dispatch, piece) for piece in self._tracer.pieces(data, 4096))
             self._kept_bytes += len(data)
         if last:
-            self._nesting.foresee(self._tracer, data)
-            # Drop what --last does not want; counted from the last dispatch, not from now: it may hang already.
+            self._nesting.look_up_kinds(self._tracer, data)
+            # Drop what is too old for --last, counted from the last dispatch, not from now: it may hang already.
             horizon = self._last_dispatch - last - _CHECK
             while self._kept and (self._kept[0][0] < horizon or self._kept_bytes > _KEPT_BYTES):
                 self._kept_bytes -= len(self._kept.popleft()[1])
         return bool(data)
 
     def _show(self) -> None:
-        """Show the oldest piece that was kept."""
+        """Show the oldest stored piece of records."""
         data = self._kept.popleft()[1]
         self._kept_bytes -= len(data)
-        self._nesting.take(self._tracer, data)
+        self._nesting.show(self._tracer, data)
         self._flush()

@@ -1,44 +1,533 @@
-"""Writes a trace to a file in the format that its name asks for, to the terminal, or to the events of a document.
+"""Writes a trace: as text to the terminal, as JSON objects, as bars to a Chrome trace, a page or flame graphs.
 
 On a terminal a trace is lines as PyTorch prints them (``_print_dispatch_trace``, Dispatcher.cpp): as many spaces as
 dispatches are open, the new one included, then ``[call] op=[…], key=[…]``; the time since the trace began comes after
-that. Lines of --verbose are one space further in and have words of their own, so that the others stay comparable.
+that. Lines of --verbose have one more space and words of their own, so that the others stay comparable.
+
+A viewer drops a bar that begins inside another one and ends after it, be it by a tenth of a microsecond. So every bar
+ends with the one around it at the latest, and where the next one on its level begins; all times are whole nanoseconds.
+
+The end of a dispatch is not always seen. By probes it is over when its thread makes the next one that is not inside of
+it: that bounds it, except for the last one inside of another, which may have ended long before. Such a bar is drawn to
+the last thing that was seen inside of it; the time after that belongs to the one around it. A dispatch that is open at
+the end of the trace lasts until then, as far as is known. Neither counts in sums.
+
+Chrome: "Trace Event Format" (the Chromium project's document): complete events (phase "X"), times in microseconds, and
+"M" for the names of process and threads. Perfetto converts the times to nanoseconds and truncates them (CoerceToTs,
+src/trace_processor/importers/json/json_utils.cc), so each number is one that gives the right nanosecond.
+
+The page is written while the trace runs. A dispatch is eight numbers: which kind of dispatch, thread, start, duration,
+level, start and duration of its kernel, -1 if that was not seen, and, if its end was not seen, how long it may have
+lasted at most, else 0. Times are microseconds.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.formats.whole_file import WholeFile
-from gdbext.engine.terminal import shown
+from gdbext.engine.terminal import shown, shown_json
+from gdbext.engine.vocabulary import json_member
 from gdbext.errors import TargetError
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
-from gdbext.render import escape
-from gdbext.render.page import NO_ORIGIN, Origin
-from gdbext.tools.probes.flame_files import SPEEDSCOPE, is_flame_file
-from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, TimelinePage, json_lines
-from gdbext.tools.trace.trace_bars import FlameTrace, TraceSink
+from gdbext.render import escape, page
+from gdbext.render.page import DATA_ENDS, NO_ORIGIN, Column, Origin, Page, data_begins, embedded
+from gdbext.render.plain_json import plain
+from gdbext.tools.probes.flame_files import SPEEDSCOPE, FlameStacks, SpeedscopeProfiles, is_flame_file
+from gdbext.torch.stack import DispatchEvent, DispatchKeySet
+
+if TYPE_CHECKING:
+    from gdbext.engine.vocabulary import Amount, Count, Sparse
+
+
+class TraceSink:
+    """The receiver of a trace; methods that are not overridden do nothing. Everything may raise OSError."""
+
+    def entry(self, tid: int, depth: int, event: str, name: str) -> None:
+        """The operator's function was entered; there is no keyset yet."""
+
+    def dispatch(self, dispatch: TracedDispatch) -> None:
+        """A dispatch began with its lookup."""
+
+    def step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
+        """A step inside a dispatch; ``word``: "enter", "boxed", "meta", "impl", "return" …"""
+
+    def ended(self, dispatch: TracedDispatch) -> None:
+        """The dispatch is over; ``dispatch.returned``: its return was seen."""
+
+    def close(self) -> None:
+        """The trace is over. Dispatches that did not end have ``ended`` None."""
+
+
+class Bar(NamedTuple):
+    """One dispatch in time. All times are nanoseconds since the trace began."""
+
+    dispatch: TracedDispatch
+    start: int
+    end: int
+    """The earliest possible end."""
+    until: int
+    """The latest possible end; equal to ``end`` if that was seen."""
+    is_end_seen: bool
+    own: int
+    """The part of its time in which no dispatch inside of it is known to have run."""
+    parent: int | None
+    """The position of the bar around it in the list of bars."""
+    kernel: tuple[int, int] | None
+    """(start, end) of its kernel, None if that was not seen."""
+
+    @property
+    def lasted(self) -> int:
+        return self.end - self.start
+
+
+class _OpenBar:
+    """A bar under construction; ``position`` among the thread's bars."""
+
+    def __init__(
+        self, dispatch: TracedDispatch, start: int, until: int, parent: _OpenBar | None, position: int
+    ) -> None:
+        self.dispatch, self.start, self.until, self.parent, self.position = dispatch, start, until, parent, position
+        self.inside: list[_OpenBar] = []
+        self.newest = start
+        """The latest start of a bar inside."""
+        self.end, self.is_end_seen = until, dispatch.ended is not None
+
+    def finish(self) -> None:
+        """Compute the end, after the bars inside are finished, and those on its level bounded."""
+        is_last = bool(self.parent and self.until >= self.parent.until)
+        if not self.dispatch.returned and self.dispatch.ended is not None and is_last:
+            self.is_end_seen = False
+            self.end = max((self.start, *(inner.end for inner in self.inside)))
+        self.end = max(self.start, self.end)
+
+    def bar(self) -> Bar:
+        """The complete bar; call finish() before."""
+        own = self.end - self.start - sum(inner.end - inner.start for inner in self.inside)
+        parent = self.parent.position if self.parent else None
+        until = self.end if self.is_end_seen else max(self.end, self.until)
+        kernel = None
+        began, ended = self.dispatch.kernel_started, self.dispatch.kernel_ended
+        if began is not None:  # all that is inside of the dispatch is inside of its kernel
+            start = min((_nanoseconds(began), *(inner.start for inner in self.inside[:1])))
+            end = self.end if ended is None else max((_nanoseconds(ended), *(inner.end for inner in self.inside[-1:])))
+            start = min(max(start, self.start), self.end)
+            kernel = start, max(start, min(end, self.end))
+        return Bar(self.dispatch, self.start, self.end, until, self.is_end_seen, own, parent, kernel)
+
+
+def _nanoseconds(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+def bars(dispatches: Sequence[TracedDispatch], now: float, earliest: int = 0) -> list[Bar]:
+    """The bars of one thread's dispatches, which are in order of entry; none begins before ``earliest`` (nanoseconds).
+    ``now`` is the end of the trace in microseconds."""
+    around: list[_OpenBar] = []
+    all_bars: list[_OpenBar] = []
+    start, end_of_trace = earliest, _nanoseconds(now)
+    for dispatch in dispatches:
+        start = max(start, _nanoseconds(dispatch.started))
+        while around and around[-1].dispatch.depth >= dispatch.depth:
+            previous = around.pop()
+            previous.until = max(previous.start, min(previous.until, start))
+        parent = around[-1] if around else None
+        until = max(start, end_of_trace if dispatch.ended is None else _nanoseconds(dispatch.ended))
+        bar = _OpenBar(dispatch, start, until, parent, len(all_bars))
+        if parent:
+            parent.inside.append(bar)
+        around.append(bar)
+        all_bars.append(bar)
+    for bar in reversed(all_bars):
+        bar.until = max(bar.until, bar.newest)
+        if bar.parent:  # it lasted at least until then
+            bar.parent.newest = max(bar.parent.newest, bar.newest)
+    for bar in all_bars:  # outer ones first
+        if bar.parent:
+            bar.until = max(bar.start, min(bar.until, bar.parent.until))
+        bar.end = bar.until
+    for bar in reversed(all_bars):  # inner ones first
+        bar.finish()
+    return [bar.bar() for bar in all_bars]
+
+
+class BarTrace(TraceSink):
+    """A trace that is written as bars: those of a thread's outermost dispatch and of all inside, when it has ended."""
+
+    def __init__(self, write: Callable[[bytes], None], now: Callable[[], float]) -> None:
+        """``now`` gives the end of the trace in microseconds."""
+        self.write = write
+        self._now = now
+        self._pending: dict[int, list[TracedDispatch]] = {}
+        self._ends: dict[int, int] = {}
+        """Thread → the end of its last bar."""
+
+    @abstractmethod
+    def put(self, bars: Sequence[Bar]) -> None:
+        """Write the bars of one outermost dispatch, in order of entry."""
+
+    def dispatch(self, dispatch: TracedDispatch) -> None:
+        self._pending.setdefault(dispatch.tid, []).append(dispatch)
+
+    def ended(self, dispatch: TracedDispatch) -> None:
+        pending = self._pending.get(dispatch.tid)
+        if pending and pending[0] is dispatch:
+            self._put_thread(dispatch.tid)
+
+    def close(self) -> None:
+        """Write the rest: what is still open ends with the trace."""
+        for tid in list(self._pending):
+            self._put_thread(tid)
+
+    def _put_thread(self, tid: int) -> None:
+        complete = bars(self._pending.pop(tid), self._now(), self._ends.get(tid, 0))
+        self._ends[tid] = max(bar.until for bar in complete)
+        self.put(complete)
+
+
+class FlameTrace(BarTrace):
+    """A trace as stacks with the own time of each (``collapsed``), or as profiles of speedscope, one for each thread.
+    Written when the trace is over."""
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        pid: int,
+        now: Callable[[], float],
+        name: Callable[[int], str],
+        speedscope: bool,
+    ) -> None:
+        """``name`` gives the name of a thread."""
+        super().__init__(write, now)
+        self._name = name
+        self._stacks = FlameStacks()
+        self._profiles = SpeedscopeProfiles(f"process {pid}") if speedscope else None
+
+    def close(self) -> None:
+        super().close()
+        self.write((self._profiles or self._stacks).text().encode())
+
+    def put(self, bars: Sequence[Bar]) -> None:
+        def frame(bar: Bar) -> str:
+            lookup = bar.dispatch.lookup
+            return f"{lookup.qualified} [{lookup.event.value} {lookup.key}]"
+
+        thread = self._name(bars[0].dispatch.tid)
+        if self._profiles:
+            self._profiles.add(thread, ((frame(bar), bar.start, bar.end, bar.dispatch.depth) for bar in bars))
+            return
+        stacks: list[tuple[str, ...]] = []
+        for bar in bars:
+            stacks.append((*(stacks[bar.parent] if bar.parent is not None else (thread,)), frame(bar)))
+            if bar.is_end_seen:
+                self._stacks.add(stacks[-1], bar.own)
+
+
+class EntryStep(NamedTuple):
+    """The operator's function is entered, its keyset not known yet."""
+
+    tid: Count
+    depth: Count
+    event: DispatchEvent
+    op: str
+
+    @json_member(after="")
+    def step(self) -> Literal["entry"]:
+        return "entry"
+
+
+class EndStep(NamedTuple):
+    """The dispatch of that number has ended."""
+
+    tid: Count
+    number: Count
+    returned: bool
+
+    @json_member(after="")
+    def step(self) -> Literal["end"]:
+        return "end"
+
+
+class InnerStep(NamedTuple):
+    """A step of the dispatch of that number."""
+
+    step: str
+    tid: Count
+    number: Count
+    text: str
+
+
+class JsonTrace(TraceSink):
+    """Every dispatch, step and end as it happens, as an object that ``put`` gets."""
+
+    def __init__(self, put: Callable[[dict[str, Any]], None]) -> None:
+        self._put = put
+
+    def entry(self, tid: int, depth: int, event: str, name: str) -> None:
+        self._put(plain(EntryStep(tid, depth, DispatchEvent(event), name)))
+
+    def dispatch(self, dispatch: TracedDispatch) -> None:
+        self._put(plain(dispatch))
+
+    def step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
+        self._put(plain(InnerStep(word, dispatch.tid, dispatch.number, text)))
+
+    def ended(self, dispatch: TracedDispatch) -> None:
+        self._put(plain(EndStep(dispatch.tid, dispatch.number, dispatch.returned)))
+
+
+def json_lines(write: Callable[[bytes], None]) -> Callable[[dict[str, Any]], None]:
+    """A function that writes an object as a line, at once, so that the last one before a hang is in the file."""
+    return lambda document: write(shown_json(json.dumps(document)).encode() + b"\n")
+
+
+class NameArguments(NamedTuple):
+    name: str
+
+
+class NameEvent(NamedTuple):
+    """The name of the process or of a thread."""
+
+    pid: Count
+    tid: Count
+    name: Literal["process_name", "thread_name"]
+    args: NameArguments
+
+    @json_member(after="")
+    def ph(self) -> Literal["M"]:
+        return "M"
+
+
+class CompleteArguments(NamedTuple):
+    """A dispatch, or its kernel, as a viewer shows it."""
+
+    overload: str
+    keyset: DispatchKeySet
+    key: str
+    table_index: Count
+    kernel: str | None
+    boxed: bool
+    returned: bool
+    end: Sparse[Literal["not seen"] | None] = None
+    """``dur`` is the least possible duration."""
+    at_most_us: Sparse[Amount | None] = None
+    """With ``end``: the longest possible duration."""
+
+
+class CompleteEvent(NamedTuple):
+    """A dispatch, or its kernel. Times are microseconds."""
+
+    ts: float
+    dur: Amount
+    pid: Count
+    tid: Count
+    name: str
+    cat: DispatchEvent | Literal["kernel"]
+    args: CompleteArguments
+
+    @json_member(after="")
+    def ph(self) -> Literal["X"]:
+        return "X"
+
+
+class ChromeTrace(BarTrace):
+    """Writes ``{"traceEvents": […]}`` piece by piece."""
+
+    def __init__(
+        self, write: Callable[[bytes], None], pid: int, now: Callable[[], float], names: Callable[[int], str] = str
+    ) -> None:
+        """``now`` returns the end of the trace in microseconds, ``names`` the name of a thread by its id."""
+        super().__init__(write, now)
+        self._pid = pid
+        self._names = names
+        self._named: set[int] = set()
+        self._is_open, self._first = False, True
+
+    def dispatch(self, dispatch: TracedDispatch) -> None:
+        self._write_head()
+        super().dispatch(dispatch)
+
+    def close(self) -> None:
+        super().close()
+        self._write_head()
+        self.write(b"\n]}\n")
+
+    def _write_head(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
+
+    def put(self, bars: Sequence[Bar]) -> None:
+        tid = bars[0].dispatch.tid
+        if not self._named:
+            self._write_name(self._pid, "process_name", f"process {self._pid}")
+        if tid not in self._named:
+            self._named.add(tid)
+            self._write_name(tid, "thread_name", self._names(tid))
+        for bar in bars:
+            for event in events_of(bar, self._pid):
+                self._write_event(event)
+
+    def _write_name(self, tid: int, kind: Literal["process_name", "thread_name"], text: str) -> None:
+        self._write_event(NameEvent(self._pid, tid, kind, NameArguments(escape(text))))
+
+    def _write_event(self, event: NameEvent | CompleteEvent) -> None:
+        self.write((b"\n" if self._first else b",\n") + shown_json(json.dumps(plain(event))).encode())
+        self._first = False
+
+
+def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
+    """The events of a dispatch and, if its kernel was seen to be entered, of the kernel."""
+    dispatch, lookup, kernel = bar.dispatch, bar.dispatch.lookup, bar.dispatch.lookup.kernel
+    args = CompleteArguments(
+        lookup.overload,
+        lookup.keyset,
+        lookup.key,
+        lookup.table_index,
+        kernel.function or None,
+        not kernel.unboxed,
+        dispatch.returned,
+    )
+    if not bar.is_end_seen:
+        args = args._replace(end="not seen", at_most_us=(bar.until - bar.start) / 1e3)
+
+    times = _exact_microseconds(bar.start), _exact_microseconds(bar.end - bar.start)
+    events = [CompleteEvent(*times, pid, dispatch.tid, lookup.op, lookup.event, args)]
+    if bar.kernel:
+        start, end = bar.kernel
+        times = _exact_microseconds(start), _exact_microseconds(end - start)
+        args = args._replace(returned=dispatch.left)
+        events.append(CompleteEvent(*times, pid, dispatch.tid, kernel.function, "kernel", args))
+    return events
+
+
+def _exact_microseconds(nanoseconds: int) -> float:
+    """The number of microseconds that is not less than ``nanoseconds`` when it is multiplied by 1000."""
+    microseconds = nanoseconds / 1000
+    return microseconds if int(microseconds * 1000) == nanoseconds else math.nextafter(microseconds, math.inf)
+
+
+_BODY = """\
+<noscript><p class="warning">The timeline is drawn by a script of this page; the table below needs none.</p></noscript>
+<div class="tools"><input type="search" id="search" placeholder="search: operator, key, kernel"><span id="found" \
+class="note"></span><button id="whole">show all</button></div>
+<canvas class="timeline" id="timeline"></canvas><div class="tip" id="tip" hidden></div>
+<p class="note">Wheel: zoom; drag: move; double click: zoom to a dispatch; Enter in the search: the next one found.
+Keys: + − ← →. The page's address is a link to what is shown.</p>
+<dl class="facts" id="chosen"></dl>
+"""
+_TIMES = """\
+<p class="note">A dispatch lasts until its return, where that was seen, or until its thread makes the next one that is
+not inside of it: what comes last before a pause has the pause, too. Self: without the dispatches inside of it. The end
+of the last one inside of another is not seen then, nor that of one that is still open: such a bar is pale from the last
+thing that is known of it, and in none of these sums; the time after it is that of the one around it.</p>"""
+
+
+class TimelinePage(BarTrace):
+    """Writes the page piece by piece."""
+
+    def __init__(
+        self, write: Callable[[bytes], None], pid: int, now: Callable[[], float], origin: Origin = NO_ORIGIN
+    ) -> None:
+        """``now`` returns the end of the trace in microseconds."""
+        super().__init__(write, now)
+        self._origin = origin
+        self._pid = pid
+        self._page = Page(f"Trace of process {pid}", ("timeline", page.SCRIPT))
+        self._kinds: dict[int, _KindCost] = {}
+        """By the id of the LookupResult."""
+        self._has_head = False
+
+    def dispatch(self, dispatch: TracedDispatch) -> None:
+        self._write_head()
+        super().dispatch(dispatch)
+
+    def close(self) -> None:
+        self._write_head()
+        super().close()
+        kinds = []
+        for lookup in (kind.lookup for kind in self._kinds.values()):
+            keys = ", ".join(lookup.keyset.keys)
+            texts = lookup.event.value, lookup.qualified, lookup.key, keys, lookup.kernel_text
+            kinds.append([escape(text) for text in (*texts, lookup.kernel.registered_at or "")])
+        numbers = ("count", "end not seen", "self µs", "total µs", "mean µs", "longest µs")
+        columns = [Column(name, True) for name in numbers] + list(map(Column, ("event", "operator", "key", "kernel")))
+        rows = (kind.cells() for kind in sorted(self._kinds.values(), key=lambda kind: -kind.own))
+        body = "\n".join(("<h2>Where the time went</h2>", _TIMES, *page.table(columns, rows)))
+        self.write(f"]{DATA_ENDS}{embedded('kinds', kinds)}{body}\n{self._page.end()}".encode())
+
+    def _write_head(self) -> None:
+        if not self._has_head:
+            self._has_head = True
+            facts = "".join(page.facts(self._origin.facts))
+            head = f"{self._page.head()}<h1>Trace of process {self._pid}</h1>\n{facts}\n{_BODY}"
+            self.write(f"{head}{data_begins('dispatches')}[0".encode())
+
+    def put(self, bars: Sequence[Bar]) -> None:
+        for bar in bars:
+            lookup = bar.dispatch.lookup
+            kind = self._kinds.get(id(lookup))
+            if not kind:
+                kind = self._kinds[id(lookup)] = _KindCost(len(self._kinds), lookup)
+            kind.add(bar)
+            kernel_start, kernel_duration = (-1.0, -1.0)
+            if bar.kernel:
+                kernel_start, kernel_duration = bar.kernel[0] / 1e3, (bar.kernel[1] - bar.kernel[0]) / 1e3
+            times = f"{bar.start / 1e3:.3f},{bar.lasted / 1e3:.3f},{bar.dispatch.depth}"
+            at_most = 0.0 if bar.is_end_seen else (bar.until - bar.start) / 1e3
+            kernel = f"{kernel_start:.3f},{kernel_duration:.3f}"
+            self.write(f",{kind.number},{bar.dispatch.tid},{times},{kernel},{at_most:.3f}".encode())
+
+
+class _KindCost:
+    """The cost of all dispatches with one LookupResult, which is stored so that its id stays unique; ``own``: the time
+    without dispatches inside of them. Times are nanoseconds."""
+
+    def __init__(self, number: int, lookup: LookupResult) -> None:
+        self.number, self.lookup = number, lookup
+        self.count, self.total, self.own, self.longest, self.unseen = 0, 0, 0, 0, 0
+
+    def add(self, bar: Bar) -> None:
+        """Add a dispatch to the cost; one whose end was not seen is only counted."""
+        self.count += 1
+        if not bar.is_end_seen:
+            self.unseen += 1
+            return
+        self.total += bar.lasted
+        self.own += bar.own
+        self.longest = max(self.longest, bar.lasted)
+
+    def cells(self) -> tuple[str, ...]:
+        lookup, seen = self.lookup, self.count - self.unseen
+        mean = self.total / seen if seen else 0.0
+        times = (f"{time / 1e3:.1f}" if seen else "" for time in (self.own, self.total, mean, self.longest))
+        counts = str(self.count), str(self.unseen or "")
+        return (*counts, *times, lookup.event.value, lookup.qualified, lookup.key, lookup.kernel_text)
 
 
 class TextTrace(TraceSink):
-    """Lines for people. ``write`` gets whole lines, each at once, so that the last one before a hang is there."""
+    """Lines for people. ``write`` gets whole lines, each at once, so that the last one before a hang is shown."""
 
     def __init__(self, write: Callable[[bytes], None], verbose: bool = False) -> None:
         self._write = write
         self._verbose = verbose
         self._texts: dict[int, tuple[LookupResult, bytes]] = {}
-        """By the id of a LookupResult, which is kept along, so that its id stays its own."""
+        """By the id of a LookupResult, which is stored, so that its id stays unique."""
         self._tid = 0
 
     def entry(self, tid: int, depth: int, event: str, name: str) -> None:
         self._line(tid, depth, _encoded(f"[entry] op=[{escape(name)}], event=[{event}]\n"))
 
     def dispatch(self, dispatch: TracedDispatch) -> None:
-        """PyTorch's line, ``[call] op=[aten::mm], key=[AutogradMeta]``; with --verbose the lookup's steps, as the table
-        in memory answers them."""
+        """Write PyTorch's line, ``[call] op=[aten::mm], key=[AutogradMeta]``; with --verbose also the steps of the
+        lookup, from the table in memory."""
         lookup, depth = dispatch.lookup, dispatch.depth
         if id(lookup) not in self._texts:
             text = f"[{lookup.event.value}] op=[{escape(lookup.qualified)}], key=[{lookup.key}]"
@@ -74,24 +563,21 @@ def _encoded(line: str) -> bytes:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Write to an unbuffered file, completely or raise OSError."""
+    """Write all of ``data`` to a file. Raises OSError."""
     written = os.write(descriptor, data)
     while written < len(data):
         data = data[written:]
         written = os.write(descriptor, data)
 
 
-_PAGE, _CHROME, _LINES = ".html", ".json", ".jsonl"
-
-
 def shows_time(path: str | None) -> bool:
-    """True if that format has times, which are worth probes of their own."""
-    return (path or "").endswith((_PAGE, _CHROME)) or is_flame_file(path)
+    """True if the format of the file has durations, for which returns must be hooked, too."""
+    return (path or "").endswith((".html", ".json")) or is_flame_file(path)
 
 
 class TraceOutput:
-    """A context manager. Pages appear when they are whole; everything else as it happens, so that the last line before
-    a hang is there."""
+    """A context manager. Pages appear when they are complete; everything else as it happens, so that the last line
+    before a hang is in the file."""
 
     def __init__(
         self,
@@ -102,8 +588,8 @@ class TraceOutput:
         names: Callable[[int], str] = str,
         origin: Origin = NO_ORIGIN,
     ) -> None:
-        """``quiet``: nothing but the document is written to the terminal, which is where ``show`` writes. ``names``
-        gives the name of a thread. Raises TargetError."""
+        """``quiet``: only the document is written to the terminal, where ``show`` writes. ``names`` returns the name of
+        a thread. Raises TargetError."""
         self._names = names
         self._origin = origin
         self._path = path
@@ -112,7 +598,7 @@ class TraceOutput:
         self._events: list[Mapping[str, object]] | None = [] if quiet and not path else None
         self._batch: list[bytes] = []
         self._show = show
-        self._is_page = (path or "").endswith(_PAGE)
+        self._is_page = (path or "").endswith(".html")
         self._file: WholeFile | None = None
         self._write: Callable[[bytes], None] = lambda data: show(data.decode())
         if path is not None:
@@ -125,21 +611,21 @@ class TraceOutput:
             self._write = partial(_write_all, self._file.fd)
 
     def sink(self, now: Callable[[], float], pid: int) -> TraceSink:
-        """The receiver that the trace is written by."""
-        return self._sink(self._write, now, pid)
+        """The receiver that writes each dispatch at once."""
+        return self._make_sink(self._write, now, pid)
 
     def batches(self, now: Callable[[], float], pid: int) -> TraceSink:
-        """The same, for dispatches that come many at a time: written when flush() is called."""
-        return self._sink(self._batch.append, now, pid)
+        """The receiver for many dispatches at a time, which flush() writes."""
+        return self._make_sink(self._batch.append, now, pid)
 
     def flush(self) -> None:
-        """Write what batches() has kept. Raises OSError."""
+        """Write what the receiver of batches() has stored. Raises OSError."""
         data = b"".join(self._batch)
         self._batch.clear()
         if data:
             self._write(data)
 
-    def _sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> TraceSink:
+    def _make_sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> TraceSink:
         path = self._path or ""
         if self._events is not None:
             return JsonTrace(self._events.append)
@@ -147,22 +633,22 @@ class TraceOutput:
             return TimelinePage(write, pid, now, self._origin)
         if is_flame_file(path):
             return FlameTrace(write, pid, now, self._names, path.endswith(SPEEDSCOPE))
-        if path.endswith(_CHROME):
+        if path.endswith(".json"):
             return ChromeTrace(write, pid, now, self._names)
-        return JsonTrace(json_lines(write)) if path.endswith(_LINES) else TextTrace(write, self._verbose)
+        return JsonTrace(json_lines(write)) if path.endswith(".jsonl") else TextTrace(write, self._verbose)
 
     def notify(self, text: str) -> None:
-        """Show a note at once; with --json it is in the document's notes."""
+        """Show a note at once; with --json it is only in the document's notes."""
         if not self._quiet:
             self._show(f"note: {text}\n")
 
     @property
     def events(self) -> tuple[Mapping[str, object], ...] | None:
-        """Those for the document, None where they are written elsewhere."""
+        """The events for the document, None if they are written elsewhere."""
         return None if self._events is None else tuple(self._events)
 
     def finish(self, ending: Ending) -> None:
-        """Keep the page: the trace is over. Raises TargetError."""
+        """Keep the page when the trace is over. Raises TargetError."""
         if self._file and self._is_page and ending.kind is not EndingKind.FAILED:
             try:
                 self._file.keep()

@@ -13,21 +13,26 @@ from gdbext.torch.stack import DispatchEvent, DispatchStage
 
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Sparse
+    from gdbext.live.dispatch_description import TracedDispatch
 
 
 @dataclass(frozen=True)
 class OpenDispatch:
-    """A dispatch that has not returned. ``last`` is the last step of it that was seen."""
+    """A dispatch that has not returned. ``last``: its last step that was seen."""
 
     event: str
     op: str
     key: str
     last: str
 
+    @classmethod
+    def of(cls, dispatch: TracedDispatch) -> OpenDispatch:
+        return cls(dispatch.lookup.event.value, dispatch.lookup.qualified, dispatch.lookup.key, dispatch.last)
+
 
 @dataclass(frozen=True)
 class InnermostStep:
-    """The innermost dispatch on the thread's stack, and how far it has come."""
+    """The innermost dispatch on the thread's stack, and its stage."""
 
     event: DispatchEvent | None
     op: str
@@ -38,7 +43,7 @@ class InnermostStep:
 
 @dataclass(frozen=True)
 class OpenThread:
-    """A thread inside traced dispatches: those, outermost first, and what the innermost step means for it."""
+    """A thread inside of traced dispatches (``open``, outermost first), and the meaning of its innermost step."""
 
     tid: int
     open: tuple[OpenDispatch, ...]
@@ -48,10 +53,10 @@ class OpenThread:
 
 @dataclass(frozen=True)
 class TraceSection(Section):
-    """``output`` is the file that the trace went to; ``events`` are those of a document that has them all.
+    """``output`` is the file of the trace; ``events``: the whole trace, if it is written to the document.
 
-    ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room; ``unseen``: functions that
-    look operators up in a way that probes do not recognize.
+    ``hooks``: number of breakpoints or probes, by ``engine``; ``lost``: number of dispatches without room; ``unseen``:
+    number of functions that look operators up in a way that probes do not recognize.
     """
 
     name: ClassVar[str] = "trace"
@@ -66,7 +71,7 @@ class TraceSection(Section):
     lost: int = 0
     unseen: int = 0
     unseen_in: tuple[str, ...] = ()
-    """The libraries that those functions are in, with how many in each."""
+    """The libraries of these functions, with the number in each."""
     events: Sparse[tuple[Mapping[str, object], ...] | None] = None
 
 
@@ -79,7 +84,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
-        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognize{where}"
+        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognise{where}"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

@@ -1,8 +1,8 @@
-"""The trace by breakpoints: turns stops into dispatches and steps, and says what was open when it ended.
+"""The trace by breakpoints: turns stops into dispatches and steps, and reports what was open when it ended.
 
-Which dispatches a thread is inside of is decided by its stack at each stop: no stop at a return is needed. A function
-that is called from inside another has its whole frame below the other's. What does not was not called by it: that one
-has ended, by a return or an exception. What does lie below is walked (engine/unwind/caller_check.py) to be sure.
+A thread's stack at each stop shows which dispatches it is inside of: no stop at a return is needed. A function that is
+called from inside another has its whole frame below the other's. If it is not below, the other has ended, by a return
+or an exception. If it is below, the stack is walked (engine/unwind/caller_check.py) to be sure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.errors import BadData, GdbextError
 from gdbext.live.dispatch_description import LookupResult, TracedDispatch
-from gdbext.tools.trace.trace_bars import TraceSink
+from gdbext.tools.trace.trace_output import TraceSink
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread
 from gdbext.torch.stack import DispatchStage
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
+    """The user's request. ``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
 
     ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
-    levels, 0 for any number; ``tid`` one thread only. The trace begins with the first dispatch of ``since``. By probes:
-    only dispatches to ``key``; ``last``: write down only those of the last seconds, at the end (0: everything at once);
-    ``hung_after``: it also ends when nothing was dispatched for that many seconds (0: never).
+    levels, 0 for any number; ``tid``: one thread only. The trace begins with the first dispatch of ``since``. Probes:
+    only dispatches to ``key``; ``last``: write only those of the last seconds, at the end (0: everything at once);
+    ``hung_after``: also end when nothing was dispatched for that many seconds (0: never).
     """
 
     patterns: Sequence[str]
@@ -50,12 +50,13 @@ class TraceRequest:
 
 
 DEPTH_LIMIT = 100_000
-"""Dispatches that one thread is followed into; a runaway recursion overflows the stack long before."""
+"""Deepest nesting that is followed; a runaway recursion overflows the stack long before."""
 
 
 @dataclass
 class Tracer:
-    """Receives every stop. Methods return True where the trace is over and the process must stay stopped."""
+    """Receives every stop. Methods return True if the trace is over and the process must stay stopped. ``cfa`` is the
+    end of the frame that the stop is in."""
 
     describer: Describer
     _sink: TraceSink
@@ -66,9 +67,9 @@ class Tracer:
     _since: Collection[int]
     """OperatorEntries of the operators whose first dispatch begins the trace."""
     _watched: Callable[[Operator], bool]
-    """Whether an operator is part of the trace."""
+    """True for an operator that is part of the trace."""
     _now: Callable[[], float]
-    """Gives the microseconds since the trace began."""
+    """Returns the microseconds since the trace began."""
     count: int = field(default=0, init=False)
     operators: set[str] = field(default_factory=set, init=False)
     reached_limit: bool = field(default=False, init=False)
@@ -81,10 +82,10 @@ class Tracer:
         self._lookups: dict[tuple[int, str, int], LookupResult] = {}
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
-        """A lookup with keyset ``bits`` in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
+        """Handle a lookup with keyset ``bits`` at ``place``. Raises OSError, MemoryFault."""
         if self.reached_limit:
             return True  # another hook of the stop that ended it
-        stack = self._enter(tid, place.pc, cfa)
+        stack = self._dispatches_around(tid, place.pc, cfa)
         if stack is None:
             return False
         if not self._started:
@@ -124,9 +125,9 @@ class Tracer:
         self.reached_limit = bool(self._request.limit) and self.count >= self._request.limit
         return self.reached_limit
 
-    def _enter(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch] | None:
-        """The thread's open dispatches around a frame of code ``pc`` that ends at ``cfa``, after those that did not
-        call it were closed; None for a thread that is not traced. Raises MemoryFault."""
+    def _dispatches_around(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch] | None:
+        """Close the thread's dispatches that did not call the frame of code ``pc`` that ends at ``cfa``; the rest, None
+        for a thread that is not traced. Raises MemoryFault."""
         if self._request.tid and tid != self._request.tid:
             return None
         stack = self.open.setdefault(tid, [])
@@ -139,7 +140,7 @@ class Tracer:
         return stack
 
     def kernel_entered(self, tid: int, cfa: int) -> None:
-        """The stop by which a boxed dispatch was seen is at its kernel's first instruction."""
+        """Handle the stop of a boxed dispatch at its kernel's first instruction."""
         dispatch = self._dispatch_at(tid, cfa)
         if dispatch and not dispatch.entered:
             dispatch.entered = True
@@ -147,14 +148,15 @@ class Tracer:
             self._step(dispatch, "enter", f"kernel=[{dispatch.lookup.kernel.function}], boxed")
 
     def entry(self, operator: Operator, event: str, tid: int, cfa: int, pc: int) -> bool:
-        """The operator's function is entered, its keyset not known yet. Raises OSError."""
-        stack = self._enter(tid, pc, cfa)
+        """Handle the entry of an operator's function, before its keyset is known. Raises OSError."""
+        stack = self._dispatches_around(tid, pc, cfa)
         if stack is not None and self._started and self._is_shown(len(stack) + 1):
             self._sink.entry(tid, len(stack) + 1, event, operator.qualified)
         return False
 
     def invoke(self, tid: int, cfa: int, through: str, pointer: int) -> bool:
-        """An invocation in the function with this CFA is about to call ``pointer`` (0: it needs none)."""
+        """Handle an invocation that is about to call the function at ``pointer`` (0: it needs none); ``through``:
+        "kernel", "boxing" or "profiler"."""
         dispatch = self._dispatch_at(tid, cfa)
         if not dispatch or dispatch.entered:
             return False
@@ -173,7 +175,7 @@ class Tracer:
         return False
 
     def invoked(self, tid: int, cfa: int) -> bool:
-        """The call of an invocation has returned."""
+        """Handle the return of an invocation's call."""
         dispatch = self._dispatch_at(tid, cfa)
         if dispatch and dispatch.kernel_started is not None and not dispatch.left:
             self._close_inside(dispatch)
@@ -183,14 +185,14 @@ class Tracer:
         return False
 
     def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
-        """A structured kernel's meta or impl function was entered; it counts where a dispatch is open around it."""
-        stack = self._enter(tid, pc, cfa)
+        """Handle the entry of a structured kernel's function; ``word``: "meta" or "impl"."""
+        stack = self._dispatches_around(tid, pc, cfa)
         if stack:
             self._step(stack[-1], word, f"function=[{name}]")
         return False
 
     def returned(self, tid: int, cfa: int) -> bool:
-        """The function with this CFA executes its ``ret``."""
+        """Handle the ``ret`` of a function."""
         dispatch = self._dispatch_at(tid, cfa)
         if dispatch:
             self._close_inside(dispatch)
@@ -202,7 +204,7 @@ class Tracer:
         return False
 
     def _dispatch_at(self, tid: int, cfa: int) -> TracedDispatch | None:
-        """The thread's open dispatch with that very frame, None without one."""
+        """The thread's open dispatch whose frame ends at ``cfa``, None without one."""
         around = (dispatch for dispatch in reversed(self.open.get(tid, ())) if dispatch.cfa >= cfa)
         dispatch = next(around, None)
         return dispatch if dispatch and dispatch.cfa == cfa else None
@@ -216,13 +218,13 @@ class Tracer:
         return not self._request.depth or depth <= self._request.depth
 
     def _close_inside(self, dispatch: TracedDispatch) -> None:
-        """Close, innermost first, what is open inside of a dispatch."""
+        """Close the dispatches inside of one, innermost first."""
         stack = self.open[dispatch.tid]
         while stack and stack[-1] is not dispatch:
             self._close(stack.pop(), False)
 
     def _close(self, dispatch: TracedDispatch, returned: bool) -> None:
-        """``returned``: the return was seen."""
+        """Report the end of a dispatch; ``returned``: its return was seen."""
         dispatch.ended = self._now()
         dispatch.returned = returned
         if self._is_shown(dispatch.depth):
@@ -237,13 +239,12 @@ _MEANINGS = {
     DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: it is inside the kernel itself, or in what "
     "that calls",
 }
-"""Meanings by the stage of dispatch-bt's innermost step; after the table "Where to look" of the print-based
-procedure."""
+"""Stage of dispatch-bt's innermost step → its meaning for a thread that does not return."""
 
 
 def open_threads(control: RunControl, dispatches: Mapping[int, Sequence[TracedDispatch]]) -> tuple[OpenThread, ...]:
-    """The dispatches that are still on each thread's stack, with the innermost step and its meaning. ``dispatches``:
-    those that are open, by thread id."""
+    """The threads with open dispatches on their stacks, with the innermost step and its meaning. ``dispatches``: thread
+    id → its open dispatches."""
     if not any(dispatches.values()):
         return ()
     try:
@@ -260,11 +261,7 @@ def open_threads(control: RunControl, dispatches: Mapping[int, Sequence[TracedDi
         except GdbextError:
             continue
         frames = {frame.cfa for frame in snapshot.frames}
-        on_stack = tuple(
-            OpenDispatch(each.lookup.event.value, each.lookup.qualified, each.lookup.key, each.last)
-            for each in stack
-            if each.cfa in frames
-        )
+        on_stack = tuple(OpenDispatch.of(dispatch) for dispatch in stack if dispatch.cfa in frames)
         if not on_stack:
             continue
         step, innermost, meaning = None, next(iter(snapshot.dispatch), None), ""

@@ -13,6 +13,7 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_places import AllCalls
 from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
@@ -76,8 +77,6 @@ breakpoints at the same addresses of torch's libraries may be missed while any t
 
 
 class ValuesTool(LiveTool):
-    """The command ``dispatch-values`` as a tool."""
-
     name = "dispatch-values"
     summary = "Show or save what operators get and return. Resumes the process."
 
@@ -107,7 +106,7 @@ class ValuesTool(LiveTool):
         return (Mode.RESUMES, Mode.STOPPED) if args.mode in SEEKS else (Mode.RESUMES,)
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
-        """Watch, and report at the end. Raises UsageError, TargetError."""
+        """Watch the operators, and report at the end. Raises UsageError, TargetError."""
         target = None
         if args.mode == "off":
             section = ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched"))
@@ -128,7 +127,7 @@ class ValuesTool(LiveTool):
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
     def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[_WatchResult, ValueSink]:
-        """Watch by the first engine that can. Raises UsageError, TargetError."""
+        """Watch by the first engine that the kernel permits. Raises UsageError, TargetError."""
         refused = None
         *others, last = host.engines(args.engine, session)
         for engine in others:
@@ -162,8 +161,6 @@ class ValuesTool(LiveTool):
 
 
 class _WatchResult(NamedTuple):
-    """The result of a watch."""
-
     target: TargetReport
     calls: int
     """Number of calls that were seen."""
@@ -179,8 +176,8 @@ def _watch_values(
     warnings: Sequence[str],
     notify: Callable[[str], None],
 ) -> _WatchResult:
-    """Watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at once. Raises
-    TargetError, UsageError for what is no key and no operator."""
+    """Run the process and watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at
+    once. Raises TargetError, UsageError for an unknown key or operator."""
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -203,17 +200,17 @@ def _watch_values(
         compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
         if compiled:
             kernels.place(compiled)
-        operators = WatchedOperators(session, control, watch, note)
         if request.everything:
-            operators.everything()
+            watch.watch_lookups(AllCalls(session).lookups())
         else:
+            operators = WatchedOperators(session, control, watch, note)
             operators.place([pattern for pattern in request.patterns if pattern not in compiled])
 
-        def has_come() -> bool:
+        def has_calls() -> bool:
             return bool(watch.count + kernels.count)
 
         pid = session.target.pid if control.can_run_beside else 0
-        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_come, note):
+        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_calls, note):
             ending = control.run()
     finally:
         control.close()
@@ -239,9 +236,10 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
 
 
 def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
+    """The receiver of the calls that --mode asks for; ``show`` prints."""
     if args.mode in SEEKS:
 
-        def found(find: Find) -> None:
+        def show_find(find: Find) -> None:
             file, line = python_place(control, find.launch.tid)
             find = find._replace(file=file, line=line)
             if args.json:
@@ -249,7 +247,7 @@ def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> 
             else:
                 show("".join(f"{line}\n" for line in find_lines(find, _what(args))))
 
-        return FirstBad(_is_bad(args), found, not args.goes_on)
+        return FirstBad(_is_bad(args), show_find, not args.goes_on)
     if args.mode == "save":
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
@@ -258,12 +256,14 @@ def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> 
 
 
 def _what(args: Namespace) -> str:
+    """The name of the numbers that are sought."""
     if args.above is not None:
         return f"number beyond {args.above:g}"
     return "NaN" if args.mode == "nan" else "infinity or NaN"
 
 
 def _is_bad(args: Namespace) -> IsBad:
+    """The test for the numbers that are sought."""
     if args.above is not None:
         return first_nan.above(args.above)
     return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity

@@ -1,11 +1,11 @@
 """Watches compiled code while the process runs: kernels of Inductor's C++ backend, and functions of AOTInductor.
 
-A kernel gets bare pointers. Their tensors are known where Python calls it from the variables of the line that does. C++
-calls one in a model that was compiled ahead of time, or with ``cpp_wrapper``: the names and types of its parameters are
-in the source that lies beside the library, and the calling function keeps handles of tensors (``AtenTensorHandle``, an
-at::Tensor*) in variables, and references to handles of constants (torch/csrc/inductor/aoti_runtime/model_base.h,
-utils.h, 2.13.0). So any word of its frame is tried as such a handle, or as the address of one: a live tensor whose
-elements are just where the kernel was pointed to is the one. Functions of AOTInductor get handles of tensors.
+A kernel gets bare pointers. If Python calls it, their tensors are the variables in the calling line. C++ calls it in a
+model that was compiled ahead of time, or with ``cpp_wrapper``: the names and types of its parameters are in the source
+beside the library, and the calling function has handles of tensors (``AtenTensorHandle``, an at::Tensor*) in variables,
+and references to handles of constants (torch/csrc/inductor/aoti_runtime/model_base.h, utils.h, 2.13.0). So each word of
+its frame is tried as such a handle, or as the address of one: an argument is the live tensor whose elements begin at
+the kernel's pointer. Functions of AOTInductor get handles of tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -30,7 +30,8 @@ from gdbext.tools.values.launch import AFTER, KernelLaunch
 from gdbext.tools.values.value_watch import CallWatch
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
-from gdbext.torch.values.cpp_values import FLOATS, Value, float_value
+from gdbext.torch.values.cpp_objects import FLOATS
+from gdbext.torch.values.cpp_values import Value, floating
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 
 _FRAME_LIMIT = 1 << 17
 """Bytes of a frame that are searched; models of a thousand buffers have frames of tens of thousands."""
-
-
-_SOURCE_LIMIT = 64 << 20
 
 
 class CppLibrary:
@@ -62,13 +60,13 @@ class CppLibrary:
     def _source(self) -> str:
         path = f"{self._path.removesuffix('.so')}.cpp"
         try:
-            return self._session.target.origin.foreign.source(path, _SOURCE_LIMIT)[0].decode("utf-8", "replace")
+            return self._session.target.origin.foreign.source(path, 64 << 20)[0].decode("utf-8", "replace")
         except OSError:
             return ""
 
     def parameters(self, kernel: str) -> list[tuple[str, str]]:
-        """(name, type and name as the source has them) of a kernel's parameters; [] where there is no source. The name
-        is that of the argument in the calling code, if it is known."""
+        """(name of the argument in the calling code, else of the parameter; type and name in the source) of each
+        parameter of a kernel; [] without source."""
         kinds = generated_kernels.cpp_parameters(self._source, kernel)
         names = generated_kernels.cpp_arguments(self._source, kernel)
         if len(names) != len(kinds):
@@ -76,8 +74,8 @@ class CppLibrary:
         return [(name or kind.split()[-1], kind) for name, kind in zip(names, kinds)]
 
     def tensors(self, registers: Mapping[str, int], pointers: Mapping[int, str]) -> dict[int, int]:
-        """Address of elements → the TensorImpl, of ``pointers`` to elements of the parameters that they were given for;
-        without those of which it is not certain. ``registers`` are those at the kernel's first instruction."""
+        """Address of elements → TensorImpl, as far as that is certain. ``pointers``: address of elements → declaration
+        of its parameter; ``registers``: at the kernel's first instruction."""
         self._memory.forget()
         try:
             tensors = self._tensors_of_caller(registers, pointers)
@@ -97,12 +95,12 @@ class CppLibrary:
         tensors: dict[int, list[TensorFacts]] = {address: [] for address in wanted}
         seen = set()
         for word in self._words_of_caller(registers):
-            for handle in (word, self._pointed(word)):
-                implementation = self._pointed(handle)
+            for handle in (word, self._word_at(word)):
+                implementation = self._word_at(handle)
                 if not implementation or implementation in seen:
                     continue
                 seen.add(implementation)
-                if implementation & 7 or not self._pointed(implementation):
+                if implementation & 7 or not self._word_at(implementation):
                     continue
                 if not self._reporter.is_tensor(implementation):
                     continue
@@ -122,16 +120,16 @@ class CppLibrary:
             size = min(max(frames[1].cfa - frames[1].sp, 0), _FRAME_LIMIT)
             yield from dict.fromkeys(self._memory.words(frames[1].sp, size // 8))
 
-    def _pointed(self, address: int) -> int:
-        """The word at an address; 0 where there is none that may point to something."""
+    def _word_at(self, address: int) -> int:
+        """The word at an address; 0 if that is no valid pointer."""
         if not address or address & 7 or address >= self._memory.architecture.user_limit:
             return 0
         return self._memory.try_u64(address) or 0
 
 
 class KernelArgument(NamedTuple):
-    """``name`` is that of the Python variable, ``parameter`` as the kernel's source has it ("" where it is not known),
-    ``value`` the object, missing where there is none of that name."""
+    """An argument in a call by Python: ``name`` of the variable, ``parameter``: its declaration in the kernel's source
+    ("" if unknown), ``value``: the object, falsy without a variable of that name."""
 
     name: str
     parameter: str
@@ -139,15 +137,14 @@ class KernelArgument(NamedTuple):
 
 
 class KernelCalls:
-    """Reads calls; keeps the generated files."""
+    """Reads calls of kernels by Python; caches the generated files."""
 
     def __init__(self) -> None:
         self._sources: dict[str, list[str]] = {}
         self._parameters: dict[tuple[str, str], tuple[str, ...]] = {}
 
-    def of(self, session: Session, tid: int) -> tuple[str, list[KernelArgument]]:
-        """(kernel, arguments) of the call that the thread's innermost Python frame makes; "" where that cannot be
-        read."""
+    def current_call(self, session: Session, tid: int) -> tuple[str, list[KernelArgument]]:
+        """(kernel, arguments) of the call by the thread's innermost Python frame; ("", []) if it cannot be read."""
         stack = session.python_threads.frames(tid)
         if not stack:
             return "", []
@@ -170,25 +167,19 @@ class KernelCalls:
         return kernel, [KernelArgument(name, kind, variables[name]) for name, kind in zip(names, kinds)]
 
 
-_HEADER_LIMIT = 4 << 20
-"""Bytes of a header."""
-_SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
-_LONGEST_LIST = 256
 Entered = Callable[[int, int], bool]
-"""The handler when a function is entered: (thread id, CFA) → True: the process stays stopped."""
+"""Handles the entry of a function: (thread id, CFA) → True: the process stays stopped."""
 NamedValue = tuple[str, str, Optional[Value]]
-"""Name, type, and what it is; None where that is not known."""
-_INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
-"""Type → bytes."""
+"""Name, type, and value; None if that is not known."""
 
 
 def is_compiled(pattern: str) -> bool:
-    """The pattern means functions of compiled code, not operators."""
+    """True if the pattern is for functions of compiled code, not for operators."""
     return pattern.startswith((generated_kernels.CPP, generated_kernels.PREFIX))
 
 
 class _Call(NamedTuple):
-    """A call that was seen: ``values`` before it, ``results`` are names and addresses that handles are written to."""
+    """A call: its ``values`` before, and its ``results``: (name, address at which the handle will be written)."""
 
     name: str
     number: int
@@ -205,11 +196,11 @@ class CompiledCodeWatch(CallWatch[_Call]):
         self._python = KernelCalls()
         self._hooked: set[int] = set()
         self._searched: set[tuple[int, str]] = set()
-        """Libraries, by their address and their path."""
+        """(address, path) of libraries."""
         self._patterns: list[str] = []
 
     def place(self, patterns: Sequence[str]) -> None:
-        """Watch all functions that there are, and those of libraries that are loaded later. Raises NotTorch."""
+        """Watch all matching functions, also in libraries that are loaded later. Raises NotTorch."""
         self._patterns = list(patterns)
         if any(pattern.startswith(generated_kernels.PREFIX) for pattern in patterns):
             self._place_shims()
@@ -232,12 +223,12 @@ class CompiledCodeWatch(CallWatch[_Call]):
             for name, address in self._kernels_of(session, module):
                 if name:
                     library = library or CppLibrary(session, module)
-                    self._watch(address, self._cpp_kernel(name, library))
+                    self._watch(address, partial(self._cpp_kernel_entered, name, library))
                 else:
-                    self._watch(address, self._python_kernel)
+                    self._watch(address, self._python_kernel_entered)
 
     def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
-        """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
+        """(name, address) of a library's kernels; "" if only the Python code that calls it knows the name."""
         try:
             index = session.symbolizer.index(module)
             if not index:
@@ -258,15 +249,17 @@ class CompiledCodeWatch(CallWatch[_Call]):
         index = self._session.symbolizer.index(module) if module else None
         if not module or not index:
             return
-        folder, headers = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS, []
+        folder = PurePosixPath(module.path).parent.parent / "include/torch/csrc/inductor/aoti_torch"
+        headers = []
         for name in generated_kernels.HEADERS:
             with suppress(OSError):
-                header = self._session.target.origin.foreign.read(str(folder / name), _HEADER_LIMIT)[0]
+                header = self._session.target.origin.foreign.read(str(folder / name), 4 << 20)[0]
                 headers.append(header.decode("utf-8", "replace"))
         signatures = generated_kernels.shim_signatures(headers)
         for symbol in index.matching(generated_kernels.PREFIX.encode()):
             if self._is_wanted(symbol.name):
-                self._watch(module.base + symbol.vaddr, self._shim(symbol.name, signatures.get(symbol.name, ())))
+                entered = partial(self._shim_entered, symbol.name, signatures.get(symbol.name, ()))
+                self._watch(module.base + symbol.vaddr, entered)
 
     def _is_wanted(self, name: str) -> bool:
         return not self._request.key and any(
@@ -286,14 +279,14 @@ class CompiledCodeWatch(CallWatch[_Call]):
             self._hooked.add(address)
             self._hook(HookSpec(address, self._at_entry, handler))
 
-    def _shim(self, name: str, signature: Sequence[generated_kernels.Parameter]) -> Entered:
-        return lambda tid, cfa: self._called(tid, cfa, name, *self._shim_values(signature, cfa))
+    def _shim_entered(self, name: str, signature: Sequence[generated_kernels.Parameter], tid: int, cfa: int) -> bool:
+        return self._called(tid, cfa, name, *self._shim_values(signature, cfa))
 
-    def _cpp_kernel(self, name: str, library: CppLibrary) -> Entered:
-        return lambda tid, cfa: self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
+    def _cpp_kernel_entered(self, name: str, library: CppLibrary, tid: int, cfa: int) -> bool:
+        return self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
 
-    def _python_kernel(self, tid: int, cfa: int) -> bool:
-        kernel, arguments = self._python.of(self._control.session(), tid)
+    def _python_kernel_entered(self, tid: int, cfa: int) -> bool:
+        kernel, arguments = self._python.current_call(self._control.session(), tid)
         if not kernel or not self._is_wanted(kernel):
             return False
         words = self._words([argument.parameter for argument in arguments], cfa)
@@ -306,6 +299,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
     def _called(
         self, tid: int, cfa: int, name: str, values: Sequence[NamedValue], results: Sequence[tuple[str, int]]
     ) -> bool:
+        """Count and report a call; True: the process must stay stopped. ``results``: see _Call."""
         number = self._calls[name] = self._calls.get(name, -1) + 1
         return self._begin(tid, cfa, _Call(name, number, tuple(values), tuple(results)))
 
@@ -328,13 +322,13 @@ class CompiledCodeWatch(CallWatch[_Call]):
                 return self._control.float_register(architecture.float_argument_registers[slot.float_register])
             return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
 
-        is_float = ["*" not in kind and _plain(kind) in FLOATS for kind in kinds]
-        slots = architecture.place_arguments([Passing.FLOAT if each else Passing.WORD for each in is_float])
+        passing = [Passing.FLOAT if "*" not in kind and _plain(kind) in FLOATS else Passing.WORD for kind in kinds]
+        slots = architecture.place_arguments(passing)
         return [word(slots[number][0]) if number < len(slots) else None for number in range(len(kinds))]
 
     def _kernel_value(self, argument: KernelArgument, word: int | None) -> Value | None:
-        """The value of a kernel that Python calls: a tensor whose elements are where the kernel was pointed to, or a
-        number."""
+        """The value of an argument in a call by Python: the variable's tensor if its elements begin at ``word``, or a
+        number; None if unknown."""
         if word is None:
             return None
         if "*" not in argument.parameter and argument.parameter:
@@ -348,7 +342,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
             return None
 
     def _cpp_values(self, name: str, library: CppLibrary, cfa: int) -> list[NamedValue]:
-        """The values of a kernel that C++ calls."""
+        """The arguments of a kernel that C++ calls."""
         parameters = library.parameters(name)
         kinds = [kind for _, kind in parameters]
         words = self._words(kinds, cfa)
@@ -382,7 +376,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return values, results
 
     def _shim_value(self, kind: str, word: int | None, length: int | None) -> Value | None:
-        """The value of an argument; ``length`` of a list, None where it is none."""
+        """The value of an argument of type ``kind``, None if unknown; ``length``: None if it is no list."""
         if word is None:
             return None
         plain, memory = kind.removeprefix("const ").strip(), self._session.memory
@@ -402,14 +396,17 @@ class CompiledCodeWatch(CallWatch[_Call]):
             return None
 
     def _list(self, kind: str, first: int, length: int) -> Value | None:
-        if length > _LONGEST_LIST or kind not in (generated_kernels.TENSOR, "int64_t", "double"):
+        """The list of ``length`` items of type ``kind`` at the address ``first``; None if an item is unknown."""
+        if length > 256 or kind not in (generated_kernels.TENSOR, "int64_t", "double"):
             return None
-        words = self._session.memory.words(first, length)
-        items = [self._tensor(word) if kind == generated_kernels.TENSOR else _number(kind, word) for word in words]
-        known = [item for item in items if item]
-        if len(known) < len(items):
-            return None
-        return Value(f"[{', '.join(item.text for item in known)}]", tuple(at for item in known for at in item.tensors))
+        items = []
+        for word in self._session.memory.words(first, length):
+            item = self._tensor(word) if kind == generated_kernels.TENSOR else _number(kind, word)
+            if not item:
+                return None
+            items.append(item)
+        tensors = tuple(tensor for item in items for tensor in item.tensors)
+        return Value(f"[{', '.join(item.text for item in items)}]", tensors)
 
     def _tensor(self, handle: int | None) -> Value | None:
         """The tensor of an AtenTensorHandle."""
@@ -423,15 +420,15 @@ class CompiledCodeWatch(CallWatch[_Call]):
 
 
 def _plain(kind: str) -> str:
-    """The first word of a type as source has it, behind const: the type itself or, of a parameter, before its name."""
+    """The type in a declaration of source: its first word without const."""
     return kind.removeprefix("const ").split()[0] if kind else ""
 
 
 def _number(kind: str, word: int) -> Value | None:
-    """A number of a type that is passed in one word."""
+    """The number of type ``kind`` in an argument's word; None for another type."""
     if kind in FLOATS:
-        return float_value(kind, word)
-    size = _INTEGERS.get(kind)
+        return floating(kind, word)
+    size = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}.get(kind)
     if size is None:
         return None
     value = word & (1 << 8 * size) - 1

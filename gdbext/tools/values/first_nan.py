@@ -39,15 +39,12 @@ def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
     return (innermost.file, innermost.line) if innermost else ("", None)
 
 
-HISTORY = 20
-"""Operators before the find that are shown."""
-
 _UNINITIALIZED = ("empty", "new_empty", "_empty", "resize", "set_")
 """Beginnings of the names of operators whose results are memory as it was (native_functions.yaml, 2.13.0)."""
 
 
 class HasStatistics(Protocol):
-    """A tensor of which statistics are known, or not (None)."""
+    """A tensor with statistics, None without elements to read."""
 
     @property
     def statistics(self) -> Statistics | None:
@@ -58,17 +55,17 @@ IsBad = Callable[["HasStatistics"], bool]
 
 
 def has_nan(tensor: HasStatistics) -> bool:
-    """Any of its numbers is a NaN."""
+    """True if any of its numbers is a NaN."""
     return bool(tensor.statistics and tensor.statistics.nan)
 
 
 def has_infinity(tensor: HasStatistics) -> bool:
-    """Any of its numbers is infinite, or a NaN."""
+    """True if any of its numbers is infinite, or a NaN."""
     return bool(tensor.statistics and tensor.statistics.inf + tensor.statistics.nan)
 
 
 def above(limit: float) -> IsBad:
-    """Any of its numbers is further from zero than ``limit``."""
+    """A predicate: True if any of a tensor's numbers is further from zero than ``limit``."""
 
     def is_above(tensor: HasStatistics) -> bool:
         statistics = tensor.statistics
@@ -81,34 +78,34 @@ def above(limit: float) -> IsBad:
 
 @dataclass
 class FirstBad:
-    """Receives launches before and after; ends the run, or resumes, where it has found a bad result."""
+    """Receives launches; at a result that is bad while no argument was, it reports the find and stops or resumes."""
 
     _is_bad: IsBad
     _found: Callable[[Find], None]
     """Called for each find."""
     _stays: bool
-    """The process stays stopped at the first one."""
+    """True: the process stays stopped at the first find."""
     count: int = field(default=0, init=False)
     _before: dict[tuple[int, str, int], tuple[bool, bool]] = field(default_factory=dict, init=False)
-    """Thread, operator and number of a call → (an argument was bad, all were known)."""
-    _history: deque[KernelLaunch] = field(default_factory=lambda: deque(maxlen=HISTORY), init=False)
+    """(thread, operator, number of its call) → (an argument was bad, all arguments were readable)."""
+    _history: deque[KernelLaunch] = field(default_factory=lambda: deque(maxlen=20), init=False)
 
     def launch(self, launch: KernelLaunch, reporter: TensorReporter) -> bool:
-        """True at a find, where the process is to stay stopped."""
+        """Receive a launch; True at a find at which the process must stay stopped."""
         del reporter
         call = launch.tid, launch.qualified, launch.call
         if launch.moment == BEFORE:
-            # What is written over does not matter before the call.
-            given = [value for value in launch.values if value.name != "out" and not is_only_written(value.type)]
-            known = all(value.text for value in given if "Tensor" in value.type or "*" in value.type)
-            self._before[call] = any(self._is_bad(tensor) for value in given for tensor in value.tensors), known
+            # Arguments that are only written do not matter before the call.
+            inputs = [value for value in launch.values if value.name != "out" and not is_only_written(value.type)]
+            is_certain = all(value.text for value in inputs if "Tensor" in value.type or "*" in value.type)
+            self._before[call] = any(self._is_bad(tensor) for value in inputs for tensor in value.tensors), is_certain
             return False
-        was_bad, known = self._before.pop(call, (False, False))
-        # The values that it returned, and those that it was given: it may have written to them.
+        was_bad, is_certain = self._before.pop(call, (False, False))
+        # Its results, and its arguments: it may have written to them.
         is_bad = any(self._is_bad(tensor) for value in launch.values for tensor in value.tensors)
         if not was_bad and is_bad and not launch.op.rpartition("::")[2].startswith(_UNINITIALIZED):
             self.count += 1
-            self._found(Find(launch, tuple(self._history), known))
+            self._found(Find(launch, tuple(self._history), is_certain))
             return self._stays
         self._history.append(launch)
         return False
@@ -121,8 +118,8 @@ def notes_on_stacks(
     is_bad: Callable[[ArgumentTensor], bool],
     what: str,
 ) -> Iterator[str]:
-    """One sentence for each thread inside an operator that is named; ``patterns`` () for any operator. ``what``:
-    "NaN" or the like."""
+    """A sentence for each thread inside an operator that matches; ``patterns`` () for any operator. ``what``: the name
+    of the bad numbers, "NaN"."""
     matchers = [matcher(pattern) for pattern in patterns]
     is_inside = False
     for thread in session.target.memory.threads():
@@ -143,7 +140,7 @@ def notes_on_stacks(
 
 
 def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
-    """About the outermost operator that was given such a number."""
+    """The sentence on the outermost operator with a bad number in its arguments, or that there is none."""
     number = f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
     outer: DispatchFrame | None = None
     for frame in reversed(frames):
@@ -157,11 +154,9 @@ def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor]
     return f"no {what} among the arguments of {', '.join(names)}"
 
 
-_WIDTH = 44
-
-
 def find_lines(find: Find, what: str) -> Iterator[str]:
-    """The operator, where it was called, its values, and the calls before it. ``what``: "NaN" or the like."""
+    """The lines on a find: the operator, the line that called it, its values, and the calls before it. ``what``: the
+    name of the bad number, "NaN"."""
     launch = find.launch
     key = f", key {launch.key}" if launch.key else ""
     yield f"{escape(launch.qualified)} made the first {what}: call {launch.call}{key}"
@@ -178,12 +173,12 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
             yield f"  {tensor.name}: {tensor.short}  {numbers}"
     if find.history:
         yield f"  the {len(find.history)} calls before, the last one first (what they returned):"
-        yield f"    {'operator':<{_WIDTH}}{'min':>14}{'max':>14}{'NaN':>8}"
+        yield f"    {'operator':<44}{'min':>14}{'max':>14}{'NaN':>8}"
     for before in reversed(find.history):
         tensors = [tensor for value in before.results for tensor in value.tensors]
-        found = [tensor.statistics for tensor in tensors if tensor.statistics]
-        lows = [statistics.min for statistics in found if statistics.min is not None]
-        highs = [statistics.max for statistics in found if statistics.max is not None]
+        all_statistics = [tensor.statistics for tensor in tensors if tensor.statistics]
+        lows = [statistics.min for statistics in all_statistics if statistics.min is not None]
+        highs = [statistics.max for statistics in all_statistics if statistics.max is not None]
         low, high = number_text(min(lows)) if lows else "-", number_text(max(highs)) if highs else "-"
-        nans = sum(statistics.nan for statistics in found)
-        yield f"    {escape(before.qualified):<{_WIDTH}}{low:>14}{high:>14}{nans:>8}"
+        nans = sum(statistics.nan for statistics in all_statistics)
+        yield f"    {escape(before.qualified):<44}{low:>14}{high:>14}{nans:>8}"

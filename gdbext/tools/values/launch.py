@@ -26,7 +26,7 @@ BEFORE, AFTER = "before_launch", "after_launch"
 
 
 class LaunchTensor(NamedTuple):
-    """A tensor among the values; ``name`` is its argument's, with its number in a list ("tensors.0")."""
+    """A tensor among the values; ``name``: of its argument, with its number in a list ("tensors.0")."""
 
     name: Internal[str]
     address: Hexadecimal
@@ -59,7 +59,7 @@ class ArgumentReport(NamedTuple):
 
 
 class LaunchValue(NamedTuple):
-    """An argument or a result; ``text`` is "" where it is not known."""
+    """An argument or a result; ``text`` is "" if it is not known."""
 
     name: str
     text: str
@@ -69,7 +69,7 @@ class LaunchValue(NamedTuple):
 
 
 class KernelLaunch(NamedTuple):
-    """``moment`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
+    """A call of an operator's kernel. ``moment``: BEFORE or AFTER; ``call``: number of the operator's call, from 0."""
 
     moment: Internal[str]
     op: str
@@ -80,7 +80,7 @@ class KernelLaunch(NamedTuple):
     tid: int
     values: Internal[tuple[LaunchValue, ...]]
     returned: Internal[int] = 0
-    """Number of the values, the last ones, that are results."""
+    """Number of results, which are the last of the values."""
 
     @json_member(after="overload")
     def when(self) -> str:
@@ -92,29 +92,28 @@ class KernelLaunch(NamedTuple):
 
     @property
     def results(self) -> tuple[LaunchValue, ...]:
-        """The values that the operator returned; () before that."""
+        """The values that the operator returned; () before the return."""
         return self.values[len(self.values) - self.returned :]
 
     @property
     def qualified(self) -> str:
-        """The name with the overload: ``aten::add.Tensor``."""
         return f"{self.op}.{self.overload}" if self.overload else self.op
 
 
 class Find(NamedTuple):
-    """A call that made the first number of a kind, and the calls before it, the last one last."""
+    """The call that made the first bad number, and the calls before it, the latest last."""
 
     launch: KernelLaunch
     history: tuple[KernelLaunch, ...]
     is_certain: bool
-    """All arguments were seen; without that, one that is unknown may have had such a number already."""
+    """True if all arguments were readable; otherwise an unreadable one may have had a bad number already."""
     file: str = ""
     line: int | None = None
     """The line from which Python called it."""
 
 
 SAMPLE_LIMIT = 1 << 18
-"""Elements of a tensor that are examined while the process is stopped; of more, a sample."""
+"""Most elements of a tensor that are examined while the process is stopped; of larger ones, a sample."""
 
 
 class LaunchValues(NamedTuple):
@@ -124,7 +123,7 @@ class LaunchValues(NamedTuple):
     statistics: bool
 
     def describe(self, name: str, value: Value | None, kind: str) -> LaunchValue:
-        """``value`` None: it is not known; ``kind``: its type in the schema."""
+        """Describe an argument or result; ``value`` None: not known; ``kind``: its type in the schema."""
         if not value:
             return LaunchValue(name, "", type=kind)
         tensors = []
@@ -148,19 +147,17 @@ class LaunchValues(NamedTuple):
 
 
 def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
-    """The values in JSON: one for each tensor of a list of tensors."""
-    return tuple(
-        argument
-        for value in values
-        for argument in (
-            [ArgumentReport(tensor.name, tensor=tensor) for tensor in value.tensors]
-            or [ArgumentReport(value.name, value.text or None)]
-        )
-    )
+    """The values in JSON, with an entry for each tensor of a list."""
+    reports: list[ArgumentReport] = []
+    for value in values:
+        if value.tensors:
+            reports += [ArgumentReport(tensor.name, tensor=tensor) for tensor in value.tensors]
+        else:
+            reports.append(ArgumentReport(value.name, value.text or None))
+    return tuple(reports)
 
 
 def find_document(find: Find) -> dict[str, Any]:
-    """The document of what ``dispatch-values nan`` found."""
     launch = find.launch
     given = launch.values[: len(launch.values) - launch.returned]
     results = plain(arguments_of(launch.results))
@@ -181,12 +178,11 @@ def find_document(find: Find) -> dict[str, Any]:
 
 
 def json_lines(launch: KernelLaunch) -> Iterator[str]:
-    """The launch as one line of JSON."""
     yield shown_json(json.dumps(plain(launch), ensure_ascii=True))
 
 
 def launch_lines(launch: KernelLaunch) -> Iterator[str]:
-    """Each value with a headline, tensors with their statistics; the kernel where none is known."""
+    """The lines on a launch: each value with a headline, tensors with their statistics; the kernel without values."""
     if not launch.values:
         yield kernel_line(launch)
     for value in launch.values:

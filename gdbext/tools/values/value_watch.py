@@ -1,46 +1,192 @@
-"""Watches operators while the process runs: at which places each is seen, what it is called with and returns."""
+"""Watches operators while the process runs: the places of each, the registers and stack slots of its arguments."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from gdbext.engine.arch import Slot
+from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
+from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import BadData, GdbextError, MemoryFault, UsageError
-from gdbext.live.all_calls import AllCalls
 from gdbext.live.dispatch_description import Describer
-from gdbext.live.host import Handler, HookSpec, RunControl
-from gdbext.live.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.live.dispatch_places import AllCalls, OperatorFunction, OperatorFunctions
+from gdbext.live.host import HookSpec, RunControl
 from gdbext.live.registrations import definition_hooks
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
-from gdbext.tools.values.value_site import (
-    ArgumentRegisters,
-    ValueSite,
-    kernel_site,
-    registers_at,
-    registers_at_entry,
-    result_pointer,
-    value_site,
-)
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.registry.schema import aliased_arguments, schema_results, schema_types
+from gdbext.torch.registry.schema import aliased_arguments, hidden_result, schema_results, schema_types
 from gdbext.torch.stack import DispatchEvent
-from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.stack.kernel_match import entered_unboxed
+from gdbext.torch.stack.roles import operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import CppValues, Value
+from gdbext.torch.values.cpp_objects import used_bytes
+from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.arch import Architecture
+    from gdbext.engine.process.symbolizer import Function
     from gdbext.live.dispatch_description import LookupResult
     from gdbext.torch.registry import Operator
 
-_LIST_LIMIT = 256
+ReadWord = Callable[[int], "int | None"]
+
+
+class ArgumentRegisters(NamedTuple):
+    """Values of the argument registers at a function's call; None for one that did not survive."""
+
+    words: tuple[int | None, ...]
+    floats: tuple[int | None, ...]
+    """As many floating-point registers as the function takes."""
+
+
+class ValueSite(NamedTuple):
+    """The places of a function's arguments at one of its instructions. ``uses_sret``: the caller passes a pointer to
+    the result."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    places: dict[str, SavedArgument]
+    uses_sret: bool
+    start: int
+    """The start of the function."""
+    lost: frozenset[str]
+    """Argument registers whose values the function does not save completely."""
+
+    @property
+    def floats(self) -> int:
+        """Number of arguments that are passed in registers for floating-point numbers."""
+        return sum(slot.float_register is not None for slots in self.slots for slot in slots)
+
+    def values(
+        self, values: CppValues, registers: ArgumentRegisters, cfa: int, read_word: ReadWord
+    ) -> list[tuple[str, Value | None]]:
+        """(name, value) of each argument; value None if it is no longer available. ``word``: address → memory."""
+
+        def read(slot: Slot) -> int | None:
+            if slot.register is not None:
+                return registers.words[slot.register]
+            if slot.float_register is not None:
+                return registers.floats[slot.float_register]
+            return None if slot.offset is None else read_word(cfa + slot.offset)
+
+        arguments: list[tuple[str, Value | None]] = []
+        for number, name in enumerate(self.names):
+            slots = self.slots[number] if number < len(self.slots) else ()
+            words = [word for word in map(read, slots) if word is not None]
+            value = None
+            if words and len(words) == len(slots):
+                with suppress(BadData, MemoryFault):
+                    value = values.read(self.kinds[number], words)
+            arguments.append((name, value))
+        return arguments
+
+
+def value_site(session: Session, operator: Operator, function: Function, address: int) -> ValueSite | None:
+    """The site of ``at::_ops::NAME::call`` or ``redispatch`` at ``address``; None for any other function."""
+    mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
+    schema = operator.schema
+    uses_sret = hidden_result(schema.text) if schema else None
+    if not mangled or not schema or uses_sret is None:
+        return None
+    kinds = parameters(demangle(mangled))
+    architecture = session.memory.architecture
+    leading = architecture.leading_arguments(uses_sret)
+    if operator_method(mangled)[1] == "redispatch":
+        kinds, leading = kinds[1:], leading + 1
+    names = [name for _, name in schema_types(schema.text)]
+    if len(names) != len(kinds):
+        return None
+    slots = _slots(session, kinds, leading)
+    try:
+        raw = session.memory.read(function.start, function.size)
+    except GdbextError:
+        return None
+    places = saved_arguments(architecture, list(architecture.decode(raw, function.start)), address)
+    lost = frozenset(lost_registers(architecture, kinds, slots, places, uses_sret))
+    return ValueSite(tuple(names), tuple(kinds), slots, places, uses_sret, function.start, lost)
+
+
+def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite | None:
+    """The site of an unboxed kernel's first instruction: functor and keyset come before its arguments. None if neither
+    the function's name nor the operator tells their types."""
+    kernel = next((kernel for kernel in operator.table if address in (kernel.unboxed, kernel.sym_unboxed)), None)
+    names = session.symbolizer.names_at(address)
+    signature = entered_unboxed(operator, kernel, address, names) if kernel else None
+    schema = operator.schema
+    arguments = [name for _, name in schema_types(schema.text)] if schema else []
+    if not signature or len(arguments) != len(signature.parameters):
+        return None
+    architecture = session.memory.architecture
+    leading = architecture.leading_arguments(signature.hidden) + 2  # functor and keyset (KernelFunction_impl.h)
+    registers = (*architecture.argument_registers, *architecture.float_argument_registers)
+    places = {name: SavedArgument(name) for name in registers}
+    slots = _slots(session, signature.parameters, leading)
+    return ValueSite(tuple(arguments), signature.parameters, slots, places, signature.hidden, address, frozenset())
+
+
+def lost_registers(
+    architecture: Architecture,
+    kinds: Sequence[str],
+    slots: Sequence[Sequence[Slot]],
+    places: Mapping[str, SavedArgument],
+    uses_sret: bool,
+) -> Iterator[str]:
+    """The argument registers whose values ``places`` do not save completely, for arguments of these types."""
+    names, floats = architecture.argument_registers, architecture.float_argument_registers
+    if uses_sret and architecture.result_pointer not in places:
+        yield architecture.result_pointer
+    for kind, passed in zip(kinds, slots):
+        for number, slot in enumerate(passed):
+            name = "" if slot.register is None else names[slot.register]
+            if slot.float_register is not None:
+                name = floats[slot.float_register]
+            if name and (name not in places or places[name].size < used_bytes(kind, number)):
+                yield name
+
+
+def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
+    return tuple(argument_slots(session.memory.architecture, session.layout, kinds, leading)[leading:])
+
+
+def result_pointer(architecture: Architecture, registers: ArgumentRegisters) -> int:
+    """Address of the memory for the result; 0 if it is not known."""
+    names, pointer = architecture.argument_registers, architecture.result_pointer
+    return (registers.words[names.index(pointer)] or 0) if pointer in names else 0
+
+
+def registers_at_entry(architecture: Architecture, site: ValueSite, control: RunControl) -> ArgumentRegisters:
+    """The argument registers of the stopped thread, at the function's first instruction."""
+    floats = architecture.float_argument_registers[: site.floats]
+    return ArgumentRegisters(
+        tuple(control.register(name) for name in architecture.argument_registers),
+        tuple(control.float_register(name) for name in floats),
+    )
+
+
+def registers_at(
+    architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord
+) -> ArgumentRegisters:
+    """The argument registers at the function's call that survived until the site, where the thread is stopped."""
+    floats = architecture.float_argument_registers[: site.floats]
+
+    def register(name: str) -> int:
+        return control.float_register(name) if name in floats else control.register(name)
+
+    def value(name: str) -> int | None:
+        place = None if name in site.lost else site.places.get(name)
+        return place.word(register, word, cfa) if place else None
+
+    return ArgumentRegisters(tuple(map(value, architecture.argument_registers)), tuple(map(value, floats)))
 
 
 class ValueRequest(NamedTuple):
@@ -59,8 +205,7 @@ class ValueRequest(NamedTuple):
     redispatches: bool = False
     """Redispatches count, too, not only calls."""
 
-    def is_last(self, count: int) -> bool:
-        """True if so many calls reach the limit."""
+    def reaches_limit(self, count: int) -> bool:
         return bool(self.limit) and count >= self.limit
 
 
@@ -68,14 +213,14 @@ class ValueSink(Protocol):
     """The receiver of launches. Raises OSError."""
 
     def launch(self, launch: KernelLaunch, reporter: TensorReporter) -> bool:
-        """True: the process is to stay stopped."""
+        """Receive a launch; True: the process must stay stopped."""
 
 
 Call = TypeVar("Call")
 
 
 class CallWatch(Generic[Call]):
-    """The calls that one run of dispatch-values sees, which its ``sink`` gets, and their limit."""
+    """Passes the calls that one run of dispatch-values sees to its ``sink``, up to the limit."""
 
     def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
         self._session = session
@@ -88,7 +233,7 @@ class CallWatch(Generic[Call]):
         self._architecture = session.memory.architecture
         self._at_entry = at_entry(self._architecture)
         self._open: dict[int, list[tuple[int, Call]]] = {}
-        """Thread → (CFA, call) of those that have not returned: the CFA tells recursive calls apart."""
+        """Thread → (CFA, call) of those that have not returned: the CFA distinguishes recursive calls."""
         self._return_hooks: set[int] = set()
         self.count = 0
         """Number of calls that were seen."""
@@ -98,14 +243,14 @@ class CallWatch(Generic[Call]):
 
     @abstractmethod
     def _launch(self, moment: str, tid: int, call: Call) -> KernelLaunch:
-        """The call as it is reported; AFTER: with its results."""
+        """The report of a call; ``moment``: BEFORE, or AFTER with its results."""
 
     def _hook(self, spec: HookSpec) -> None:
         self._control.place(spec)
         self.hooks += 1
 
     def _begin(self, tid: int, cfa: int, call: Call) -> bool:
-        """Report a call that was seen, in the frame that ends at ``cfa``; True: the process is to stay stopped."""
+        """Report a call that begins in the frame that ends at ``cfa``; True: the process must stay stopped."""
         request, stays = self._request, False
         self.count += 1
         if request.before:
@@ -120,12 +265,13 @@ class CallWatch(Generic[Call]):
                 self._return_hooks.add(returns_to)
                 rule = CfaRule(self._architecture.stack_pointer, 0, 0)
                 self._hook(HookSpec(returns_to, rule, self._returned))
-        if request.is_last(self.count) and not request.after:
+        if request.reaches_limit(self.count) and not request.after:
             self.over = True
         return stays or self.over
 
     def _returned(self, tid: int, stack_pointer: int, _value: int) -> bool:
-        """A frame has returned: it is a call's if its CFA is the stack pointer now. True: the process stays stopped."""
+        """Report a call that has returned: the one whose CFA is the stack pointer now. True: the process stays
+        stopped."""
         calls = self._open.get(tid, [])
         while calls and calls[-1][0] < stack_pointer:
             calls.pop()
@@ -134,7 +280,7 @@ class CallWatch(Generic[Call]):
         call = calls.pop()[1]
         self._session.memory.forget()
         stays = self._sink.launch(self._launch(AFTER, tid, call), self._reporter)
-        if self._request.is_last(self.count) and not calls:
+        if self._request.reaches_limit(self.count) and not calls:
             self.over = True
         return stays or self.over
 
@@ -145,15 +291,15 @@ class _OpenCall(NamedTuple):
     operator: Operator
     lookup: LookupResult
     number: int
-    """It counts the operator's calls from 0."""
+    """Number of the operator's call, from 0."""
     arguments: tuple[tuple[str, Value | None], ...]
     result: int
-    """Address of the result: the sret pointer, or the boxed stack; 0 where it is not known."""
+    """Address of the result: the sret pointer, or the boxed stack; 0 if it is not known."""
     is_boxed: bool
 
 
 class _WatchedCaller(NamedTuple):
-    """An operator's own function that asks for a lookup, and how its frame is found from there."""
+    """An operator's own function that calls lookup, and the rule of its frame after the call."""
 
     operator: Operator
     site: ValueSite | None
@@ -169,23 +315,28 @@ class ValueWatch(CallWatch[_OpenCall]):
         super().__init__(session, control, request, sink)
         self._describer = describer
         self._call_numbers: dict[int, int] = {}
-        """By OperatorEntry."""
+        """OperatorEntry → number of its last call."""
         self._entries: dict[int, tuple[int, int, ArgumentRegisters]] = {}
-        """Thread → the function that was entered last, the end of its frame, and its argument registers."""
+        """Thread → (start, CFA, argument registers) of the function that it entered last."""
         self._callers: dict[int, _WatchedCaller | None] = {}
         self._types: dict[int, dict[str, str]] = {}
         """OperatorEntry → argument → its type in the schema."""
         self._tables = OperatorFunctions(session).finder.tables
         self._arguments = self._architecture.argument_registers
 
-    def function(self, function: OperatorFunction) -> None:
+    def watch_function(self, function: OperatorFunction) -> None:
         """Watch a function of an operator's own."""
         operator, event = function.operator, function.event
         site = value_site(self._session, operator, function.function, function.sites.lookup)
         if event != "call" and not self._request.redispatches:
             return
+
+        def entered(site: ValueSite, tid: int, cfa: int, _value: int) -> bool:
+            self._entries[tid] = (site.start, cfa, registers_at_entry(self._architecture, site, self._control))
+            return False
+
         if site and site.lost:  # the function does not keep all its arguments until the lookup
-            self._hook(HookSpec(site.start, self._at_entry, self._function_entered(site)))
+            self._hook(HookSpec(site.start, self._at_entry, partial(entered, site)))
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
             return self._called(tid, cfa, operator, event, bits, site)
@@ -193,15 +344,8 @@ class ValueWatch(CallWatch[_OpenCall]):
         for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
             self._hook(HookSpec(address, frame, looked_up, function.sites.keyset))
 
-    def _function_entered(self, site: ValueSite) -> Handler:
-        def entered(tid: int, cfa: int, _value: int) -> bool:
-            self._entries[tid] = (site.start, cfa, registers_at_entry(self._architecture, site, self._control))
-            return False
-
-        return entered
-
-    def boxed_entry(self, address: int, operator: Operator, is_call: Callable[[int], bool]) -> None:
-        """Watch the boxed entry of a kernel; ``is_call`` says whether a caller is ``callBoxed``."""
+    def watch_boxed_entry(self, address: int, operator: Operator, is_call: Callable[[int], bool]) -> None:
+        """Watch the boxed entry of a kernel; ``is_call``: True for a return address in ``callBoxed``."""
         operators = {operator.address: operator}
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
@@ -210,9 +354,9 @@ class ValueWatch(CallWatch[_OpenCall]):
 
         self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
 
-    def boxed_calls(self, places: Sequence[int], operators: Mapping[int, Operator]) -> None:
-        """Watch the ``places`` where ``callBoxed`` calls a kernel, for operators that have no other place of their own.
-        ``operators``, by address, may become more."""
+    def watch_boxed_calls(self, places: Sequence[int], operators: Mapping[int, Operator]) -> None:
+        """Watch the ``places`` where ``callBoxed`` calls a kernel, for ``operators`` without functions of their own, by
+        address; the mapping may grow."""
 
         def calls(tid: int, cfa: int, bits: int) -> bool:
             return self._called_boxed("callBoxed", tid, cfa, bits, operators)
@@ -222,9 +366,9 @@ class ValueWatch(CallWatch[_OpenCall]):
             if frame:
                 self._hook(HookSpec(address, frame, calls, self._arguments[2]))
 
-    def own_lookups(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
-        """Watch calls that libraries and programs make with a dispatcher of their own: the lookup says which operator,
-        and the entry of its kernel has the arguments. ``operators``, by address, may become more."""
+    def watch_extensions(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
+        """Watch calls that libraries and programs make with a dispatcher of their own: the lookup shows the operator,
+        and the entry of its kernel the arguments. ``operators``: by address; the mapping may grow."""
         control, architecture = self._control, self._architecture
         pending: dict[int, tuple[Operator, LookupResult]] = {}
         hooked: set[int] = set()
@@ -243,7 +387,7 @@ class ValueWatch(CallWatch[_OpenCall]):
             return self._called(tid, cfa, operator, "call", bits, kernel_site(self._session, operator, address))
 
         def expect(tid: int, operator: Operator | None, bits: int) -> None:
-            """Wait for the entry of the kernel that a thread's lookup gives."""
+            """Expect the entry of the kernel that a thread's lookup returns; ``operator`` None: of no kernel."""
             pending.pop(tid, None)
             if operator:
                 lookup = self._describer.find(operator, "call", bits)
@@ -268,10 +412,11 @@ class ValueWatch(CallWatch[_OpenCall]):
                 sites = shared.sites
                 self._hook(HookSpec(sites.lookup, sites.frame, partial(inlined, sites.entry), sites.keyset))
 
-    def python_kernels(
+    def watch_python_kernels(
         self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]
     ) -> None:
-        """Watch redispatches of these operators to Python kernels, which share the boxed functions ``entries``."""
+        """Watch redispatches of ``operators`` (by address) to Python kernels, which share the boxed functions
+        ``entries``; ``is_call``: True for a return address in ``callBoxed``."""
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
             returns_to = self._architecture.return_address(self._control.read, cfa)
@@ -281,18 +426,18 @@ class ValueWatch(CallWatch[_OpenCall]):
             self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
 
     def _called_boxed(self, event: str, tid: int, cfa: int, bits: int, operators: Mapping[int, Operator]) -> bool:
-        """The registers hold functor, OperatorHandle&, keyset and Stack* (BoxedKernel.h)."""
+        """Handle a boxed call: the registers hold functor, OperatorHandle&, keyset and Stack* (BoxedKernel.h)."""
         handle = int.from_bytes(self._control.read(self._control.register(self._arguments[1]), 8), "little")
         operator = operators.get(handle)
         return bool(operator and self._called(tid, cfa, operator, event, bits, None))
 
-    def everything(self, lookups: Sequence[int]) -> None:
-        """Watch every call that asks ``OperatorEntry::lookup`` out of line: those of all operators of libtorch."""
+    def watch_lookups(self, lookups: Sequence[int]) -> None:
+        """Watch every call that calls a copy of ``OperatorEntry::lookup``: those of all operators of libtorch."""
         for address in lookups:
             self._hook(HookSpec(address, self._at_entry, self._looked_up, self._arguments[1]))
 
     def _looked_up(self, tid: int, cfa: int, bits: int) -> bool:
-        """``cfa`` is lookup's own: its caller's stack pointer."""
+        """Handle the entry of lookup; ``cfa`` is its own: its caller's stack pointer."""
         returns_to = self._architecture.return_address(self._control.read, cfa)
         if returns_to not in self._callers:
             self._callers[returns_to] = self._caller(returns_to, self._control.register(self._arguments[0]))
@@ -304,7 +449,8 @@ class ValueWatch(CallWatch[_OpenCall]):
         return self._called(tid, base + frame.offset, caller.operator, "call", bits, caller.site)
 
     def _caller(self, returns_to: int, entry: int) -> _WatchedCaller | None:
-        """None for a redispatch, and for code that is no operator's own. ``entry``: the OperatorEntry."""
+        """The operator's function that a lookup returns to; None for a redispatch, and for code that belongs to no
+        single operator. ``entry``: the OperatorEntry."""
         function = self._session.symbolizer.function(returns_to - 1)
         operator = self._describer.operator(entry)
         if not function or not operator:
@@ -316,7 +462,8 @@ class ValueWatch(CallWatch[_OpenCall]):
         return _WatchedCaller(operator, site, frame) if frame else None
 
     def _called(self, tid: int, cfa: int, operator: Operator, event: str, bits: int, site: ValueSite | None) -> bool:
-        """A lookup with keyset ``bits``, in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
+        """Handle a lookup with keyset ``bits``, in the frame that ends at ``cfa``; True: the process must stay stopped.
+        Raises OSError, MemoryFault."""
         request, memory = self._request, self._session.memory
         if request.tid not in (None, tid):
             return False
@@ -345,7 +492,7 @@ class ValueWatch(CallWatch[_OpenCall]):
         return self._begin(tid, cfa, _OpenCall(operator, lookup, number, tuple(arguments), result, is_boxed))
 
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
-        """The last ``count`` IValues of a stack."""
+        """The last ``count`` IValues of the Stack at that address; None for each that cannot be read."""
         size = self._values.ivalue_size
         values: list[Value | None] = [None] * count
         try:
@@ -360,7 +507,7 @@ class ValueWatch(CallWatch[_OpenCall]):
         return values
 
     def _results(self, opened: _OpenCall) -> list[tuple[str, Value | None]]:
-        """The values that the operator returned."""
+        """(name, value) of each result of the operator; None for a value that is not known."""
         schema = opened.operator.schema
         if not schema:
             return []
@@ -384,7 +531,7 @@ class ValueWatch(CallWatch[_OpenCall]):
         memory = self._session.memory
         try:
             if kinds == ["Tensor[]"]:
-                first, count = vector_span(memory, address, 8, _LIST_LIMIT)
+                first, count = vector_span(memory, address, 8, 256)
                 return self._values.read("c10::ArrayRef<at::Tensor>", (first, count))
             if "Tensor[]" in kinds:
                 return None
@@ -409,28 +556,26 @@ class ValueWatch(CallWatch[_OpenCall]):
 class WatchedOperators:
     """Places the hooks of one watch. An operator without functions of its own is seen where the dispatcher's
     ``callBoxed`` calls kernels, and at the function that all Python kernels share: all boxed calls stop there. Boxed
-    entries of its own kernels would not do: most extensions' operators are called through autograd's fallback first."""
+    entries of its own kernels are not enough: most operators of extensions are first called through autograd's
+    fallback."""
 
     _session: Session
     _control: RunControl
     _watch: ValueWatch
     _note: Callable[[str], None]
-    """Gets what the user must know at once."""
-    _known: set[int] = field(default_factory=set, init=False)
+    """Shows a note at once."""
+    _watched: set[int] = field(default_factory=set, init=False)
+    """OperatorEntries of all watched operators."""
     _boxed: dict[int, Operator] = field(default_factory=dict, init=False)
-    """Operators that only boxed calls show, by OperatorEntry."""
+    """OperatorEntry → operator that only boxed calls show."""
     _sees_boxed_calls: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._all_calls = AllCalls(self._session)
         self._functions = self._all_calls.functions
 
-    def everything(self) -> None:
-        """Watch every operator. Raises TargetError."""
-        self._watch.everything(self._all_calls.lookups())
-
     def place(self, patterns: Sequence[str]) -> None:
-        """Watch those that the patterns mean, now or later. Raises UsageError for what cannot be seen, TargetError."""
+        """Watch the operators that match, now or later. Raises UsageError for one that cannot be seen, TargetError."""
         if not patterns:
             return
         dispatcher, missing = self._session.dispatcher, []
@@ -466,28 +611,25 @@ class WatchedOperators:
         self._note(f"{what}: {why}")
 
     def _add(self, operator: Operator) -> None:
-        if operator.address in self._known:
+        def is_boxed_call(returns_to: int) -> bool:
+            return self._all_calls.boxed_event(returns_to) == "callBoxed"
+
+        if operator.address in self._watched:
             return
-        self._known.add(operator.address)
+        self._watched.add(operator.address)
         own = self._functions.functions(operator)
         for function in own:
-            self._watch.function(function)
+            self._watch.watch_function(function)
         if not own:
-            if not self._boxed:
-                self._stop_at_boxed_calls()
+            if not self._boxed:  # the first: stop at all boxed calls
+                before = self._watch.hooks
+                self._watch.watch_boxed_calls(self._all_calls.boxed_calls(), self._boxed)
+                self._sees_boxed_calls = self._watch.hooks > before
+                self._watch.watch_extensions(self._all_calls, self._boxed)
+                for text in self._all_calls.not_seen():
+                    self._note(f"{text}: what they call is not watched")
+                self._watch.watch_python_kernels(self._functions.python_entries(), self._boxed, is_boxed_call)
             self._boxed[operator.address] = operator
         if own or not self._sees_boxed_calls:
             for entry in self._functions.boxed_entries(operator):
-                self._watch.boxed_entry(entry, operator, self._is_boxed_call)
-
-    def _stop_at_boxed_calls(self) -> None:
-        before = self._watch.hooks
-        self._watch.boxed_calls(self._all_calls.boxed_calls(), self._boxed)
-        self._sees_boxed_calls = self._watch.hooks > before
-        self._watch.own_lookups(self._all_calls, self._boxed)
-        for text in self._all_calls.not_seen():
-            self._note(f"{text}: what they call is not watched")
-        self._watch.python_kernels(self._functions.python_entries(), self._boxed, self._is_boxed_call)
-
-    def _is_boxed_call(self, returns_to: int) -> bool:
-        return self._all_calls.boxed_event(returns_to) == "callBoxed"
+                self._watch.watch_boxed_entry(entry, operator, is_boxed_call)

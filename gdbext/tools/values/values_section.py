@@ -39,7 +39,7 @@ class ValuesSection(Section):
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """One line, and what must be known."""
+    """A headline, then the notes."""
     values = report.section(ValuesSection)
     where = f", {counted(values.files, 'file')} in {escape(values.folder)}" if values.folder is not None else ""
     ended = escape(values.ending.text or "it was asked for")
@@ -51,7 +51,7 @@ class ValueFiles:
     """Writes ``DIR/<before_launch|after_launch>_<op>_<N>.safetensors``, one tensor for each argument or result."""
 
     def __init__(self, folder: str, max_bytes: int, show: Callable[[str], None]) -> None:
-        """``max_bytes``: tensors larger than that are left out; ``show`` tells about each file. Raises TargetError."""
+        """``max_bytes``: larger tensors are left out; ``show`` prints a line for each file. Raises TargetError."""
         self._folder = Path(folder)
         self._max_bytes = max_bytes
         self._show = show
@@ -64,7 +64,7 @@ class ValueFiles:
                 why="its parent folder cannot be written to, or a file has that name",
                 help="name another --dir",
             ) from error
-        try:  # files can be made there: better known before the process runs
+        try:  # whether files can be created there must be clear before the process runs
             WholeFile(f"{self._folder}/try").discard()
         except OSError as error:
             raise cannot_write(str(self._folder), error) from error

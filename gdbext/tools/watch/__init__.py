@@ -40,27 +40,27 @@ if TYPE_CHECKING:
 
 MAX_SECONDS = 86400.0
 _SHORTEST = 5.0
-"""Seconds that a history has at least: a look takes one."""
+"""Minimum of --history in seconds: a look takes one."""
 _MOST = 8
-"""Processes of one program that are diagnosed, at most: the ranks of a node."""
+"""Most processes of one program that are diagnosed: the ranks of a node."""
 _EPILOG = """\
-Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5% of a CPU used, by the
+Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5 % of a processor used, by the
 process and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung
 if the diagnosis finds anything but a busy thread, an idle one, or one that waits for a child process. Every few seconds
-/proc is read (and one probe looks for a dispatch), which stops no process; only the diagnosis stops it, for some
+/proc is read (and one probe looks for a dispatch), which stops nobody; only the diagnosis stops the process, for some
 milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its descendants
 that have it are diagnosed, up to eight of them.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
 scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
 hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and this command a percent of a
-CPU or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
+processor or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
 the dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
 --job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
 for which the process is stopped until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
 GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
 in its environment.
-Then it continues to watch. With --json each event is a JSON object on a line. It ends with the process; with
+Then it goes on watching. With --json each event is a JSON object on a line. It ends with the process; with
 PROGRAM the exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
@@ -69,8 +69,6 @@ PROGRAM the exit status is the program's.
 
 
 class WatchProgram(Program):
-    """The program ``scripts/dispatch watch`` as a tool."""
-
     name = "watch"
     common = ("--json",)
     summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
@@ -95,9 +93,8 @@ class WatchProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
-        words = list(argv)
-        end = words.index("--") if "--" in words else len(words)
-        args, program = self.parse(words[:end]), words[end + 1 :]
+        end = argv.index("--") if "--" in argv else len(argv)
+        args, program = self.parse(argv[:end]), argv[end + 1 :]
         if (args.pid is None) == (not program):
             raise UsageError("say what to watch: -p PID, or -- PROGRAM", help="dispatch watch --help")
         return Outcome(Watch(args, program, dispatch).run())
@@ -107,7 +104,8 @@ class Watch:
     """The state of one watch."""
 
     def __init__(self, args: Namespace, program: Sequence[str], dispatch: Dispatch) -> None:
-        """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
+        """``program``: the command to start, () to watch --pid. Raises UsageError, TargetError, NoSuchProcess,
+        NotPermitted."""
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
         if (args.core or args.job or args.trace or args.history) and not args.save:
@@ -130,7 +128,7 @@ class Watch:
         if not self._program:
             check_readable(self.pid)
         self._subjects: tuple[int, ...] = ()
-        """The processes with PyTorch that are diagnosed, once there are any."""
+        """The processes with PyTorch, which are diagnosed; () as long as there are none."""
         self._trace: TraceBuffer | None = None
         self._history: History | None = None
         if args.trace or args.history:
@@ -142,7 +140,7 @@ class Watch:
         """Run until the process has ended, or Ctrl+C; the exit status."""
 
         def interrupt(*_: object) -> None:
-            if not self._program:  # a program of ours gets Ctrl+C, too, and may take its time to end
+            if not self._program:  # a program of ours gets Ctrl+C, too, and may need time to end
                 raise KeyboardInterrupt
 
         with signals_handled([signal.SIGINT], interrupt):
@@ -151,7 +149,7 @@ class Watch:
             except TargetGone:
                 pass
             except KeyboardInterrupt:
-                self._tell("ended", "interrupted; the process continues")
+                self._print_event("ended", "interrupted; the process goes on")
                 return 0
             finally:
                 for buffer in (self._trace, self._history):
@@ -164,25 +162,23 @@ class Watch:
                 how = f"the program was killed by {signal.Signals(-status).name}"
             else:
                 how = f"the program exited with status {status}"
-            self._tell("ended", how)
+            self._print_event("ended", how)
             for command in self._commands:
                 command.wait()
             return 0 if status is None else status if status >= 0 else 128 - status
 
-    # --- watching --------------------------------------------------------------------------------
-
     def _watch(self) -> None:
-        """Raises TargetGone when the process ends."""
-        after = self._args.hung_after
-        interval = min(after / 12, 15.0)
+        """Watch the progress for hangs, and report each. Raises TargetGone when the process ends."""
+        limit = self._args.hung_after
         progress = ProgressWatch(self.pid)
-        moved = dispatched = time.monotonic()
+        last_progress = last_dispatch = time.monotonic()
         hangs = is_prepared = False
         dispatches = 0
-        made = f"; the folder {self._args.save} was made" if self._folder.is_new else ""
-        self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s{made}")
+        created = f"; the folder {self._args.save} was made" if self._folder.is_new else ""
+        text = f"process {self.pid}; it hangs when it makes no progress for {limit:g} s{created}"
+        self._print_event("watching", text)
         while True:
-            self._sleep(interval)
+            self._sleep(min(limit / 12, 15.0))
             if not is_prepared and self._find_subjects():
                 is_prepared = True
                 progress.activity_probe = _activity_probe(self._subjects[0]) if len(self._subjects) == 1 else None
@@ -190,24 +186,25 @@ class Watch:
                 try:
                     self._trace.keep()
                 except TargetError as error:
-                    self._tell("failed", error.what)
+                    self._print_event("failed", error.what)
                     self._trace = None
             if self._history and not hangs:
                 self._history.keep()
             work = progress.since_last_look()
             now = time.monotonic()
             dispatches += work.dispatches
-            moved = now if work.moves else moved
-            dispatched = now if work.moves and not work.computes_only else dispatched
-            if hangs and dispatched == now:
+            if work.moves:
+                last_progress = now
+                last_dispatch = last_dispatch if work.computes_only else now
+            if hangs and last_dispatch == now:
                 hangs = False
-                self._tell("moves", "it continues")
-            if not hangs and now - moved > after:
-                hangs = self._hung(now - moved)
-            elif not hangs and work.computes_only and now - dispatched > after:
-                hangs = self._hung(now - dispatched, computes=True)
-                dispatched = dispatched if hangs else now
-            self._write_metrics(hangs, now - moved, dispatches if progress.activity_probe else None)
+                self._print_event("moves", "it goes on")
+            if not hangs and now - last_progress > limit:
+                hangs = self._report_hang(now - last_progress)
+            elif not hangs and work.computes_only and now - last_dispatch > limit:
+                hangs = self._report_hang(now - last_dispatch, computes=True)
+                last_dispatch = last_dispatch if hangs else now
+            self._write_metrics(hangs, now - last_progress, dispatches if progress.activity_probe else None)
 
     def _find_subjects(self) -> bool:
         """Find the processes with PyTorch, and start the trace and history; False if there is none. Raises
@@ -216,8 +213,9 @@ class Watch:
         self._subjects = with_torch(self.pid)
         if self._subjects and self._subjects != (self.pid,):
             many = len(self._subjects) > 1
-            names = ", ".join(map(str, self._subjects[:_MOST]))
-            self._tell("watching", f"process{'es' if many else ''} {names} of it use{'' if many else 's'} PyTorch")
+            pids = ", ".join(map(str, self._subjects[:_MOST]))
+            text = f"process{'es' if many else ''} {pids} of it use{'' if many else 's'} PyTorch"
+            self._print_event("watching", text)
         if self._subjects and args.trace:
             self._trace = TraceBuffer(self._subjects[0], args.trace, args.save, self._folder.dispatch)
         if self._subjects and args.history:
@@ -225,7 +223,7 @@ class Watch:
         return bool(self._subjects)
 
     def _write_metrics(self, hangs: bool, idle: float, dispatches: int | None) -> None:
-        """Write the metrics if they are wanted; ``idle``: seconds without progress."""
+        """Write the file of --metrics; ``idle``: seconds without progress; ``dispatches``: None without a probe."""
         if not self._args.metrics:
             return
         self._hangs += hangs and not self._was_hung
@@ -238,10 +236,14 @@ class Watch:
         ]
         if dispatches is not None:
             metrics.append(("dispatches_seen_total", "counter", "dispatches that short looks saw", dispatches))
-        write_text(self._args.metrics, prometheus_text(metrics, self.pid))
+        text = ""  # the text format of Prometheus, version 0.0.4
+        for name, kind, meaning, value in metrics:
+            text += f"# HELP gdbext_{name} {meaning}\n# TYPE gdbext_{name} {kind}\n"
+            text += f'gdbext_{name}{{pid="{self.pid}"}} {value}\n'
+        write_text(self._args.metrics, text)
 
     def _sleep(self, seconds: float) -> None:
-        """Raises TargetGone when a program of ours has ended."""
+        """Sleep, and raise TargetGone when a program of ours ends."""
         self._commands = [command for command in self._commands if command.poll() is None]
         if not self._program:
             time.sleep(seconds)
@@ -250,9 +252,9 @@ class Watch:
             self._program.wait(seconds)
             raise TargetGone.of(self.pid)
 
-    def _hung(self, seconds: float, computes: bool = False) -> bool:
-        """Diagnose the processes; whether they hang, and the evidence is saved. ``computes``: the process or its
-        children use a CPU, so that it hangs only if the diagnosis finds something wrong."""
+    def _report_hang(self, seconds: float, computes: bool = False) -> bool:
+        """Diagnose the processes, and save the evidence; False if they do not hang. ``seconds``: without progress;
+        ``computes``: the process or its children use a CPU, so that it hangs only if the diagnosis finds a defect."""
         with suppress(TargetGone):
             self._subjects = with_torch(self.pid)  # processes may have been replaced
         taken: list[tuple[int, Evidence]] = []
@@ -260,7 +262,8 @@ class Watch:
             try:
                 taken.append((pid, self._folder.take(pid)))
             except TargetError as error:
-                self._tell("failed", f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}")
+                text = f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}"
+                self._print_event("failed", text)
 
         def is_healthy(evidence: Evidence) -> bool:  # its children may compute, as compilers do
             return kind_of(evidence.verdict["kind"]).is_healthy or evidence.waits == {WaitKind.CHILD_PROCESS.value}
@@ -270,19 +273,20 @@ class Watch:
                 evidence.remove()
             return False
         for number, (pid, evidence) in enumerate(taken):
-            self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence, pid)
+            text = f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}"
+            self._print_event("hung", text, evidence, pid)
             self._keep_more(evidence, pid, number == 0)
             if self._args.run and number == 0:
                 self._run_command(evidence, pid)
         return True
 
     def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
-        """Save what takes long, after the diagnosis was shown; what concerns the whole job only for the first
-        process."""
+        """Save the evidence that takes long, after the diagnosis was shown; ``is_first``: also that on the whole
+        job."""
 
         def take_history() -> Sequence[str]:
             ending, lines = history.take(evidence.stem) if history else ("", [])
-            self._tell("history", "\n".join(["what its last minutes looked like:", *lines]))
+            self._print_event("history", "\n".join(["what its last minutes looked like:", *lines]))
             return [ending]
 
         steps: list[Callable[[], Sequence[str]]] = []
@@ -297,12 +301,11 @@ class Watch:
             steps.append(lambda: [take_core(evidence, pid)])
         for step in steps:
             try:
-                self._tell("kept", f"kept: {evidence.start}.{', .'.join(step())}")
+                self._print_event("kept", f"kept: {evidence.start}.{', .'.join(step())}")
             except TargetError as error:
-                self._tell("failed", error.what)
+                self._print_event("failed", error.what)
 
     def _run_command(self, evidence: Evidence, pid: int) -> None:
-        """Start --run's command."""
         names = {"GDBEXT_VERDICT": "kind", "GDBEXT_SUMMARY": "summary"}
         verdict = {name: environment_value(evidence.verdict[member]) for name, member in names.items()}
         paths = {"GDBEXT_FOLDER": evidence.folder, "GDBEXT_FILE": evidence.start}  # below what the user named
@@ -311,11 +314,9 @@ class Watch:
         try:
             self._commands.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         except OSError as error:
-            self._tell("failed", f"--run: the shell cannot be started: {error.strerror}")
+            self._print_event("failed", f"--run: the shell cannot be started: {error.strerror}")
 
-    # --- telling ---------------------------------------------------------------------------------
-
-    def _tell(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
+    def _print_event(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
         """Print an event, with --json as an object; a hang with its evidence."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         if self._args.json:
@@ -331,17 +332,8 @@ class Watch:
         print(shown(line), file=self._output, flush=True)
 
 
-def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:
-    """Metrics (name, type, help, value) in the text format of Prometheus, version 0.0.4; the label is the process."""
-    lines = []
-    for name, kind, meaning, value in metrics:
-        lines += [f"# HELP gdbext_{name} {meaning}", f"# TYPE gdbext_{name} {kind}"]
-        lines.append(f'gdbext_{name}{{pid="{pid}"}} {value}')
-    return "".join(f"{line}\n" for line in lines)
-
-
 def _activity_probe(pid: int) -> DispatchActivity | None:
-    """None if probes are not permitted."""
+    """A probe for dispatches of a process; None if probes are not permitted."""
     try:
         target = RunningProcess(pid, may_be_traced=True)
         try:

@@ -33,8 +33,8 @@ ENDINGS = ("txt", "json", "rec", "html")
 
 
 class Evidence(NamedTuple):
-    """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``;
-    ``waits``: the WaitKinds of the threads that the verdict is about.
+    """The saved evidence of a hang. ``verdict``: "kind" and "summary" of the JSON report; the names of its files in
+    ``folder`` begin with ``stem``; ``text``: the diagnosis; ``waits``: the WaitKinds of the verdict's threads.
     """
 
     folder: str
@@ -78,7 +78,7 @@ class EvidenceFolder:
             Workplace(folder).close()
 
     def take(self, pid: int) -> Evidence:
-        """Diagnose the process once, which is stopped meanwhile, and save the result. Raises TargetError."""
+        """Diagnose the process, which stops it for some milliseconds, and save the result. Raises TargetError."""
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="gdbext-watch-")
         stem = f"hang-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -106,7 +106,7 @@ class EvidenceFolder:
 
 
 def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
-    """Move the files of these endings to the user's folder; the text of the first. Raises TargetError."""
+    """Move the files STEM.ENDING to the user's folder; returns the text of the first. Raises TargetError."""
     try:
         text = place.read(f"{stem}.{endings[0]}")
         for ending in endings:
@@ -117,7 +117,8 @@ def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
 
 
 def take_core(evidence: Evidence, pid: int) -> str:
-    """Have gdb's gcore write a core of the process, which is stopped meanwhile; its ending. Raises TargetError."""
+    """Have gdb's gcore write a core of the process, which is stopped meanwhile; returns the ending of its name. Raises
+    TargetError."""
     program = find_program("gcore")
     if not program:
         raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
@@ -151,13 +152,11 @@ def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str
 
 
 _ATTEMPTS = 3
-"""Times that it is started anew: torch may be about to be loaded, and a program may replace itself by another."""
-_ENDINGS = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
-"""Signals that end a trace, and the seconds that it has to write its page: the watch must not hang with it."""
+"""Starts of a trace: torch may be about to be loaded, and a program may replace itself by another."""
 
 
 class TraceBuffer:
-    """A trace of process ``pid``; nothing is started before the first keep()."""
+    """A trace of process ``pid`` by a child process, which the first keep() starts."""
 
     def __init__(self, pid: int, seconds: float, folder: str, dispatch: Dispatch) -> None:
         """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written to ``folder``."""
@@ -168,22 +167,22 @@ class TraceBuffer:
         self._words += ["--output", self._page, "--json"]
         self._dispatch = dispatch
         self._child = 0
-        """Its process; 0 while it does not run."""
-        self._left = _ATTEMPTS
+        """The process id of the trace; 0 while it does not run."""
+        self._attempts_left = _ATTEMPTS
 
     def keep(self) -> None:
-        """Start it if it does not run. Raises TargetError if it cannot run."""
+        """Start the trace if it does not run. Raises TargetError if it cannot run."""
 
-        def prepare() -> None:  # it ends when we end, and heeds SIGINT
+        def prepare() -> None:  # the child ends when we end, and obeys SIGINT
             end_with_parent(signal.SIGTERM)
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
         if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
             self._child = 0
-            if not self._left:
+            if not self._attempts_left:
                 raise TargetError(f"no trace is kept: {self._problem()}")
-        if not self._child and self._left:
-            self._left -= 1
+        if not self._child and self._attempts_left:
+            self._attempts_left -= 1
             self._child = start_aside(self._dispatch, self._words, self._place, self._report, prepare)
 
     def _problem(self) -> str:
@@ -194,10 +193,10 @@ class TraceBuffer:
             return "it had not begun"
 
     def take(self, stem: str) -> str:
-        """End the trace, and save it in a file whose name begins with ``stem``; the ending of that. Raises
+        """End the trace, and save it in a file whose name begins with ``stem``; returns the ending of the name. Raises
         TargetError."""
         status = self._end()
-        self._left = _ATTEMPTS
+        self._attempts_left = _ATTEMPTS
         try:
             if status:
                 raise TargetError(f"no trace was kept: {self._problem()}")
@@ -212,14 +211,15 @@ class TraceBuffer:
         self._place.close()
 
     def _end(self) -> int:
-        """Its exit status; 1 if it did not run."""
+        """End the trace's process; its exit status, 1 if it did not run."""
         if not self._child:
             return 1
         child, self._child = self._child, 0
-        for number, patience in _ENDINGS:
+        # Signals, and the seconds that the trace has to write its page: the watch must not hang with it.
+        for number, seconds in ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid:

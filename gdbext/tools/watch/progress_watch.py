@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class ProcessActivity(NamedTuple):
-    """Sums over the process and all its descendants. ``seconds`` of CPU time, including children that have exited;
-    ``transferred`` bytes read and written, also through pipes and sockets."""
+    """Sums over the process and all its descendants: ``seconds`` of CPU time, including children that have exited;
+    ``transferred`` bytes read and written, also through pipes and sockets; number of ``processes``."""
 
     seconds: float
     transferred: int
@@ -44,16 +44,16 @@ class ProcessActivity(NamedTuple):
 
 
 def activity(pid: int) -> ProcessActivity:
-    """The work that has been done so far. Raises TargetGone."""
-    work = [_own_work(pid)]
+    """The sums of the process's life so far. Raises TargetGone."""
+    work = [_work_of_process(pid)]
     for child in descendants(pid):
         with suppress(TargetGone):
-            work.append(_own_work(child))
+            work.append(_work_of_process(child))
     ticks, transferred = map(sum, zip(*work))
     return ProcessActivity(ticks / os.sysconf("SC_CLK_TCK"), transferred, len(work))
 
 
-def _own_work(pid: int) -> tuple[int, int]:
+def _work_of_process(pid: int) -> tuple[int, int]:
     """(clock ticks of CPU time, bytes read and written) of one process. Raises TargetGone."""
     fields = stat_fields(read_file(pid, "stat"))
     if len(fields) < 15 or fields[0] in ("Z", "X"):
@@ -66,7 +66,7 @@ def _own_work(pid: int) -> tuple[int, int]:
 
 
 def uses_torch(pid: int) -> bool:
-    """libtorch_cpu.so is mapped, and the kernel lets us see that without blocking. Raises TargetGone."""
+    """True if libtorch_cpu.so is mapped, and the maps can be read without blocking. Raises TargetGone."""
     try:
         return not is_suspect(pid) and b"/libtorch_cpu.so" in read_file_of(pid, "maps")
     except OSError as error:
@@ -76,20 +76,20 @@ def uses_torch(pid: int) -> bool:
 
 
 def with_torch(pid: int) -> tuple[int, ...]:
-    """The process if it uses PyTorch, else those of its descendants that do and whose parents do not: what a wrapper
-    (timeout, bash, torchrun) has started. Raises TargetGone if the process is gone."""
+    """The process if it uses PyTorch, else its topmost descendants that do, which a wrapper (timeout, bash, torchrun)
+    has started. Raises TargetGone if the process has exited."""
     if uses_torch(pid):
         return (pid,)
     topmost: list[int] = []
-    below: set[int] = set()
+    covered: set[int] = set()  # the topmost ones and their descendants
     for process in descendants(pid):
-        if parent(process) in below:
-            below.add(process)
+        if parent(process) in covered:
+            covered.add(process)
             continue
         with suppress(TargetGone):
             if uses_torch(process):
                 topmost.append(process)
-                below.add(process)
+                covered.add(process)
     return tuple(topmost)
 
 
@@ -107,12 +107,10 @@ class ProcessProgress(NamedTuple):
     moves: bool
     computes_only: bool = False
     dispatches: int = 0
-    """Dispatches that the probe saw in a second at most; it is not used if bytes have moved."""
+    """Number that the probe saw within a second; 0 also if it was not used, because bytes were transferred."""
 
 
 class ProgressWatch:
-    """Watches the progress of one process."""
-
     def __init__(self, pid: int) -> None:
         """Raises TargetGone."""
         self._pid = pid
@@ -121,7 +119,7 @@ class ProgressWatch:
         self.activity_probe: DispatchActivity | None = None
 
     def since_last_look(self) -> ProcessProgress:
-        """The work since the last call. Raises TargetGone."""
+        """The progress since the last call. Raises TargetGone."""
         now, then = time.monotonic(), self._time
         current, before = activity(self._pid), self._before
         self._before, self._time = current, now
@@ -131,7 +129,7 @@ class ProgressWatch:
         dispatches = 0
         if self.activity_probe:
             try:
-                dispatches = self.activity_probe.seen(min(1.0, (now - then) / 2))
+                dispatches = self.activity_probe.wait_for_dispatch(min(1.0, (now - then) / 2))
             except (GdbextError, OSError):
                 self.activity_probe = None  # another user's probes, or the program was replaced: /proc must do
         if dispatches:
@@ -139,41 +137,34 @@ class ProgressWatch:
         return ProcessProgress(computes, computes and self.activity_probe is not None)
 
 
-# --- the last minutes ----------------------------------------------------------------------------
-
-_USUAL_PERIOD = 30.0
-"""Seconds between two looks of a history; less where fewer than _FEWEST looks would fit in."""
-_FEWEST, _MOST = 20, 240
-"""Looks that a history has: the longer it is, the rarer they are."""
+_MOST = 240
+"""Most looks that a history has."""
 _THREADS, _FRAMES, _OPERATORS = 6, 4, 8
 """Threads, Python frames of each, and operators that are kept of a look."""
 _WIDTH = 200
-"""Characters of a name, a place, or a line that says what changed, at most."""
-_MAJOR, _MINOR = 0.2, 0.05
-"""Shares of all dispatches: an operator with the first one in a look, and less than the second in the next, is a
-change."""
+"""Most characters of a name or place."""
 
 
 class HistoryLook(NamedTuple):
-    """One look: when (seconds since the epoch), operator calls a second in all and of the most called ones, and the
-    threads that are not idle, each with its state and its innermost places in the program's own files."""
+    """One sample: its time (seconds since the epoch), calls of operators a second in all and of the most called ones,
+    and the threads that are not idle, each with its state and its innermost places in the program's own files."""
 
     time: float
     total: float | None
-    """None: they were not counted, ``problem`` says why."""
+    """None: not counted, for the reason ``problem``."""
     rates: tuple[tuple[str, float], ...] = ()
     threads: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     problem: str = ""
 
     @property
     def dispatches(self) -> str:
-        """``240 operator calls a second: aten::mm 130, aten::relu 110``."""
+        """``240 calls of operators a second: aten::mm 130, aten::relu 110``."""
         if self.total is None:
             return f"dispatches are not known: {self.problem}"
         if not self.total:
             return "nothing was dispatched"
         most = ", ".join(f"{op} {rate:,.0f}" for op, rate in self.rates[:4])
-        return f"{self.total:,.0f} operator calls a second: {most}"
+        return f"{self.total:,.0f} calls of operators a second: {most}"
 
     @property
     def current_place(self) -> str:
@@ -189,20 +180,21 @@ class HistoryLook(NamedTuple):
 
 
 class History:
-    """Looks at process ``pid`` every half minute or so, by child processes, and keeps those of the last ``span``
+    """Samples process ``pid`` about every half minute, by child processes, and keeps the samples of the last ``span``
     seconds: a few hundred short texts, and two files."""
 
     def __init__(self, pid: int, span: float, folder: str, dispatch: Dispatch) -> None:
         """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written to ``folder``."""
         self._pid, self._span, self._dispatch = pid, span, dispatch
-        self.period = max(span / _MOST, min(_USUAL_PERIOD, span / _FEWEST))
+        # Half a minute, less if fewer than 20 looks would fit in the span; the longer that is, the rarer they are.
+        self.period = max(span / _MOST, min(30.0, span / 20))
         self._looks: deque[HistoryLook] = deque(maxlen=_MOST + 1)
         self._place = Workplace(folder)
         self._children: list[int] = []
         self._began = self._due = 0.0
 
     def keep(self) -> None:
-        """Take in the look that has ended, and start the next one when it is time; never waits."""
+        """Store the look that has ended, and start the next one when it is due; never waits."""
         if self._children:
             self._children = [child for child in self._children if not os.waitpid(child, os.WNOHANG)[0]]
             if self._children:
@@ -226,7 +218,7 @@ class History:
             self._children.append(start_aside(self._dispatch, words, self._place, name, limit_files))
 
     def take(self, stem: str) -> tuple[str, list[str]]:
-        """Write the history to a file whose name begins with ``stem``: its ending, and the lines that say what changed.
+        """Write the history to a file whose name begins with ``stem``: (ending of its name, lines that summarize it).
         Raises TargetError."""
         looks = [look for look in self._looks if look.time >= time.time() - self._span - self.period]
         summary = list(_summary(looks))
@@ -245,7 +237,7 @@ class History:
         return "history.txt", summary
 
     def end(self) -> None:
-        """Stop looking, and delete the temporary files."""
+        """End the child processes, and delete the temporary files."""
         end_processes(self._children, 5.0)
         for child in self._children:
             os.waitpid(child, 0)
@@ -254,7 +246,7 @@ class History:
 
 
 def _rates(data: bytes) -> tuple[dict[str, float], str]:
-    """(operator → calls a second, the reason if they are unknown) in a report of dispatch-top."""
+    """(operator → calls a second, the reason if they are unknown or "") in a JSON report of dispatch-top."""
     try:
         report = json_report.parse(data, "the report on its operators", TopSection)
     except GdbextError:
@@ -271,7 +263,7 @@ def _rates(data: bytes) -> tuple[dict[str, float], str]:
 
 
 def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """The threads that are not idle, the main one first, as HistoryLook has them."""
+    """(name, state, places) of the threads in a JSON report that are not idle, the main one first."""
     try:
         report = json_report.parse(data, "the report on its threads")
     except GdbextError:
@@ -286,12 +278,13 @@ def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
 
 
 def _is_alike(left: HistoryLook, right: HistoryLook) -> bool:
-    """The process did the same in both: it called the same operators, about as often; if none was called or counted,
-    its first thread was in the same function."""
+    """True if the process did the same in both looks: it called the same operators, about as often; if none was called
+    or counted, its first thread was in the same function."""
     if left.total and right.total:
         shares = [{op: rate / look.total for op, rate in look.rates if look.total} for look in (left, right)]
-        major = {op for share in shares for op, part in share.items() if part >= _MAJOR}
-        is_same = all(share.get(op, 0) >= _MINOR for share in shares for op in major)
+        # An operator with a fifth of all calls in a look, and less than a twentieth in the other, is a change.
+        major = {op for share in shares for op, part in share.items() if part >= 0.2}
+        is_same = all(share.get(op, 0) >= 0.05 for share in shares for op in major)
         return is_same and 0.5 <= left.total / right.total <= 2
     functions = {look.current_place.partition(":")[0] + look.current_place.rpartition("(")[2] for look in (left, right)}
     return left.total == right.total and len(functions) == 1

@@ -18,7 +18,7 @@ from gdbext.tools.ranks import ranks_views
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.tensor import tensor_files
 from gdbext.tools.tensor.tensor_files import TensorSlice
-from gdbext.tools.trace.chrome_trace import TimelinePage
+from gdbext.tools.trace.trace_output import TimelinePage
 from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 from support.fakes import made_tensors
 from support.fakes.analysis_facts import thread, wait

@@ -16,7 +16,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.unstopped import RunningProcess
-from gdbext.live.operator_functions import cached_functions
+from gdbext.live.dispatch_places import cached_functions
 
 WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
 NOBODY = 65534

@@ -16,7 +16,7 @@ from gdbext.render.page import Origin, Page, as_json, text
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopSection
 from gdbext.tools.tensor import tensor_files
-from gdbext.tools.trace.trace_bars import bars
+from gdbext.tools.trace.trace_output import bars
 from support.fakes import made_pages
 from support.fakes.made_pages import EVIL, MM, dispatch
 

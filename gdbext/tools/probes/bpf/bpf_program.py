@@ -18,24 +18,22 @@ READ_USER, SEND_SIGNAL_THREAD, RING_OUTPUT, ATTACH_COOKIE = 112, 117, 130, 174
 """BPF_FUNC_probe_read_user, _send_signal_thread, _ringbuf_output, _get_attach_cookie."""
 
 Code = bytes
-_RegisterInstruction = Callable[[int, int], Code]
-"""(target, source) → the instruction."""
-_ConstantInstruction = Callable[[int, int], Code]
-"""(target, value) → the instruction."""
+_InstructionOfTwo = Callable[[int, int], Code]
+"""(target register, source register or constant) → the instruction."""
 
 
 def _instruction(opcode: int, target: int = 0, source: int = 0, offset: int = 0, immediate: int = 0) -> Code:
     return struct.pack("<BBhi", opcode, source << 4 | target, offset, immediate)
 
 
-def _with_constant(opcode: int) -> _ConstantInstruction:
+def _with_constant(opcode: int) -> _InstructionOfTwo:
     return lambda target, value: _instruction(opcode, target, immediate=value)
 
 
-move: _RegisterInstruction = partial(_instruction, 0xBF)
-plus: _RegisterInstruction = partial(_instruction, 0x0F)
-subtract: _RegisterInstruction = partial(_instruction, 0x1F)
-shift_right_by: _RegisterInstruction = partial(_instruction, 0x7F)
+move: _InstructionOfTwo = partial(_instruction, 0xBF)
+plus: _InstructionOfTwo = partial(_instruction, 0x0F)
+subtract: _InstructionOfTwo = partial(_instruction, 0x1F)
+shift_right_by: _InstructionOfTwo = partial(_instruction, 0x7F)
 """Fills with zeros."""
 constant = _with_constant(0xB7)
 """``target = value``, 32 bits, sign-extended."""
@@ -119,11 +117,10 @@ class Jump(NamedTuple):
 
 
 Part = Union[Code, Label, Jump]
-_Comparison = Callable[[str, int, int], Jump]
 
 
-def _compared_with_constant(opcode: int) -> _Comparison:
-    """A jump to ``label`` by comparing a register, unsigned, with a value of 31 bits."""
+def _compared_with_constant(opcode: int) -> Callable[[str, int, int], Jump]:
+    """A function (label, register, value) → jump to the label by comparing the register, unsigned, with 31 bits."""
     return lambda label, register, value: Jump(label, opcode, register, immediate=value)
 
 
@@ -148,12 +145,12 @@ def jump_unless_above(label: str, register: int, other: int) -> Jump:
 
 
 def jump_unless_bit(label: str, register: int, mask: int) -> tuple[Jump, Jump]:
-    """Jump where no bit of the mask (31 bits) is set; two jumps, since there is only the opposite."""
+    """Jump where no bit of the mask (31 bits) is set; two jumps, since only the opposite has an opcode."""
     return Jump("", 0x45, register, immediate=mask), jump(label)
 
 
 def assemble(parts: Iterable[Part]) -> Code:
-    """The program, with every jump's distance filled in. A jump to "" leads over the next instruction."""
+    """The program, with every jump's distance filled in. A jump to "" skips the next instruction."""
     placed: list[tuple[int, Code | Jump]] = []
     labels, position = {}, 0
     for part in parts:
@@ -172,17 +169,17 @@ def assemble(parts: Iterable[Part]) -> Code:
 
 
 def look_up(descriptor: int, key: int) -> list[Part]:
-    """B0: the address of the map's value for the key that is on the stack, or 0."""
+    """B0: the address of the map's value for the key at that stack offset, or 0."""
     return [load_map(B1, descriptor), address(B2, FRAME, key), call(MAP_LOOKUP)]
 
 
-def read_user(into: int) -> list[Part]:
-    """The word at the address in B3 to the stack; zeros where it cannot be read."""
-    return [address(B1, FRAME, into), constant(B2, 8), call(READ_USER)]
+def read_user(target: int) -> list[Part]:
+    """Copy the word at the address in B3 to a stack offset; zeros if it cannot be read."""
+    return [address(B1, FRAME, target), constant(B2, 8), call(READ_USER)]
 
 
 def put(descriptor: int, key: int, value: int | None = None) -> list[Part]:
-    """Set the map's value for a key, both on the stack; without ``value``, to what B3 points to. B0: 0 on success."""
+    """Set the map's value for a key, both at stack offsets; without ``value``, to the data at B3. B0: 0 on success."""
     return [
         b"" if value is None else address(B3, FRAME, value),
         load_map(B1, descriptor),
@@ -193,21 +190,21 @@ def put(descriptor: int, key: int, value: int | None = None) -> list[Part]:
 
 
 def add_one(address: int) -> list[Part]:
-    """Add 1 to the word that a register points to."""
+    """Add 1 to the word at the address in a register."""
     return [load(B1, address, 0), increase(B1, 1), store(address, 0, B1)]
 
 
 def add_to(descriptor: int, key: int, amount: int, name: str) -> list[Part]:
-    """Add the word on the stack at ``amount`` to the key's counter; jump to "lost" where there is no room for it.
-    ``name`` tells its labels from those of others."""
-    known, done = f"{name} is known", f"{name} is added"
+    """Add the word at the stack offset ``amount`` to the key's counter; jump to "lost" if there is no room for it.
+    ``name`` makes the labels unique."""
+    has_counter, done = f"{name} has a counter", f"{name} is added"
     return [
         *look_up(descriptor, key),
-        jump_unless_equal(known, B0, 0),
+        jump_unless_equal(has_counter, B0, 0),
         *put(descriptor, key, amount),
         jump_unless_equal("lost", B0, 0),
         jump(done),
-        Label(known),
+        Label(has_counter),
         load(B1, B0, 0),
         load(B2, FRAME, amount),
         plus(B1, B2),
@@ -217,7 +214,7 @@ def add_to(descriptor: int, key: int, amount: int, name: str) -> list[Part]:
 
 
 def count_lost(descriptor: int, zero: int) -> list[Part]:
-    """At the label "lost": count one more, and go on to "end"; ``zero``: room for a key on the stack."""
+    """At the label "lost": count one more, then continue at "end"; ``zero``: stack offset of room for a key."""
     return [
         Label("lost"),
         store_constant(FRAME, zero, 0),

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class FramePath(NamedTuple):
-    """Offsets on the way from a PyThreadState: its _PyCFrame (None where there is none), from there or from the thread
-    state the current frame, in that the code object and the instruction. ``mask``: of the code object's address."""
+    """Offsets of the fields from a PyThreadState to a line: its _PyCFrame (None in releases without), in that or in the
+    thread state the current frame, in that the code object and the instruction. ``mask``: of the code's address."""
 
     c_frame: int | None
     current: int
@@ -38,7 +38,7 @@ class FramePath(NamedTuple):
 
 
 class PythonLines:
-    """Threads and lines of one process."""
+    """Reads the thread states and the lines of one process."""
 
     def __init__(self, session: Session) -> None:
         """Raises PythonUnsupported."""
@@ -55,29 +55,29 @@ class PythonLines:
         self._lines: dict[tuple[int, int], str | None] = {}
 
     def thread_states(self) -> dict[int, int]:
-        """Thread id → address of its PyThreadState, as they are now. Raises GdbextError."""
-        # Opened anew: what was read of a process that runs on is old.
+        """Thread id → address of its current PyThreadState. Raises GdbextError."""
+        # A new session: what was read of a running process is old.
         self._runtime = runtime = self._session.reopened(self._session.target).python
         return {state.native_id: state.address for state in runtime.thread_states() if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:
-        """``file:line (function)`` of a code object and an instruction by their addresses; None for a dispatch that no
-        Python frame made, or where it cannot be read."""
+        """``file:line (function)`` of the addresses of a code object and an instruction; None for a dispatch without a
+        Python frame, or if it cannot be read."""
         address = code & self.path.mask
         key = address, instruction
         if key not in self._lines:
             self._lines[key] = None
             if address and self._runtime:
                 with contextlib.suppress(GdbextError):
-                    found = self._runtime.codes.get(address)
-                    line = found.line(found.offset_of(instruction))
-                    self._lines[key] = f"{found.file}:{line} ({found.name})"
+                    code_object = self._runtime.codes.get(address)
+                    line = code_object.line(code_object.offset_of(instruction))
+                    self._lines[key] = f"{code_object.file}:{line} ({code_object.name})"
         return self._lines[key]
 
 
 def find_line(path: FramePath, states: int, thread: int, code: int, instruction: int, scratch: int) -> list[bpf.Part]:
-    """Put code object and instruction of the thread's innermost Python frame onto the program's stack, zeros without
-    one. ``states``: the map from thread id, which is on the stack at ``thread``, to PyThreadState."""
+    """Store code object and instruction of the thread's innermost Python frame at stack offsets, zeros without one.
+    ``states``: the map from thread id, which is at the stack offset ``thread``, to PyThreadState."""
     parts: list[bpf.Part] = [
         bpf.store_constant(bpf.FRAME, code, 0),
         bpf.store_constant(bpf.FRAME, instruction, 0),
@@ -112,9 +112,9 @@ the distance of the return address from the stack or frame pointer in the upper 
 
 
 class TracePlace(NamedTuple):
-    """A site in a file. ``operator``: the OperatorEntry* that it belongs to, 0 where the site's register has it.
+    """A site in a file. ``operator``: the OperatorEntry* that it belongs to, 0 if a register of the site holds it.
 
-    ``filtered``: other operators pass it, too, and only those that are wanted count.
+    ``filtered``: other operators pass it, too, and only wanted ones count.
     """
 
     path: str
@@ -124,12 +124,11 @@ class TracePlace(NamedTuple):
 
     @property
     def event(self) -> DispatchEvent:
-        """The event by which the dispatcher is entered there."""
         return self.site.event
 
 
 class StackPlaces(NamedTuple):
-    """Places on the program's stack: OperatorEntry* (0: the place's own), keyset, thread."""
+    """Offsets on the program's stack of OperatorEntry* (0: the place's own), keyset, thread."""
 
     entry: int
     keyset: int
@@ -137,8 +136,7 @@ class StackPlaces(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filter of dispatches that the kernel shows, beside those of the operators that are wanted: of one thread, of
-    keysets that pass these tests."""
+    """Limits the dispatches that the kernel shows to one thread, and to keysets that pass these tests."""
 
     tid: int | None = None
     keyset: tuple[KeysetTest, ...] = ()
@@ -149,7 +147,7 @@ EVERYTHING = Filter()
 
 
 def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
-    """The number that tells a program of its place."""
+    """The number that the kernel passes to a program for its place."""
     site = place.site
     registers = ("", *_numbered_registers(architecture))
     value = number | registers.index(site.entry) << _ENTRY_AT | registers.index(site.keyset) << _KEYSET_AT
@@ -159,7 +157,7 @@ def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
 
 
 def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
-    """B6: the registers at the place, B7: the cookie; the rest is on the stack. Jumps to "end" for what is not wanted.
+    """B6: the registers at the place, B7: the cookie; the rest goes to the stack. Jumps to "end" for other dispatches.
 
     ``wanted``: the map of the OperatorEntries that filtered places show.
     """
@@ -167,13 +165,14 @@ def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only
 
 
 def load_thread(at: StackPlaces, only: Filter = EVERYTHING) -> list[bpf.Part]:
-    """Put the thread onto the stack; jump to "end" for one that is not wanted."""
+    """Store the thread on the stack; jump to "end" for another one than ``only`` names."""
     others = [bpf.jump_unless_equal("end", bpf.B0, only.tid)] if only.tid else []
     return [bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *others, bpf.store(bpf.FRAME, at.thread, bpf.B0)]
 
 
 def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
-    """Take the cookie from B6 into B7; OperatorEntry* and keyset onto the stack. Otherwise as dispatch()."""
+    """Load the cookie of the registers in B6 into B7; OperatorEntry* and keyset go to the stack. Otherwise as
+    load_dispatch()."""
     parts: list[bpf.Part] = [
         bpf.move(bpf.B1, bpf.B6),
         bpf.call(bpf.ATTACH_COOKIE),
@@ -200,7 +199,7 @@ def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: 
 
 
 def return_address(architecture: Architecture) -> list[bpf.Part]:
-    """B3: the address at which the return address of the place's function is."""
+    """B3: the address of the return address of the place's function."""
     saved = saved_registers(architecture)
     return [
         bpf.load(bpf.B3, bpf.B6, saved[architecture.stack_pointer]),
@@ -214,7 +213,7 @@ def return_address(architecture: Architecture) -> list[bpf.Part]:
 
 
 def _register_by_number(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
-    """B1: the register whose number the cookie has at ``bits``; 0 without one. ``what`` tells the labels apart."""
+    """B1: the register whose number the cookie has at bit ``bits``; 0 without one. ``what`` makes labels unique."""
     saved = saved_registers(architecture)
     parts: list[bpf.Part] = [
         bpf.constant(bpf.B1, 0),
@@ -235,11 +234,11 @@ def _register_by_number(architecture: Architecture, what: str, bits: int) -> lis
 
 @lru_cache
 def _numbered_registers(architecture: Architecture) -> Sequence[str]:
-    """The registers in the order of their numbers: those of arguments, which nearly all places use, come first."""
+    """The registers in the order of their numbers: argument registers, which nearly all places use, come first."""
     arguments = architecture.argument_registers[:2]
     return (*arguments[::-1], *(name for name in saved_registers(architecture) if name not in arguments))
 
 
 def saved_registers(architecture: Architecture) -> Mapping[str, int]:
-    """Register → its offset in what the kernel gives a program; empty where probes are not supported."""
+    """Register → its offset in the kernel's pt_regs that a program gets; empty where probes are not supported."""
     return architecture.probing.saved if architecture.probing else {}

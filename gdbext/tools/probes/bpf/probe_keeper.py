@@ -1,4 +1,4 @@
-"""Places probes by a process of ours, which keeps them: a kill of the tool never comes in the middle of that.
+"""Places and keeps probes by a process of ours, so that a kill of the tool cannot interrupt that.
 
 A task with a fatal signal cannot write to another one's memory (__get_user_pages, mm/gup.c): when it is killed while
 the kernel places probes for it, or takes them away for its close(2), their breakpoint instructions stay in the code
@@ -31,37 +31,29 @@ from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, LINK_CREATE, PER_CPU_ARRAY, Bpf, ProbePlace, refusal
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
 
-_MAX_SINGLE_PROBES = 250
-"""Probes that are placed one by one; more would take longer than 20 seconds to take away."""
-_EVENT_TYPE = "/sys/bus/event_source/devices/uprobe/type"
-_PERF_EVENT = 41
-"""Number of BPF_PERF_EVENT."""
-_ATTRIBUTES = struct.Struct("<II5QIIQQ")
-"""Type and size; config to flags; wakeup_events, bp_type; config1: the path, config2: the offset."""
-_ATTRIBUTES_SIZE = 128  # PERF_ATTR_SIZE_VER7
-_CLOSE_ON_EXEC = 8  # PERF_FLAG_FD_CLOEXEC
-
 
 def attach_one_by_one(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> Iterator[int]:
-    """The descriptor of a link for each place, when it is there. Raises OSError."""
-    with open(_EVENT_TYPE) as file:
+    """Place a probe at each place; yields the fd of its link then. Raises OSError."""
+    with open("/sys/bus/event_source/devices/uprobe/type") as file:
         kind = int(file.read())
     name = ctypes.create_string_buffer(os.fsencode(path))
+    size = 128  # PERF_ATTR_SIZE_VER7
     for place in places:
-        numbers = (kind, _ATTRIBUTES_SIZE, 0, 0, 0, 0, 0, 0, 0, ctypes.addressof(name), place.offset)
-        attributes = ctypes.create_string_buffer(_ATTRIBUTES.pack(*numbers), _ATTRIBUTES_SIZE)
-        event = kernel.system_call(kernel.perf_call, attributes, pid, -1, -1, _CLOSE_ON_EXEC)
+        # Type and size; config to flags; wakeup_events, bp_type; config1: the path, config2: the offset.
+        packed = struct.pack("<II5QIIQQ", kind, size, 0, 0, 0, 0, 0, 0, 0, ctypes.addressof(name), place.offset)
+        attributes = ctypes.create_string_buffer(packed, size)
+        event = kernel.system_call(kernel.perf_call, attributes, pid, -1, -1, 8)  # PERF_FLAG_FD_CLOEXEC
         try:
-            yield kernel(LINK_CREATE, struct.pack("<4IQ", program, event, _PERF_EVENT, 0, place.cookie))
+            yield kernel(LINK_CREATE, struct.pack("<4IQ", program, event, 41, 0, place.cookie))  # 41: BPF_PERF_EVENT
         finally:
             os.close(event)  # the link keeps it
 
 
 def attach(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> Iterator[int]:
-    """The descriptors of links, when they are there: the program runs at each place of the file, in that process alone.
+    """Run the program at each place of the file, in that process only; yields the fds of links when they exist.
 
-    The kernel looks a path up with our rights, out of a container and through any link: so the file is opened as all
-    that the process names, and the kernel gets the descriptor. Raises OSError.
+    The kernel resolves a path with our rights, out of a container and through any link. So the file is opened safely,
+    like every file that the process names, and the kernel gets the path of the fd. Raises OSError.
     """
     file = ForeignFiles.of_process(pid).open(path, LARGEST_LIBRARY)
     try:
@@ -75,32 +67,39 @@ def attach(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], p
 
 
 _MESSAGE = struct.Struct("<Ii")
-"""An answer: the number of a file (_ALL: there is no more), errno (0 where a descriptor comes along)."""
+"""An answer: the number of a file (_ALL: the last answer), errno (0 with an fd)."""
 _COUNT, _PLACE = struct.Struct("<Q"), struct.Struct("<QQ")
 """A request for more places: their number, then offset and cookie of each, then the path."""
 _LONGEST_REQUEST, _PLACES_AT_ONCE = 1 << 16, 1 << 11
 _ALL = 1 << 31
 INTERRUPTS = (signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS)
-"""The signals that may raise an exception anywhere: held while a ProbeKeeper is made and noted, for the links that it
-has received would be left open, and the probes with them."""
+"""The signals that may raise an exception anywhere: held while a ProbeKeeper is made and registered, since the links
+that it has received would stay open otherwise, and the probes with them."""
 
 
 class ProbeKeeper:
     """Probes at places of one process, until close() or until the tool has ended in any way.
 
-    The tool has the descriptors of all links, too: the probes stay where the other process is killed.
+    The tool has the fds of all links, too: if the other process is killed, the probes stay.
     """
 
     def __init__(self, kernel: Bpf, program: int, pid: int, places: Mapping[str, Sequence[ProbePlace]]) -> None:
-        """Run the program at these places, by file. Raises ProbesRefused; nothing is left then."""
+        """Run the program at these places, by file. Raises ProbesRefused, and leaves nothing then."""
         self._links: list[int] = []
         self._socket, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._child = 0
 
         def keep() -> None:
-            """Place the probes, and more until the tool's end; the exit of this process takes them away."""
+            """Place the probes, and more until the tool ends; the exit of this process removes them."""
             self._socket.close()
-            _place_first(other_end, kernel, program, pid, places)
+            number = 0
+            try:  # hand the links over to the tool, with the number of the file or the error
+                for number, (path, file_places) in enumerate(places.items()):
+                    for link in attach(kernel, program, path, file_places, pid):
+                        socket.send_fds(other_end, [_MESSAGE.pack(number, 0)], [link])
+                other_end.send(_MESSAGE.pack(_ALL, 0))
+            except OSError as error:
+                other_end.send(_MESSAGE.pack(number, error.errno or errno.EIO))
             links: list[int] = []
             while request := other_end.recv(_LONGEST_REQUEST):
                 failure = 0
@@ -128,8 +127,7 @@ class ProbeKeeper:
             raise
 
     def add(self, path: str, places: Sequence[ProbePlace]) -> None:
-        """More places, of which the tool has no descriptor: there may be more than it may have open. Raises
-        ProbesRefused."""
+        """Place more probes, without fds in the tool: their number may exceed its limit. Raises ProbesRefused."""
         for start in range(0, len(places), _PLACES_AT_ONCE):
             part = places[start : start + _PLACES_AT_ONCE]
             packed = b"".join(_PLACE.pack(place.offset, place.cookie) for place in part)
@@ -137,7 +135,7 @@ class ProbeKeeper:
             self._receive([path])
 
     def _receive(self, paths: Sequence[str]) -> None:
-        """Receive the descriptors of the links. Raises ProbesRefused."""
+        """Receive the fds of the links. ``paths``: the files of the request. Raises ProbesRefused."""
         number = 0
         while number != _ALL:
             data, descriptors, _, _ = socket.recv_fds(self._socket, _MESSAGE.size, 1)
@@ -153,7 +151,7 @@ class ProbeKeeper:
                 raise refusal(f"no probe can be placed in {paths[number]}", OSError(error, os.strerror(error)))
 
     def close(self) -> None:
-        """Take the probes away; idempotent."""
+        """Remove the probes; idempotent."""
         while self._links:
             os.close(self._links.pop())
         with self._socket, contextlib.suppress(OSError):
@@ -164,22 +162,8 @@ class ProbeKeeper:
         self._child = 0
 
 
-def _place_first(
-    tool: socket.socket, kernel: Bpf, program: int, pid: int, places: Mapping[str, Sequence[ProbePlace]]
-) -> None:
-    """Place the probes, and hand their links over to the tool, with the number of the file or the error."""
-    number = 0
-    try:
-        for number, (path, in_file) in enumerate(places.items()):
-            for link in attach(kernel, program, path, in_file, pid):
-                socket.send_fds(tool, [_MESSAGE.pack(number, 0)], [link])
-        tool.send(_MESSAGE.pack(_ALL, 0))
-    except OSError as error:
-        tool.send(_MESSAGE.pack(number, error.errno or errno.EIO))
-
-
 class ProbeRun(contextlib.ExitStack):
-    """The maps, programs and probes of one run: all are gone when it is closed, or this process ends."""
+    """The maps, programs and probes of one run: all are removed by close(), or when this process ends."""
 
     def __init__(self, architecture: Architecture, pid: int) -> None:
         """Raises ProbesRefused on an architecture without probes."""
@@ -190,14 +174,14 @@ class ProbeRun(contextlib.ExitStack):
         self.keepers: list[ProbeKeeper] = []
 
     def own(self, descriptor: int) -> int:
-        """Close it together with the rest."""
+        """Register an fd that close() closes, too; returns it."""
         self.callback(os.close, descriptor)
         return descriptor
 
     def attach(self, program: int, places: Mapping[str, Sequence[ProbePlace]]) -> None:
         """Run the program at these places, by file: one link for each file. Raises ProbesRefused."""
         count = sum(map(len, places.values()))
-        if not self.kernel.has_many and count > _MAX_SINGLE_PROBES:
+        if not self.kernel.has_many and count > 250:  # it would take longer than 20 seconds to remove them
             raise ProbesRefused(
                 f"this needs {count} probes, and the kernel can only place them one by one",
                 why="probes on many places at once came with Linux 6.6; to take a single one away lasts 0.08 s",
@@ -211,7 +195,7 @@ class ProbeRun(contextlib.ExitStack):
 
 
 class ProbeSet(ProbeRun):
-    """Probes at ``places``, all of which run one program that may count what it loses.
+    """Probes at ``places``, all of which run one program that counts what it loses in the map ``lost_counter``.
 
     ``wanted`` is the map of the operators that filtered places show.
     """
@@ -225,7 +209,7 @@ class ProbeSet(ProbeRun):
         self.wanted = self.own(self.kernel.memory(HASH, 8, 8, 1 << 14))
 
     def want(self, operators: Iterable[int]) -> None:
-        """Have filtered places show the operators with these OperatorEntries, too. Raises OSError."""
+        """Make filtered places show the operators with these OperatorEntries, too. Raises OSError."""
         for address in operators:
             self.kernel.put(self.wanted, struct.pack("<Q", address), bytes(8))
 
@@ -245,5 +229,5 @@ class ProbeSet(ProbeRun):
         self.attach(self._program, by_file)
 
     def lost(self) -> int:
-        """Number of dispatches that were seen and found no room. Raises OSError."""
+        """Number of dispatches that were seen and not recorded for lack of room. Raises OSError."""
         return sum(count for _, count in self.kernel.totals(self.lost_counter, 4))

@@ -21,8 +21,7 @@ import pytest
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.tools import core_handler
-from gdbext.tools.core_handler import AT_ONCE, FOR_FIRST, OF_ONE_USER, disk_room
-from gdbext.tools.core_handler.crash_user import NOT_TOLD_APART, user_of
+from gdbext.tools.core_handler import AT_ONCE, FOR_FIRST, NOT_TOLD_APART, OF_ONE_USER, user_of
 from support.fakes.core_maker import Core, auxv, prpsinfo, prstatus, siginfo
 from support.programs import procfs
 from support.programs.harness import DISPATCH, PATIENCE, ROOT, Outcome, ready, run, some, wait_until
@@ -290,10 +289,10 @@ def test_a_cache_is_filled_by_nobody_else_and_deleted(process: subprocess.Popen[
     (cache / "gdbext/large").write_bytes(bytes(3 << 20))
     (folder / ".last-9").touch()
     os.utime(folder / ".last-9", (1, 1))
-    disk_room.make_room(folder, "", 100, 4 << 20)
+    core_handler.make_room(folder, "", 100, 4 << 20)
     assert cache.exists()
     assert not (folder / ".last-9").exists()
-    disk_room.make_room(folder, "", 100, 2 << 20)
+    core_handler.make_room(folder, "", 100, 2 << 20)
     assert not cache.exists()
     assert len(list(folder.glob("crash-*"))) == 3, "a cache goes first: it can be made again"
     shutil.rmtree(folder)
@@ -316,7 +315,7 @@ def test_a_user_drives_out_nobodys_crashes(tmp_path: Path) -> None:
     newest = kept("new", "020000", 1000)
 
     def left(keep: int, size: int) -> set[str]:
-        disk_room.make_room(tmp_path, newest.removesuffix(".rec"), keep, size)
+        core_handler.make_room(tmp_path, newest.removesuffix(".rec"), keep, size)
         return {file.name for file in tmp_path.iterdir()}
 
     assert left(100, 512 << 20) == {*others, *hostile, newest}  # a hole takes no room

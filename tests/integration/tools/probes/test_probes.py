@@ -18,7 +18,7 @@ import pytest
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import ProbesRefused
-from gdbext.live.operator_functions import OperatorFunctions
+from gdbext.live.dispatch_places import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import Circumstances
 from gdbext.tools.probes.dispatch_counter import DispatchCounter
 from gdbext.tools.probes.trace_places import TracePlaces
@@ -124,7 +124,7 @@ def test_an_extension_that_is_loaded_later_gets_probes(counted: Inferior) -> Non
     with session_of(counted.pid) as session:
         paths = [module.path for module in session.modules.modules if module.name == "liboperators.so"]
         finder = TracePlaces(session)
-        events = Counter(place.event.value for place in finder.of_libraries(paths, False))
+        events = Counter(place.event.value for place in finder.shared_places(paths, False))
         assert not finder.unseen.total()
     assert events == {"call": 1, "redispatchBoxed": 1}
 
@@ -139,7 +139,7 @@ def test_places_that_are_added_count(counted: Inferior, monkeypatch: pytest.Monk
         if one_by_one:
             with pytest.raises(ProbesRefused, match="one by one"):
                 DispatchCounter(architecture, counted.pid, places.everything())
-        own = [place for place in places.of([operator]) if place.operator]
+        own = [place for place in places.places_of([operator]) if place.operator]
         with DispatchCounter(architecture, counted.pid, own[:1], [operator.address]) as counter:
             counter.add(own[1:])
             work(counted, "go")

@@ -12,8 +12,15 @@ from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.engine.targets.system.procfs import NO_PROCFS
 from gdbext.tools.compile import graph_breaks, resumptions
-from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
-from gdbext.tools.compile.compiled_frames import _innermost, graph_node, module_comments, stage, states
+from gdbext.tools.compile.compiled_frames import (
+    _innermost,
+    compile_locks,
+    compiling_processes,
+    graph_node,
+    module_comments,
+    stage,
+    states,
+)
 from gdbext.torch.compile import compile_section as section
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import CompilingProcess, CompilingThread, FrameState, Resumption
@@ -152,7 +159,7 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(pid)
         return WORK if pid == 11 else None
 
-    monkeypatch.setattr("gdbext.tools.compile.compile_workers.work_of", work_of)
+    monkeypatch.setattr("gdbext.tools.compile.compiled_frames.work_of", work_of)
     return asked
 
 

@@ -16,8 +16,8 @@ from gdbext.engine.arch import architectures
 from gdbext.errors import ProbesRefused
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, Circumstances, refusal
 from gdbext.tools.probes.bpf.place_program import Filter, TracePlace, cookie
-from gdbext.tools.probes.bpf.probe_programs import CounterMaps, cell_counts, program
-from gdbext.tools.probes.bpf.trace_program import HEADER, Ring, UniformRing
+from gdbext.tools.probes.dispatch_counter import CounterMaps, cell_counts, counting_program
+from gdbext.tools.probes.dispatch_tracer import HEADER, Ring, UniformRing
 from gdbext.tools.probes.site_scan import NOWHERE, DispatchSite
 from gdbext.torch.stack import DispatchEvent
 from support.fakes.ebpf_machine import Machine, Maps
@@ -82,7 +82,7 @@ def some_hits(chosen: random.Random) -> Iterator[Hit]:
 
 def test_threads_that_preempt_each_other_lose_nothing() -> None:
     told, _ = maps()
-    code = program(X86_64, told)
+    code = counting_program(X86_64, told)
     in_cells = 0
     for seed in range(25):
         chosen = random.Random(seed)
@@ -107,12 +107,12 @@ def test_one_thread_and_wanted_operators_only_and_what_finds_no_room() -> None:
     told, contents = maps()
     contents.hashes[WANTED][(0x8000).to_bytes(8, "little")] = bytearray(8)
     for hit in ((2, 0x8000, 5, 11), (2, 0x9000, 5, 11), (0, 0, 5, 11), (0, 0, 5, 12)):
-        machine(program(X86_64, told, only=Filter(11)), contents, hit).run()
+        machine(counting_program(X86_64, told, only=Filter(11)), contents, hit).run()
     assert counted(contents) == {(0, 0, 5): 1, (2, 0x8000, 5): 1}
     told, contents = maps(None)
     contents.room = 2
     for hit in ((0, 0, 5, 11), (0, 0, 5, 12), (0, 0, 6, 11), (0, 0, 5, 11)):
-        machine(program(X86_64, told), contents, hit).run()
+        machine(counting_program(X86_64, told), contents, hit).run()
     threads = {int.from_bytes(key[24:32], "little"): value[0] for key, value in contents.hashes[COUNTS].items()}
     assert (threads, contents.arrays[LOST][0][0]) == ({11: 2, 12: 1}, 1)
 

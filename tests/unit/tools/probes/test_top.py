@@ -12,9 +12,8 @@ from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.errors import BadData
 from gdbext.tools.probes import top, top_view, trace_places
-from gdbext.tools.probes.bpf.probe_programs import ENTERED, PARTS_BITS, range_of
 from gdbext.tools.probes.dispatch_counter import DispatchCount
-from gdbext.tools.probes.latency_meter import LatencyBucket, _quantile, powers
+from gdbext.tools.probes.latency_meter import ENTERED, PARTS_BITS, LatencyBucket, _quantile, powers, range_of
 from gdbext.tools.probes.summary import Anomalies, Summary, TopSection
 from gdbext.tools.probes.trace_places import NewLibrarySites, function_names
 from gdbext.torch.stack import DispatchEvent
@@ -85,7 +84,7 @@ def test_it_learns_until_the_process_ends(
     gone = Ending(EndingKind.GONE, "the process ended")
     world: Any = SimpleNamespace(sleep=sleep, ending=lambda: gone if now[0] >= ends else None)
     monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert top._counted(2.5, world, world, lambda: calls.append(now[0])) is over
+    assert top._wait_and_learn(2.5, world, world, lambda: calls.append(now[0])) is over
     assert len(calls) == learnt
 
 
@@ -169,7 +168,7 @@ def test_each_library_once_and_one_that_cannot_be_read_three_times(monkeypatch: 
             self.session = session
             self.unseen = Counter(lib=session.number)
 
-        def of_libraries(self, paths: frozenset[str], filtered: bool) -> list[tuple[int, list[str], bool]]:
+        def shared_places(self, paths: frozenset[str], filtered: bool) -> list[tuple[int, list[str], bool]]:
             if paths == {"/ext/torn.so"}:
                 raise BadData("it is torn")
             return [(self.session.number, sorted(paths), filtered)]
@@ -177,15 +176,15 @@ def test_each_library_once_and_one_that_cannot_be_read_three_times(monkeypatch: 
     monkeypatch.setattr(trace_places, "TracePlaces", Places)
     maps = [mapped("/lib/torch.so")]
     late = NewLibrarySites(MappedSession(maps), True)  # type: ignore[arg-type]
-    assert late.found() == ()
+    assert late.find() == ()
     maps += [mapped("/ext/a.so"), mapped("/ext/a.so", "rw-p"), mapped("/ext/data", "r--p"), mapped("")]
-    assert late.found() == [(1, ["/ext/a.so"], True)]
-    assert late.found() == ()
+    assert late.find() == [(1, ["/ext/a.so"], True)]
+    assert late.find() == ()
     maps += [mapped("/ext/b.so")]
-    assert late.found() == [(2, ["/ext/b.so"], True)]
+    assert late.find() == [(2, ["/ext/b.so"], True)]
     assert late.unseen == {"lib": 1 + 2}
     maps += [mapped("/ext/torn.so")]
     for _ in range(3):
         with pytest.raises(BadData):
-            late.found()
-    assert late.found() == ()
+            late.find()
+    assert late.find() == ()

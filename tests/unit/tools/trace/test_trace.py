@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -28,15 +29,13 @@ from gdbext.engine.unwind.unwind_row import compile_row
 from gdbext.errors import TargetError, TargetGone, UsageError
 from gdbext.live import dispatch_description as description
 from gdbext.live.dispatch_description import KeptWord, LookupResult, TracedDispatch
-from gdbext.tools.probes.bpf.trace_program import HEADER, RECORD
-from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
+from gdbext.live.host import HookSpec
+from gdbext.tools.probes.dispatch_tracer import HEADER, RECORD, DispatchTracer, SeenDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
 from gdbext.tools.trace import hook_installer, nesting
-from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, json_lines
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators
 from gdbext.tools.trace.nesting import Nesting
-from gdbext.tools.trace.trace_bars import FlameTrace, bars
-from gdbext.tools.trace.trace_output import TextTrace, TraceOutput
+from gdbext.tools.trace.trace_output import ChromeTrace, FlameTrace, JsonTrace, TextTrace, TraceOutput, bars, json_lines
 from gdbext.tools.trace.tracer import Tracer, TraceRequest
 from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 from support.fakes.fake_target import FakeTarget
@@ -392,23 +391,36 @@ def operator(name: str) -> Any:
 class Installer(HookInstaller):
     def __init__(self, all_calls: Any, request: TraceRequest, note: Callable[[str], None]) -> None:
         self._all_calls, self._functions, self._request, self._note = all_calls, all_calls.functions, request, note
-        self._stops_at_all_boxed = False
+        self._session: Any = None
+        self._tracer: Any = SimpleNamespace(describer=SimpleNamespace(operator=None))
+        self._hooked_all_boxed = False
         self.placed: list[str] = []
         self.defined: Callable[[Any], None] = lambda _: None
-        for name in ("everything", "extensions", "python_kernels", "shared_lookup"):
-            setattr(self, name, lambda *_, name=name: self.placed.append(name))
+        names = {
+            "_hook_everything": "everything",
+            "_hook_lookups": "extensions",
+            "_hook_boxed_function": "python_kernels",
+            "_hook_shared_lookup": "shared_lookup",
+        }
+        for method, name in names.items():
+            setattr(self, method, lambda *_, name=name, **__: self.placed.append(name))
 
-    def function(self, function: Any) -> None:
+    def place(self, operators: TracedOperators) -> None:
+        def definition_hooks(_session: Any, _functions: Any, defined: Callable[[Any], None]) -> list[HookSpec]:
+            self.defined = defined
+            return []
+
+        with mock.patch.object(hook_installer, "definition_hooks", definition_hooks):
+            super().place(operators)
+
+    def _hook_function(self, function: Any) -> None:
         self.placed.append(f"{function.name}{' with entry' if self._request.verbose else ''}")
 
-    def boxed_entry(self, entry: str, _operator: Any, calls: bool) -> None:
+    def _hook_boxed_entry(self, entry: str, _operator: Any, calls: bool) -> None:
         self.placed.append(f"{entry}{' with calls' if calls else ''}")
 
-    def structured(self, operators: list[Any]) -> None:
+    def _hook_structured(self, operators: list[Any]) -> None:
         self.placed += [f"structured {each.name}" for each in operators]
-
-    def definitions(self, defined: Callable[[Any], None]) -> None:
-        self.defined = defined
 
 
 class Trace:
@@ -424,8 +436,14 @@ class Trace:
         functions: Any = SimpleNamespace(
             functions=lambda one: [SimpleNamespace(operator=one, name=name) for name in OWN.get(one.name, ())],
             boxed_entries=lambda one: [f"boxed {one.name}"],
+            python_entries=lambda: [0x1000],
         )
-        all_calls: Any = SimpleNamespace(shared_lookups=lambda: ["callBoxed"], functions=functions)
+        all_calls: Any = SimpleNamespace(
+            shared_lookups=lambda: ["callBoxed"],
+            lookups_of_extensions=list,
+            inlined_in_extensions=list,
+            functions=functions,
+        )
         self.installer = Installer(all_calls, self.request, self.notes.append)
         self.placed = self.installer.placed
         self.installer.place(self.operators)
@@ -509,7 +527,7 @@ class Process:
         return SimpleNamespace(qualified=f"{event} {operator:x} {keyset}", table_entry=8, table_bytes=bytes(8))
 
 
-def test_what_was_foreseen_is_shown_when_the_process_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_looked_up_is_shown_when_the_process_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
     monkeypatch.setattr(nesting, "Describer", lambda *_, **__: process)
     shown: list[str] = []
@@ -518,12 +536,12 @@ def test_what_was_foreseen_is_shown_when_the_process_is_gone(monkeypatch: pytest
     follows = Nesting(process, operators, TraceRequest((), True), sink, 0, PLACES)  # type: ignore[arg-type]
     tracer = FakeTracer()
     data = [record(BY_ITSELF, 0, 3, 1), record(SHARED, 0x2000, 4, 2), record(BY_ITSELF, 0, 3, 3)]
-    follows.foresee(tracer, b"".join(data))
-    follows.foresee(tracer, data[0])
+    follows.look_up_kinds(tracer, b"".join(data))
+    follows.look_up_kinds(tracer, data[0])
     assert sorted(process.read_operators) == [0x1000, 0x2000]
     process.gone = True
     late = record(BY_ITSELF, 0, 5, 5_000_000_000)
-    follows.foresee(tracer, late)
-    follows.take(tracer, b"".join([*data, record(BY_ITSELF, 0, 3, 4_000_000_000), late]))
+    follows.look_up_kinds(tracer, late)
+    follows.show(tracer, b"".join([*data, record(BY_ITSELF, 0, 3, 4_000_000_000), late]))
     assert shown == ["call 1000 3", "redispatch 2000 4", "call 1000 3", "call 1000 3"]
     assert follows.unread == 1

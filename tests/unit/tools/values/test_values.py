@@ -13,8 +13,7 @@ from gdbext.engine.arch.argument_places import CFA, SavedArgument
 from gdbext.tools.values import launch as launches
 from gdbext.tools.values.first_nan import FirstBad, above, find_lines, has_infinity, has_nan
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchTensor, LaunchValue
-from gdbext.tools.values.value_site import ValueSite, lost_registers, registers_at
-from gdbext.tools.values.value_watch import WatchedOperators
+from gdbext.tools.values.value_watch import ValueSite, WatchedOperators, lost_registers, registers_at
 from gdbext.torch.values.value_text import Statistics
 
 
@@ -23,12 +22,12 @@ class Watch:
         self.hooks = 0
         self.seen: list[str] = []
 
-    def function(self, function: str, *_: Any) -> None:
+    def watch_function(self, function: str, *_: Any) -> None:
         self.seen.append(function)
 
-    boxed_entry = function
+    watch_boxed_entry = watch_function
 
-    def boxed_calls(self, places: list[int], _operators: Any) -> None:
+    def watch_boxed_calls(self, places: list[int], _operators: Any) -> None:
         self.seen.append("boxed calls")
         self.hooks += len(places)
 
@@ -36,7 +35,7 @@ class Watch:
         return lambda *_: self.seen.append(name)
 
 
-SHARED = ["boxed calls", "own_lookups", "python_kernels"]
+SHARED = ["boxed calls", "watch_extensions", "watch_python_kernels"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ SHARED = ["boxed calls", "own_lookups", "python_kernels"]
 def test_operators_with_and_without_functions_of_their_own(own: list[str], places: list[int], watched: Any) -> None:
     """Autograd's fallback comes first where it has a place."""
     made: Any = object.__new__(WatchedOperators)
-    made._known, made._boxed, made._sees_boxed_calls = set(), {}, False
+    made._watched, made._boxed, made._sees_boxed_calls = set(), {}, False
     made._watch = Watch()
     made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
     found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": list}

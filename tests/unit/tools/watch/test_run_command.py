@@ -95,8 +95,8 @@ def test_a_process_that_waits_for_children_that_compute_does_not_hang(
     watch = made_watch()
     told: list[str] = []
     watch._folder = SimpleNamespace(take=lambda _: Evidence(str(tmp_path), "hang", verdict, "", waits))
-    watch._tell = lambda event, *_: told.append(event)
-    assert watch._hung(5.0, computes=computes) is hangs
+    watch._print_event = lambda event, *_: told.append(event)
+    assert watch._report_hang(5.0, computes=computes) is hangs
     assert told == (["hung"] if hangs else [])
     assert (tmp_path / "hang.json").exists() is hangs
 
@@ -131,6 +131,6 @@ def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monke
     watch = made_watch()
     verdicts = {pid: {"kind": "blocked", "summary": f"{pid} is stuck"} for pid in (7, 8)}
     watch._folder = SimpleNamespace(take=lambda pid: Evidence(str(tmp_path), f"hang-{pid}", verdicts[pid], ""))
-    watch._tell = lambda event, text, _=None, pid=None: told.append((event, text, pid))
-    assert watch._hung(5.0)
+    watch._print_event = lambda event, text, _=None, pid=None: told.append((event, text, pid))
+    assert watch._report_hang(5.0)
     assert told == [("hung", f"no progress for 5 s: {pid} is stuck", pid) for pid in (7, 8)]
