@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.supervision import stream_from_child
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
@@ -243,7 +243,7 @@ class AllCalls:
         text = module.image.sections.get(".text") if module.image else None
         pieces = packed_passages(WHOLE)
         if text and text.size >= _LARGE_TEXT and self.may_use_children:
-            halves = [begun_by_child(partial(packed_passages, half), _PASSAGE.size) for half in HALVES]
+            halves = [stream_from_child(partial(packed_passages, half), _PASSAGE.size) for half in HALVES]
             pieces = chain.from_iterable(halves)
         return chain.from_iterable(map(_PASSAGE.iter_unpack, pieces))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_blocked
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,12 +55,12 @@ class EndRequests:
             before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
             over = threading.Event()
             thread = threading.Thread(target=self._watch, args=(signals, over), daemon=True)
-            with signals_held():  # gdb 18 aborts if a thread other than its first gets a SIGINT
+            with signals_blocked():  # gdb 18 aborts if a thread other than its first gets a SIGINT
                 thread.start()
             try:
                 yield
             finally:
-                with signals_held((signal.SIGINT,)):
+                with signals_blocked((signal.SIGINT,)):
                     over.set()
                     os.write(written, b"\0")
                     thread.join()

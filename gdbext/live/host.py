@@ -11,7 +11,7 @@ from gdbext.diagnosis.tool import Alone, Tool, ToolHost
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.local_process import LentProcess
-from gdbext.engine.targets.live.proc_checks import ends_with_tracer
+from gdbext.engine.targets.live.proc_checks import is_killed_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 from gdbext.live.end_requests import EndRequests
 
@@ -141,7 +141,7 @@ class Host(ToolHost):
 
     def _may_harm(self, session: Session) -> bool:
         """The user has attached his debugger to a process of this machine, which is to outlive it."""
-        return self._is_lent(session) and _is_native(session) and not ends_with_tracer(session.target.pid)
+        return self._is_lent(session) and _is_native(session) and not is_killed_with_tracer(session.target.pid)
 
     def _is_lent(self, session: Session) -> bool:
         """A user's debugger holds a process, itself or by a server."""

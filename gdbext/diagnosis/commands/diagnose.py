@@ -342,12 +342,14 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     report = _report(child, parent)
     if child.ending:
         return report
-    if not supervision.is_suspect(child.pid):
+    if not supervision.may_block_readers(child.pid):
         return _inspected_child(report)
     # reading it may block, so a process of ours does that
-    data = supervision.by_child(lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS)
+    data = supervision.run_in_child(
+        lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS
+    )
     if not data:
-        return report._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
+        return report._replace(summary=f"the kernel lets nobody read it ({supervision.thread_states_text(child.pid)})")
     return report._replace(**json.loads(data))
 
 

@@ -97,19 +97,19 @@ class CodeReader:
         found = module.image.read(module.vaddr(address), size) if module and module.image else b""
         return found or self._memory.try_read(address, size)
 
-    def after(self, address: int, size: int) -> bytes:
+    def read_after(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes of code from ``address`` on; b"" if they cannot be read."""
         while size and not (code := self.read(address, size)):
             size //= 2
         return code if size else b""
 
-    def before(self, address: int, size: int) -> bytes:
+    def read_before(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes of code that end at ``address``; b"" if they cannot be read."""
         while size and not (code := self.read(address - size, size)):
             size //= 2
         return code if size else b""
 
-    def imported(self, slot: int) -> int:
+    def bound_function(self, slot: int) -> int:
         """The function whose address the loader has put into a slot of a module's global offset table; 0 for any
         other address. With -fno-plt, calls go through such slots."""
         module = self._modules.find(slot)
@@ -172,7 +172,7 @@ class FunctionCode:
         """The function around an address that a symbol covers."""
         return self._symbolizer.function(address)
 
-    def is_constant(self, address: int) -> bool:
+    def is_read_only_word(self, address: int) -> bool:
         """The 8 bytes there are part of a file and cannot be written to."""
         module = self._symbolizer.modules.find(address)
         image = module.image if module else None
@@ -220,7 +220,7 @@ def blocked_syscall(registers: Mapping[str, int], memory: Memory) -> Syscall | N
     return make_syscall(memory, *found) if found else None
 
 
-def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
+def restarted_call(call: Syscall, memory: Memory, cfa: int) -> Syscall:
     """The call that ``call``, a RESTARTED one, restarts; ``cfa`` is that of the thread's second frame."""
     return make_syscall(
         memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments

@@ -190,7 +190,7 @@ class Memory:
         except MemoryFault:
             return None
 
-    def consistent(self, read: Callable[[], Made]) -> Made:
+    def read_consistently(self, read: Callable[[], Made]) -> Made:
         """The result of ``read``. If a process that runs makes it fail, everything is read again, for at most a second.
         Raises what ``read`` raises."""
         for seconds in _PAUSES if self._source.runs_meanwhile else ():
@@ -266,7 +266,7 @@ class ReplayedMemory(_ReadOnDemand):
         return self._source.read(address, size)
 
     def _some(self, address: int, limit: int) -> bytes:
-        return self.read(address, min(limit, self._source.known_from(address)))
+        return self.read(address, min(limit, self._source.known_size(address)))
 
 
 def memory_of(target: Target) -> Memory:

@@ -102,7 +102,7 @@ class Module:
     @property
     def kept_as(self) -> str:
         """Key for caching facts about the file; "" if another user can have written the file or the memory."""
-        return "" if not self.image or self._origin.foreign.are_anothers else self.image.identity
+        return "" if not self.image or self._origin.foreign.belong_to_another_user else self.image.identity
 
     @property
     def span(self) -> tuple[int, int]:

@@ -117,7 +117,7 @@ class KernelSide(NamedTuple):
         return any(function.startswith(_SERVED_CHANNELS) for function in (self.channel, *self.stack))
 
     @property
-    def stands(self) -> bool:
+    def has_slept_long(self) -> bool:
         """It has slept too long for an ordinary read from a disk."""
         return self.seconds is not None and self.seconds >= 0.5
 
@@ -125,10 +125,10 @@ class KernelSide(NamedTuple):
     def cannot_stop(self) -> bool:
         """No signal gets it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as a thread
         that waits for a FUSE server does (request_wait_answer, fs/fuse/dev.c)."""
-        return self.stands and (self.is_uninterruptible or self.is_served)
+        return self.has_slept_long and (self.is_uninterruptible or self.is_served)
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """``folio_wait_bit_common < filemap_fault``: where in the kernel it sleeps, for people."""
         return " < ".join(self.stack[:8]) or self.channel or "unknown"
 
@@ -196,7 +196,7 @@ class TargetMemory(ABC):
     def note(self, address: int, size: int) -> None:
         """Keep these bytes in the recording; called only if ``records``."""
 
-    def known_from(self, address: int) -> int:  # noqa: ARG002
+    def known_size(self, address: int) -> int:  # noqa: ARG002
         """Number of bytes to read at once if it is unknown how many are wanted; a recording has few."""
         return 1
 
@@ -283,7 +283,7 @@ class TargetMoment:
         """True if the thread ran, or began, while memory was read: it does not wait forever for what it waited for."""
         return False
 
-    def has_moved_on(self, tid: int) -> bool:  # noqa: ARG002
+    def may_have_left(self, tid: int) -> bool:  # noqa: ARG002
         """True if the thread may have left its place. Check this after reading facts that are in no copy (its fds, for
         example). Stops no thread."""
         return False

@@ -105,7 +105,7 @@ def make_room() -> None:
 
 
 @contextlib.contextmanager
-def lifted() -> Iterator[None]:
+def without_limits() -> Iterator[None]:
     """No limit inside, nor for processes that are started there: measuring has limits of its own."""
     before = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU)}
     for kind, (_, hard) in before.items():

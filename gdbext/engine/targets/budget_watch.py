@@ -24,7 +24,7 @@ from gdbext.engine.targets.budget import (
     statm,
     time_error,
 )
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import signals_blocked
 from gdbext.errors import UsageError
 
 try:
@@ -63,7 +63,7 @@ class BudgetWatch:
         self._ended.acquire()
         self._telling = _thread.allocate_lock()
         # signals are the debugger's: none may reach a thread of ours
-        with signals_held():
+        with signals_blocked():
             self._is_on = True
             _thread.start_new_thread(self._watch, ())
 

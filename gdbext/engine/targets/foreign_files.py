@@ -83,7 +83,7 @@ class ForeignFiles:
         self._given |= {path}
 
     @property
-    def are_anothers(self) -> bool:
+    def belong_to_another_user(self) -> bool:
         """The process belongs to another user, or has exited and may have."""
         try:
             return self._acting is not None
@@ -196,7 +196,7 @@ class ForeignFiles:
             raise PermissionError(errno.EACCES, "nothing proves that this source is the core's own", path)
         return self.read(path, limit)
 
-    def withholds(self, path: str) -> bool:
+    def is_unproven_source(self, path: str) -> bool:
         """``source`` refuses this path because it is not proven."""
         return path.startswith("/") and not self._source_belongs(path)
 

@@ -56,15 +56,15 @@ class HostFiles:
 
     def text(self, path: str, limit: int = proc_files.ONE) -> str:
         """The first ``limit`` bytes of a file of /proc; "" if it cannot be read."""
-        return self.fact(f"text {path}", "", lambda: text_of(path, limit))
+        return self.fact(f"text {path}", "", lambda: file_text(path, limit))
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder of /proc."""
-        return self.strings(f"names {folder}", lambda: names_of(folder))
+        return self.strings(f"names {folder}", lambda: folder_names(folder))
 
     def link(self, path: str) -> str:
         """The target of a link of /proc; "" if it is none."""
-        return self.fact(f"link {path}", "", lambda: link_of(path))
+        return self.fact(f"link {path}", "", lambda: link_target(path))
 
     def foreign_text(self, path: str, limit: int) -> str:
         """A small file of the target; "" if it cannot be read, or is longer than ``limit`` bytes."""
@@ -108,10 +108,10 @@ class HostFiles:
         """The name of this machine, "" if unknown."""
         return self.fact("host", "", lambda: os.uname().nodename)
 
-    def keep(self, name: str, make: Callable[[], str]) -> None:
+    def store_text(self, name: str, make: Callable[[], str]) -> None:
         """Store the text in a recording, for a replay: it was made on this machine."""
 
-    def kept(self, name: str) -> str:  # noqa: ARG002
+    def stored_text(self, name: str) -> str:  # noqa: ARG002
         """The text that a recording has under ``name``; "" for any other target."""
         return ""
 
@@ -124,7 +124,7 @@ class HostFiles:
         return self.fact(name, list[str](), read)
 
 
-def text_of(path: str, limit: int = proc_files.ONE) -> str:
+def file_text(path: str, limit: int = proc_files.ONE) -> str:
     """The first ``limit`` bytes of a file of the kernel; "" if it cannot be read."""
     try:
         return proc_files.head(path, limit).decode(errors="replace")
@@ -132,7 +132,7 @@ def text_of(path: str, limit: int = proc_files.ONE) -> str:
         return ""
 
 
-def names_of(folder: str) -> list[str]:
+def folder_names(folder: str) -> list[str]:
     """The names in a folder of the kernel; [] if it cannot be read."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
@@ -140,7 +140,7 @@ def names_of(folder: str) -> list[str]:
         return []
 
 
-def link_of(path: str) -> str:
+def link_target(path: str) -> str:
     """The target of a link of the kernel; "" if it is none."""
     try:
         return os.readlink(path)  # noqa: PTH115 - as above
@@ -148,10 +148,10 @@ def link_of(path: str) -> str:
         return ""
 
 
-def all_descriptors(limit: int = 4096) -> Iterator[tuple[int, str]]:
+def all_fds(limit: int = 4096) -> Iterator[tuple[int, str]]:
     """(PID, fd) of all processes of this machine whose fds can be read, 4,096 at most; of each, ``limit`` fds."""
-    for pid in [int(name) for name in names_of("/proc") if name.isdecimal()][:4096]:
-        for fd in names_of(f"/proc/{pid}/fd")[:limit]:
+    for pid in [int(name) for name in folder_names("/proc") if name.isdecimal()][:4096]:
+        for fd in folder_names(f"/proc/{pid}/fd")[:limit]:
             yield pid, fd
 
 

@@ -26,7 +26,7 @@ _TRACED_SECONDS, _TRACED_PAUSE = 0.5, 0.01
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
-SERVED = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
+SERVED_TYPES = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
 """Prefixes of the types of file systems that need a server."""
 
 
@@ -49,7 +49,7 @@ def parent(pid: int) -> int:
         return 0
 
 
-def ends_with_tracer(pid: int) -> bool:
+def is_killed_with_tracer(pid: int) -> bool:
     """The debugger that traces it started it, and kills it when it exits itself (PTRACE_O_EXITKILL, ptrace(2))."""
     return tracer(pid, pid) == parent(pid) != 0
 
@@ -77,7 +77,7 @@ def living_threads(pid: int, skipped: Container[int] = ()) -> set[int]:
         return set()
 
 
-def alive_in(pid: int) -> int:
+def living_tid(pid: int) -> int:
     """The main thread of a process, or another one if that has left by pthread_exit(3): the files about the process's
     memory then work only in the folders of other threads (/proc/TID is not listed, but exists)."""
     try:
@@ -188,7 +188,7 @@ def check_not_traced(pid: int, tid: int) -> None:
 def open_memory(pid: int) -> int:
     """An fd of /proc/PID/mem. Raises NotPermitted, TargetGone."""
     try:
-        return os.open(f"/proc/{alive_in(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/{living_tid(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:
@@ -249,7 +249,7 @@ def _is_kernel_thread(pid: int) -> bool:
 def check_architecture(pid: int) -> int:
     """The e_machine of the program. Raises TargetError, TargetGone, NotPermitted, ForeignArchitecture."""
     try:
-        with open(f"/proc/{alive_in(pid)}/exe", "rb") as file:
+        with open(f"/proc/{living_tid(pid)}/exe", "rb") as file:
             header = file.read(20)
     except FileNotFoundError as error:
         check_exists(pid)  # else it has just ended
@@ -278,11 +278,11 @@ def uses_servers(pid: int) -> bool:
     """The process has a file of a file system that needs a server open or mapped, or its program or current folder is
     there. Reads links and maps of /proc, which ask no server. Only for a process without threads in uninterruptible
     sleep."""
-    places = tuple(f"{place.rstrip('/')}/" for place in served_places(pid))
+    places = tuple(f"{place.rstrip('/')}/" for place in served_mount_points(pid))
     return bool(places) and any(f"{path}/".startswith(places) for path in _paths_of(pid))
 
 
-def served_places(pid: int) -> list[str]:
+def served_mount_points(pid: int) -> list[str]:
     """The places at which file systems are mounted that need a server (proc_pid_mountinfo(5)), except the root: without
     that one nothing works at all."""
     try:
@@ -292,7 +292,7 @@ def served_places(pid: int) -> list[str]:
     places = []
     for line in lines:
         mount, _, kind = line.partition(" - ")
-        if kind.startswith(SERVED) and not kind.startswith(("fusectl", "fuse.lxcfs")) and " / / " not in mount:
+        if kind.startswith(SERVED_TYPES) and not kind.startswith(("fusectl", "fuse.lxcfs")) and " / / " not in mount:
             place = mount.split()[4]
             # the kernel writes these four as octal digits (fs/proc_namespace.c)
             for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
@@ -303,7 +303,7 @@ def served_places(pid: int) -> list[str]:
 
 def _paths_of(pid: int) -> Iterator[str]:
     """Everything that is open in a process, and the paths in its memory map."""
-    folder = f"/proc/{alive_in(pid)}"
+    folder = f"/proc/{living_tid(pid)}"
     names = ["exe", "cwd"]
     with suppress(OSError):
         names += [f"fd/{name}" for name in os.listdir(f"{folder}/fd")]  # noqa: PTH208 - as above

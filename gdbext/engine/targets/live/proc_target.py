@@ -19,7 +19,7 @@ from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.targets.base_target import Signal, TargetThread
 from gdbext.engine.targets.live import proc_checks, ptrace
 from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
-from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
+from gdbext.engine.targets.live.thread_motion import kernel_side, syscall_text
 from gdbext.engine.targets.system import linux
 from gdbext.errors import NotPermitted, TargetError, TargetGone, as_root
 
@@ -44,7 +44,7 @@ class ProcThread(TargetThread):
         self._pid = pid
         self._kernel_state = kernel_state
         asleep = kernel_state in ("S", "D")
-        call = call_of(pid, tid) if asleep else ""
+        call = syscall_text(pid, tid) if asleep else ""
         self.kernel_side = kernel_side(pid, tid, kernel_state, call, architecture) if asleep else None
         self._registers: dict[str, int] | None = None
 

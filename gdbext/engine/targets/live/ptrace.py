@@ -66,7 +66,7 @@ def detach(tid: int, signal: int = 0) -> None:
     _request(PTRACE_DETACH, tid, None, signal or None)
 
 
-def go_on(tid: int) -> None:
+def resume(tid: int) -> None:
     """Resume a stopped thread, without the signal that it stopped for. Raises OSError (ESRCH: it has exited)."""
     _request(PTRACE_CONT, tid, None, None)
 

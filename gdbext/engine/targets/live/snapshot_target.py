@@ -193,7 +193,7 @@ class SnapshotTarget(LocalProcess):
             return False
         return self._has_moved(self._copy, tid) and not self._is_confirmed(_MAX_LOOKS_IN_DOUBT)
 
-    def has_moved_on(self, tid: int) -> bool:
+    def may_have_left(self, tid: int) -> bool:
         runs = self._copy and not self._held and self._memory >= 0
         return bool(runs and self._copy and self._has_moved(self._copy, tid))
 

@@ -18,9 +18,9 @@ from gdbext.engine.targets.live.local_process import read_memory, thread_name
 from gdbext.engine.targets.live.thread_motion import (
     SleepPlace,
     has_moved_since,
-    place_of,
+    run_count,
     same_but_for_rseq,
-    turns_of,
+    sleep_place,
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import MemoryFault, TargetError, TargetGone
@@ -269,14 +269,14 @@ class StopCopy:
 
     def note_places(self) -> None:
         """Note how much the threads have run, once they sleep again where they were stopped."""
-        self._places = {tid: turns_of(self._pid, tid) for tid in self._by_tid}
+        self._places = {tid: run_count(self._pid, tid) for tid in self._by_tid}
 
     def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
         """True unless the thread provably slept ever since; also if it began after the stop."""
         thread = self._by_tid.get(tid)
         if thread and self.is_asleep:
             return has_moved_since(self._pid, tid, self._places[tid])
-        place = place_of(self._pid, tid)
+        place = sleep_place(self._pid, tid)
         if not thread:
             return bool(place.call)
         return place.has_moved(self._places[tid]) or not _is_at(thread, place, architecture, read)

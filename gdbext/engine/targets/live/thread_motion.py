@@ -57,22 +57,22 @@ class SleepPlace(NamedTuple):
         return self.call == RUNNING or self != earlier
 
 
-def place_of(pid: int, tid: int) -> SleepPlace:
+def sleep_place(pid: int, tid: int) -> SleepPlace:
     folder = f"/proc/{pid}/task/{tid}"
     ran = _ran(folder)  # before the call: an equal value later proves that the thread is still in this very call
     return SleepPlace(_text(f"{folder}/syscall"), ran)
 
 
 def has_moved_since(pid: int, tid: int, earlier: SleepPlace) -> bool:
-    """True if the thread may have run since ``place_of`` read ``earlier``. schedstat counts a turn when it begins
+    """True if the thread may have run since ``sleep_place`` read ``earlier``. schedstat counts a turn when it begins
     (sched_info_arrive, kernel/sched/stats.h): equal numbers are proof, the system call need not be read."""
     schedstat = _text(f"/proc/{pid}/task/{tid}/schedstat")
     if schedstat not in ("", _NOT_COUNTED) and schedstat == earlier.ran:
         return False
-    return place_of(pid, tid).has_moved(earlier)
+    return sleep_place(pid, tid).has_moved(earlier)
 
 
-def call_of(pid: int, tid: int) -> str:
+def syscall_text(pid: int, tid: int) -> str:
     """The text of /proc/PID/task/TID/syscall, "" where it cannot be read."""
     return _text(f"/proc/{pid}/task/{tid}/syscall")
 
@@ -90,10 +90,10 @@ _NOT_COUNTED = "0 0 0"
 _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
-def turns_of(pid: int, tid: int) -> SleepPlace:
-    """How much a thread has run, and the call only if that is unknown: half of the reads of ``place_of``."""
+def run_count(pid: int, tid: int) -> SleepPlace:
+    """How much a thread has run, and the call only if that is unknown: half of the reads of ``sleep_place``."""
     ran = _ran(f"/proc/{pid}/task/{tid}")
-    return SleepPlace("", ran) if ran else place_of(pid, tid)
+    return SleepPlace("", ran) if ran else sleep_place(pid, tid)
 
 
 def _text(path: str) -> str:

@@ -19,7 +19,7 @@ from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target,
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, ProcessOrigin, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
-from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, place_of
+from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, sleep_place
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
@@ -101,7 +101,7 @@ class SleepingThread(TargetThread):
     def __init__(self, target: UnstoppedProcess, tid: int, state: str, name: str) -> None:
         self.tid = tid
         self.name = self.listed_name = name
-        self.place: SleepPlace = place_of(target.pid, tid)
+        self.place: SleepPlace = sleep_place(target.pid, tid)
         self._target = target
         self._state = state
 
@@ -199,10 +199,10 @@ class UnstoppedProcess(RunningProcess):
     def has_run(self, tid: int) -> bool:
         """The thread does not sleep, or no longer where it did when the threads were listed."""
         listed = next((thread for thread in self._threads or () if thread.tid == tid), None)
-        now = place_of(self.pid, tid)
+        now = sleep_place(self.pid, tid)
         return now.has_moved(listed.place) if listed else bool(now.call)
 
-    def has_moved_on(self, tid: int) -> bool:
+    def may_have_left(self, tid: int) -> bool:
         """As ``has_run``: nothing is copied."""
         return self.has_run(tid)
 

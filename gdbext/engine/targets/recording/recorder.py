@@ -174,7 +174,7 @@ class LoggedFiles(HostFiles):
         self._modules[start] = found
         return found
 
-    def keep(self, name: str, make: Callable[[], str]) -> None:
+    def store_text(self, name: str, make: Callable[[], str]) -> None:
         self.texts[name] = make()
 
     def recorded_files(self) -> tuple[RecordedFile, ...]:
@@ -419,10 +419,10 @@ def _recorded(thread: TargetThread) -> RecordedThread:
 
 def encode(recording: Recording, preset: int = container.FAST) -> bytes:
     """The bytes of the file. Raises GdbextError if it would be too large."""
-    return container.pack(*parts(recording), preset)
+    return container.pack(*document_and_blocks(recording), preset)
 
 
-def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
+def document_and_blocks(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
     """The document and the blocks of a recording."""
     blocks: list[SparseBytes] = []
 

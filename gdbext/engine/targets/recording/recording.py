@@ -56,7 +56,7 @@ class SparseBytes:
                 yield at, piece[at - first : end - first]
             index += 1
 
-    def known_from(self, start: int) -> int:
+    def known_size(self, start: int) -> int:
         """Number of bytes that are known from ``start`` on."""
         index = bisect_right(self.starts, start) - 1
         return max(0, self.starts[index] + len(self.pieces[index]) - start) if index >= 0 else 0

@@ -125,10 +125,10 @@ def load(path: str) -> Recording:
 
 def decode(data: bytes) -> Recording:
     """The recording in a file's bytes. Raises BadRecording."""
-    return from_parts(*container.unpack(data))
+    return recording_from(*container.unpack(data))
 
 
-def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
+def recording_from(document: Any, blocks: list[SparseBytes]) -> Recording:
     fields = Fields(document)
     target, made = fields.object("target"), fields.object("made")
     if target.text("kind") not in ("live", "core"):

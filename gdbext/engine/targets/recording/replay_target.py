@@ -153,7 +153,7 @@ class ReplayedFiles(HostFiles):
         except SymbolFileError as error:
             return FoundFile("missing", error.what, None)
 
-    def kept(self, name: str) -> str:
+    def stored_text(self, name: str) -> str:
         return self._recording.kept.get(name, "")
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
@@ -254,9 +254,9 @@ class ReplayTarget(Target, TargetMemory):
         self.missing.note("pages of memory", gap // PAGE_SIZE)
         raise MemoryFault(gap, size, NOT_RECORDED)
 
-    def known_from(self, address: int) -> int:
+    def known_size(self, address: int) -> int:
         """Number of bytes to the end of a piece; 1 if there is none: reading that raises."""
-        return self.recording.memory.known_from(address) or 1
+        return self.recording.memory.known_size(address) or 1
 
     def threads(self) -> Sequence[TargetThread]:
         return self._threads

@@ -154,7 +154,7 @@ def actions_restored(numbers: Collection[int]) -> Iterator[None]:
 
 
 @contextmanager
-def signals_held(numbers: Collection[int] = ()) -> Iterator[None]:
+def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
     """Block these signals in this thread inside; all signals if no ``numbers`` are given.
 
     Pending ones are delivered at the end: no KeyboardInterrupt comes between the result of a call and recording it.
@@ -175,7 +175,7 @@ def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | No
     ``keep``: the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
     include/linux/sched.h).
     """
-    with signals_held():
+    with signals_blocked():
         child = os.fork()
         if child:
             return child

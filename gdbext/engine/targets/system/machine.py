@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_descriptors, link_of, names_of, text_of
-from gdbext.engine.targets.live.proc_checks import SERVED
+from gdbext.engine.targets.host_files import all_fds, file_text, folder_names, link_target
+from gdbext.engine.targets.live.proc_checks import SERVED_TYPES
 from gdbext.engine.targets.system.linux import stat_fields
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class FileSystem(NamedTuple):
     @property
     def is_served(self) -> bool:
         """A server, or a process, answers requests for it."""
-        return self.type.startswith(SERVED)
+        return self.type.startswith(SERVED_TYPES)
 
     @property
     def phrase(self) -> str:
@@ -99,7 +99,7 @@ class Machine:
         def read() -> float | None:
             folder = f"{self._folder}/fd"
             try:
-                used = os.stat(folder).st_size or len(names_of(folder))  # noqa: PTH116 - pathlib is slow to import
+                used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
             except OSError:
                 return None
             lines = (line.split() for line in _lines(f"{self._folder}/limits"))
@@ -114,7 +114,7 @@ class Machine:
 
         def read() -> list[str]:
             places: dict[str, str] = {}
-            for fd in names_of(f"{self._folder}/fd")[:_MAX_DESCRIPTORS]:
+            for fd in folder_names(f"{self._folder}/fd")[:_MAX_DESCRIPTORS]:
                 flags = number(next(iter(_values(self._pid, fd, "flags:")), "0"), 8) or 0
                 found = self.file_system(int(fd)) if flags & os.O_ACCMODE else None
                 if found and not found.is_served:
@@ -238,7 +238,7 @@ def _fuse_servers(device: str) -> Iterator[int]:
 
 def _openers(link: str) -> Iterator[tuple[int, str]]:
     """(PID, fd) of the processes of this machine that have ``link`` open."""
-    return ((pid, fd) for pid, fd in all_descriptors(_MAX_DESCRIPTORS) if link_of(f"/proc/{pid}/fd/{fd}") == link)
+    return ((pid, fd) for pid, fd in all_fds(_MAX_DESCRIPTORS) if link_target(f"/proc/{pid}/fd/{fd}") == link)
 
 
 def _values(pid: int, fd: str, name: str) -> list[str]:
@@ -274,4 +274,4 @@ def _first_line(path: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    return text_of(path).splitlines()
+    return file_text(path).splitlines()

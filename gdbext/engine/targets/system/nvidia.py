@@ -91,7 +91,7 @@ def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = 
 
 
 def _figures(library: str, problems: list[str]) -> tuple[str, tuple[NvidiaFigures, ...]]:
-    answer = supervision.by_child(lambda: _asked(library), _SECONDS)
+    answer = supervision.run_in_child(lambda: _asked(library), _SECONDS)
     if not answer:
         problems.append(f"NVML: the driver did not answer within {_SECONDS} seconds")
         return "", ()

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_descriptors, link_of, names_of
+from gdbext.engine.targets.host_files import all_fds, folder_names, link_target
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 from gdbext.engine.targets.system.socket_table import SocketTables
@@ -55,8 +55,8 @@ class DescriptorHolders:
     def _index(self) -> dict[str, list[tuple[int, str]]]:
         """Link → (PID, fd)."""
         found: dict[str, list[tuple[int, str]]] = {}
-        for pid, fd in all_descriptors():
-            link = link_of(f"/proc/{pid}/fd/{fd}")
+        for pid, fd in all_fds():
+            link = link_target(f"/proc/{pid}/fd/{fd}")
             if link.startswith(("pipe:", "socket:", *_MULTIPLEXERS)):
                 found.setdefault(link, []).append((pid, fd))
         return found
@@ -70,7 +70,7 @@ class DescriptorHolders:
                 lines = _fd_info(pid, fd).splitlines()
                 if index in [line.split()[-1] for line in lines if line.startswith("tty-index:")]:
                     pids[pid] = None
-        return [pid for pid in pids if link_of(f"/proc/{pid}/ns/mnt") == namespace]
+        return [pid for pid in pids if link_target(f"/proc/{pid}/ns/mnt") == namespace]
 
 
 def _access(pid: int, fd: str) -> int | None:
@@ -99,7 +99,7 @@ class Peers:
     @staticmethod
     def has_open(path: str) -> bool:
         """A process has a file of that path open, among those whose fds may be read."""
-        return any(link_of(f"/proc/{pid}/fd/{fd}") == path for pid, fd in all_descriptors())
+        return any(link_target(f"/proc/{pid}/fd/{fd}") == path for pid, fd in all_fds())
 
     def process_of(self, fd: int) -> Peer | None:
         """The process that a pidfd refers to (/proc/PID/fdinfo/FD, pidfd_open(2))."""
@@ -110,14 +110,14 @@ class Peers:
         process = self._process(pid)
         return Peer(PeerKind.PROCESS, f"the end of process {process.label}", (process,))
 
-    def watched(self, fd: int) -> list[int]:
+    def epoll_fds(self, fd: int) -> list[int]:
         """At most 64 of the fds in an epoll set (/proc/PID/fdinfo/FD, proc_pid_fdinfo(5))."""
         lines = self._files.text(f"/proc/{self._pid}/fdinfo/{fd}").splitlines()
         words = (line.split() for line in lines if line.startswith("tfd:"))
         watched = [number(each[1]) for each in words if len(each) > 1]
         return [each for each in watched if each is not None][:64]
 
-    def of(self, link: str, call_writes: bool) -> Peer | None:
+    def peer_of(self, link: str, call_writes: bool) -> Peer | None:
         """The other end of ``link`` (an fd's target); ``call_writes``: the process writes to it."""
         if link.startswith("pipe:"):
             others = [pid for pid, reads, writes in self._holders(link) if (reads if call_writes else writes)]
@@ -192,7 +192,7 @@ class Peers:
         index, own = link.rpartition("/")[2], f"/proc/{self._pid}/ns/mnt"
 
         def read() -> list[str]:
-            return [str(pid) for pid in self._all_holders.of_terminal(index, link_of(own))]
+            return [str(pid) for pid in self._all_holders.of_terminal(index, link_target(own))]
 
         words = self._files.strings(f"holders of {link}", read)
         held = self._held(PeerKind.FILE, [pid for word in words if (pid := number(word)) is not None])
@@ -291,9 +291,7 @@ def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Co
 def _description_holders(status: os.stat_result, kind: str = "OFDLCK") -> Iterator[str]:
     """PIDs that have a lock of an open file description on that file (proc_pid_fdinfo(5))."""
     yield from dict.fromkeys(
-        str(pid)
-        for pid, fd in all_descriptors()
-        if kind in (info := _fd_info(pid, fd)) and f":{status.st_ino} " in info
+        str(pid) for pid, fd in all_fds() if kind in (info := _fd_info(pid, fd)) and f":{status.st_ino} " in info
     )
 
 
@@ -324,9 +322,9 @@ def _is_of_sqlite(row: Sequence[str]) -> bool:
 def _files_in(rows: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[list[str]]:
     """As _locked_files, among some rows of /proc/locks. SQLite's files beside a database count as the database
     (sqlite.org/tempfiles.html)."""
-    for fd in names_of(f"/proc/{pid}/fd")[:4096] if rows else ():
+    for fd in folder_names(f"/proc/{pid}/fd")[:4096] if rows else ():
         try:
-            path = link_of(f"/proc/{pid}/fd/{fd}")
+            path = link_target(f"/proc/{pid}/fd/{fd}")
             holders = _holders_of(_status(f"/proc/{pid}/fd/{fd}"), rows, _LOCK_KINDS) if path.startswith("/") else []
         except OSError:
             continue

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, link_of, text_of
+from gdbext.engine.targets.host_files import HostFiles, file_text, link_target
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
@@ -221,7 +221,7 @@ class ProcFs:
         wanted = f" {mapping.device} {mapping.inode} "
 
         def read() -> list[str]:
-            return [str(pid) for pid in sorted(relatives) if wanted in text_of(f"/proc/{pid}/maps", proc_files.TABLE)]
+            return [str(pid) for pid in sorted(relatives) if wanted in file_text(f"/proc/{pid}/maps", proc_files.TABLE)]
 
         found = self._files.strings(f"sharers of{wanted}", read)
         pids = [pid for each in found if (pid := number(each)) is not None and pid > 0]
@@ -254,7 +254,7 @@ class ProcFs:
 
     def _place(self, path: str) -> str:
         """The path from the root; not recorded, unlike the facts that are read there."""
-        folder = "" if path.startswith("/") else link_of(f"/proc/{self._pid}/cwd")
+        folder = "" if path.startswith("/") else link_target(f"/proc/{self._pid}/cwd")
         return f"{folder}/{path}" if folder else path
 
     def file_exists(self, path: str) -> bool | None:

@@ -42,7 +42,7 @@ def packed(folder: Path, data: bytes, how: str) -> Path:
 def unpacked(folder: Path, data: bytes, how: str = "gz") -> os.stat_result:
     name = core_sources.unpacked(str(packed(folder, data, how)))
     found = Path(name).stat()
-    core_sources.let_go(name)
+    core_sources.close_unpacked(name)
     return found
 
 

@@ -18,7 +18,7 @@ def test_reports_hide_them() -> None:
     given = {"TORCH_AUTH": "x", "TORCH_PASSWD": "y", "TORCH_LOG_URL": "https://me:pw@host/x", "OMP_NUM_THREADS": "4"}
     shown = {"OMP_NUM_THREADS": "4", "TORCH_LOG_URL": f"https://{HIDDEN}@host/x"}
     assert linux.shown(given) == {**shown, "TORCH_AUTH": HIDDEN, "TORCH_PASSWD": HIDDEN}
-    assert linux.public(given) == shown
+    assert linux.public_variables(given) == shown
 
 
 def test_a_command_without_its_arguments() -> None:

@@ -107,13 +107,13 @@ def test_the_copy_covers_what_is_read_later(copy: PageCopy) -> None:
 
 
 def test_ranges_of_pages() -> None:
-    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in stop_copy.ranges([1, 2, 3, 7, 9, 10], 100)]
+    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in stop_copy.merge_pages([1, 2, 3, 7, 9, 10], 100)]
     assert found == [(1, 4), (7, 8), (9, 11)]
-    assert list(stop_copy.ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
-    assert list(stop_copy.ranges([], 2)) == []
+    assert list(stop_copy.merge_pages([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
+    assert list(stop_copy.merge_pages([], 2)) == []
     low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
     inside = [(low, 6 * PAGE_SIZE), (6 * PAGE_SIZE, 7 * PAGE_SIZE), (8 * PAGE_SIZE, high)]
-    assert list(stop_copy.parts(low, high - low, {5, 6, 8, 9})) == inside
+    assert list(stop_copy.parts_in_pages(low, high - low, {5, 6, 8, 9})) == inside
 
 
 def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy) -> None:
