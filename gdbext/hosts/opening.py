@@ -89,7 +89,7 @@ def _held(pid: int) -> Target:
     if target.is_stopped:
         return target
     sleeping = unstopped(pid)
-    if sleeping.is_asleep():
+    if sleeping.all_threads_sleep():
         target.close()
         return sleeping
     target.add_sleepers(sleeping.memory.threads())

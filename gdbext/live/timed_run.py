@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.thread_motion import activities
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, has_ended, signals_blocked, signals_handled
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, has_exited, signals_blocked, signals_handled
 from gdbext.errors import GdbextError, TargetError, TargetGone
 from gdbext.render import counted
 
@@ -232,7 +232,7 @@ class WatchedProcess:
             stat, auxv = read_file(self._pid, "stat"), read_file(self._pid, "auxv")
         except TargetGone:
             stat = auxv = b""
-        if not auxv or has_ended(stat):
+        if not auxv or has_exited(stat):
             return Ending(EndingKind.GONE, "the process ended")
         if auxv != self._start:  # random bytes are at another address after each exec
             return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")

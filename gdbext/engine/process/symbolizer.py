@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from gdbext.engine.process.modules import Module, ModuleTable
 
-__all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
-
 _CLONE = re.compile(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm|clone|_omp_fn|resolver)(\.\d+)*)+$")
 
 

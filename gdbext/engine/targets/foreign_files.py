@@ -7,7 +7,7 @@ file, out of a container. So they are opened only here:
 - regular files only, without blocking, and none larger than the caller allows;
 - with the rights of the process's user (rooted_paths.py);
 - for a core without --sysroot (not even "/"), only what is proven to be its own: ELF files by their contents
-  (mapped_files.py, engine/process/modules.py), Python sources below the folders of a proven interpreter.
+  (core_target.py, engine/process/modules.py), Python sources below the folders of a proven interpreter.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ForeignFiles:
         self._given |= {path}
 
     @property
-    def belong_to_another_user(self) -> bool:
+    def are_another_users(self) -> bool:
         """The process belongs to another user, or has exited and may have."""
         try:
             return self._acting is not None

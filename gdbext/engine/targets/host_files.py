@@ -88,10 +88,15 @@ class HostFiles:
 
         return self.strings(f"names {folder}", read)
 
-    def exists(self, path: str, place: Callable[[], str]) -> bool | None:
-        """True if the target has a file at ``place``, which it calls ``path``; None if unknown."""
-        found = self.fact(f"exists {path}", None, lambda: as_number(self.foreign.exists(place())))
-        return None if found is None else bool(found)
+    def exists(self, path: str, absolute: Callable[[], str]) -> bool | None:
+        """True if the target has a file at the path ``absolute()``, which it calls ``path``; None if unknown."""
+
+        def read() -> float | None:
+            exists = self.foreign.exists(absolute())
+            return None if exists is None else float(exists)
+
+        exists = self.fact(f"exists {path}", None, read)
+        return None if exists is None else bool(exists)
 
     def clock(self, number: int) -> float | None:
         """The time of a clock of this machine (CLOCK_*), in seconds."""
@@ -109,14 +114,15 @@ class HostFiles:
         return self.fact("host", "", lambda: os.uname().nodename)
 
     def store_text(self, name: str, make: Callable[[], str]) -> None:
-        """Store the text in a recording, for a replay: it was made on this machine."""
+        """Store the text ``make()`` under a name if a recording is being made, for ``stored_text`` of its replay."""
 
     def stored_text(self, name: str) -> str:  # noqa: ARG002
         """The text that a recording has under ``name``; "" for any other target."""
         return ""
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """The result of ``read``; a replay gives the recorded one, or ``unknown``."""
+        """The result of ``read()``, which a recording keeps under ``name``; a replay gives the recorded one, or
+        ``unknown``."""
         return read()
 
     def strings(self, name: str, read: Callable[[], list[str]]) -> list[str]:
@@ -153,8 +159,3 @@ def all_fds(limit: int = 4096) -> Iterator[tuple[int, str]]:
     for pid in [int(name) for name in folder_names("/proc") if name.isdecimal()][:4096]:
         for fd in folder_names(f"/proc/{pid}/fd")[:limit]:
             yield pid, fd
-
-
-def as_number(answer: bool | None) -> float | None:
-    """1, 0 or None: a recording keeps yes and no as numbers."""
-    return None if answer is None else float(answer)

@@ -12,8 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget import MemoryLimitExceeded, memory_error, raise_gc_threshold
-from gdbext.engine.targets.budget_watch import BudgetWatch
+from gdbext.engine.targets.budget import BudgetWatch, MemoryLimitExceeded, memory_error, raise_gc_threshold
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import signals_blocked
 from gdbext.engine.terminal import CommandLine

@@ -93,10 +93,10 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
-    times = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
+    times = [clocks.seconds_since_run(f"/proc/{pid}/task/{tid}") for tid in tids]
     known = [seconds for seconds in times if seconds is not None]
     idle = min(known) if known and len(known) == len(times) else None
-    main_idle = clocks.since(f"/proc/{pid}/task/{pid}")
+    main_idle = clocks.seconds_since_run(f"/proc/{pid}/task/{pid}")
     return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, idle, main_idle)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gdbext.engine.process.symbolizer import demangle
+from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch import assumed_symbols
 

@@ -50,7 +50,7 @@ def parent(pid: int) -> int:
 
 
 def is_killed_with_tracer(pid: int) -> bool:
-    """The debugger that traces it started it, and kills it when it exits itself (PTRACE_O_EXITKILL, ptrace(2))."""
+    """The debugger that traces the process started it, and kills it when it exits (PTRACE_O_EXITKILL, ptrace(2))."""
     return tracer(pid, pid) == parent(pid) != 0
 
 
@@ -78,13 +78,13 @@ def living_threads(pid: int, skipped: Container[int] = ()) -> set[int]:
 
 
 def living_tid(pid: int) -> int:
-    """The main thread of a process, or another one if that has left by pthread_exit(3): the files about the process's
-    memory then work only in the folders of other threads (/proc/TID is not listed, but exists)."""
+    """Tid of a process's main thread, or of another one if that has left by pthread_exit(3): the files about the
+    process's memory then work only in the folders of other threads (/proc/TID is not listed, but exists)."""
     try:
-        is_left = thread_state(pid, pid) in ("Z", "X")
+        has_left = thread_state(pid, pid) in ("Z", "X")
     except OSError:
-        is_left = False
-    return min(living_threads(pid), default=pid) if is_left else pid
+        has_left = False
+    return min(living_threads(pid), default=pid) if has_left else pid
 
 
 def status_fields(path: str) -> dict[str, str]:
@@ -106,7 +106,7 @@ def check_process(pid: int) -> int:
 
 
 def check_readable(pid: int) -> int:
-    """The same for a process that may be traced: it can be read, and perhaps not stopped."""
+    """As ``check_process`` for a process that may be traced: it can be read, and perhaps not stopped."""
     check_exists(pid)
     machine = check_architecture(pid)
     os.close(open_memory(pid))  # attaching needs the same permission (proc_pid_mem(5))
@@ -161,22 +161,18 @@ def holder(pid: int) -> int:
     return 0
 
 
-def foreign_tracer(pid: int) -> int:
-    """PID of another process that traces ``pid``, whether its threads run or not: no other process can stop them; 0 for
+def foreign_tracer(pid: int, tid: int | None = None) -> int:
+    """PID of another process that traces a thread (None: the main one), which no other process can stop then; 0 for
     none. Waits a moment for one that traces it only briefly. Raises nothing."""
     deadline = time.monotonic() + _TRACED_SECONDS
-    while (other := tracer(pid, pid)) not in (0, os.getpid()) and time.monotonic() < deadline:
+    while (other := tracer(pid, tid or pid)) not in (0, os.getpid()) and time.monotonic() < deadline:
         time.sleep(_TRACED_PAUSE)
     return other if other != os.getpid() else 0
 
 
 def check_not_traced(pid: int, tid: int) -> None:
     """Raises NotPermitted if a debugger is attached to the thread. Waits a moment for one that holds it briefly."""
-    deadline = time.monotonic() + _TRACED_SECONDS
-    ours = (0, os.getpid())
-    while (other := tracer(pid, tid)) not in ours and time.monotonic() < deadline:
-        time.sleep(_TRACED_PAUSE)
-    if other not in ours:
+    if other := foreign_tracer(pid, tid):
         name = status_fields(f"/proc/{other}/status").get("Name", "unknown")
         raise NotPermitted(
             f"process {pid} is already being traced by process {other} ({name})",
@@ -238,7 +234,7 @@ def has_ptrace_capability() -> bool:
 
 
 def _is_kernel_thread(pid: int) -> bool:
-    """By the flags of proc_pid_stat(5): an exiting process has no program either."""
+    """PF_KTHREAD is set in the flags of proc_pid_stat(5): an exiting process has no program either."""
     try:
         flags = int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[9 - 3])
     except (OSError, ValueError, IndexError):
@@ -302,7 +298,7 @@ def served_mount_points(pid: int) -> list[str]:
 
 
 def _paths_of(pid: int) -> Iterator[str]:
-    """Everything that is open in a process, and the paths in its memory map."""
+    """The paths of a process's program, current folder, open files and mapped files."""
     folder = f"/proc/{living_tid(pid)}"
     names = ["exe", "cwd"]
     with suppress(OSError):

@@ -84,6 +84,7 @@ class ProcThread(TargetThread):
             return {}
 
     def note_stop(self, stop: ptrace.PtraceStop) -> None:
+        """Note that the thread has stopped, the signal that is held back, and a crash that it means."""
         self.stopped = True
         self.held = stop.signal
         self.stop_signal = stop.stopped_by
@@ -106,7 +107,7 @@ class ProcTarget(LocalProcess):
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
-        self._left: dict[int, TargetThread] = {}
+        self._unstoppable: dict[int, TargetThread] = {}
         """Threads that cannot be stopped, and were not seized."""
         self._memory = -1
         self._handlers: dict[int, Any] = {}
@@ -129,11 +130,13 @@ class ProcTarget(LocalProcess):
     @property
     def is_stopped(self) -> bool:
         """All threads could be seized; False if one of them cannot be stopped."""
-        return not self._left
+        return not self._unstoppable
 
     def add_sleepers(self, threads: Iterable[TargetThread]) -> None:
-        """Replace the threads that cannot be stopped by these, as they sleep."""
-        self._left.update((each.tid, each) for each in threads if each.tid in self._left and not each.runs_on)
+        """Replace the threads that cannot be stopped by those of ``threads``, which are described as they sleep."""
+        for thread in threads:
+            if thread.tid in self._unstoppable and not thread.runs_on:
+                self._unstoppable[thread.tid] = thread
 
     def read(self, address: int, size: int) -> bytes:
         if self._memory < 0:
@@ -142,7 +145,7 @@ class ProcTarget(LocalProcess):
 
     def threads(self) -> Sequence[TargetThread]:
         """All threads that could be seized, and those that cannot be stopped, by tid."""
-        threads: dict[int, TargetThread] = {**self._threads, **self._left}
+        threads: dict[int, TargetThread] = {**self._threads, **self._unstoppable}
         return [threads[tid] for tid in sorted(threads)]
 
     def selected_thread(self) -> TargetThread | None:
@@ -157,7 +160,7 @@ class ProcTarget(LocalProcess):
         atexit.unregister(self.close)
         exited = [tid for tid in list(self._threads) if not _detach(self._threads.pop(tid))]
         if exited:
-            _collect(self.pid, exited)
+            _reap(self.pid, exited)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
@@ -185,7 +188,7 @@ class ProcTarget(LocalProcess):
         """
         for _ in range(100):  # a process may start threads faster than they can be stopped
             try:
-                stats = proc_checks.thread_stats(self.pid, {*self._threads, *self._left})
+                stats = proc_checks.thread_stats(self.pid, {*self._threads, *self._unstoppable})
             except OSError as error:
                 raise TargetGone.of(self.pid) from error
             new = []
@@ -193,7 +196,7 @@ class ProcTarget(LocalProcess):
                 if state not in "ZX":
                     thread = ProcThread(self.architecture, self.pid, tid, state, name)
                     if thread.cannot_stop:
-                        self._left[tid] = thread
+                        self._unstoppable[tid] = thread
                     else:
                         new.append(thread)
             if not new:
@@ -209,10 +212,12 @@ class ProcTarget(LocalProcess):
                     except OSError:  # it has exited since
                         del self._threads[thread.tid]
             self._await_stops()
-        if not self._threads and not self._left:
+        if not self._threads and not self._unstoppable:
             raise TargetGone.of(self.pid)
 
     def _seize(self, thread: ProcThread, is_first: bool = True) -> None:
+        """Become the thread's tracer, and add it to ``_threads``; without effect if it has exited. Raises
+        NotPermitted."""
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
         try:
             ptrace.seize(thread.tid)
@@ -241,30 +246,24 @@ class ProcTarget(LocalProcess):
         """Wait until all seized threads have stopped, at most STOP_SECONDS. Those that exited are dropped."""
         deadline = time.monotonic() + STOP_SECONDS
         pause = 0.0001
-        waiting = [thread for thread in self._threads.values() if not thread.stopped]
-        while True:
-            waiting = [thread for thread in waiting if not self._has_settled(thread)]
-            if not waiting or time.monotonic() > deadline:
+        while waiting := [thread for thread in self._threads.values() if not thread.stopped]:
+            for thread in waiting:
+                try:
+                    stop = ptrace.poll(thread.tid)
+                except ChildProcessError:  # it exited, and its exit was not reported to us
+                    stop = ptrace.PtraceStop(True, 0)
+                if stop and stop.exited:
+                    self._threads.pop(thread.tid, None)
+                elif stop:
+                    thread.note_stop(stop)
+            if time.monotonic() > deadline:
                 return
             time.sleep(pause)
             pause = min(pause * 2, 0.001)
 
-    def _has_settled(self, thread: ProcThread) -> bool:
-        try:
-            stop = ptrace.poll(thread.tid)
-        except ChildProcessError:  # it exited, and its exit was not reported to us
-            stop = ptrace.PtraceStop(True, 0)
-        if not stop:
-            return False
-        if stop.exited:
-            self._threads.pop(thread.tid, None)
-        else:
-            thread.note_stop(stop)
-        return True
-
 
 def _detach(thread: ProcThread) -> bool:
-    """False if the thread has exited."""
+    """Let the thread resume with the signal that is held back from it; False if it has exited."""
     try:
         if not thread.stopped:
             stop = ptrace.poll(thread.tid)
@@ -277,7 +276,7 @@ def _detach(thread: ProcThread) -> bool:
     return True
 
 
-def _collect(pid: int, tids: Collection[int]) -> None:
+def _reap(pid: int, tids: Collection[int]) -> None:
     """Wait for threads that exited while we traced them: until then the process is a zombie that its parent cannot
     collect, for as long as we live. If we are the parent, the code that started it collects it."""
     left = set(tids) - ({pid} if proc_checks.parent(pid) == os.getpid() else set())

@@ -71,8 +71,8 @@ def check_can_stop(pid: int) -> None:
             )
 
 
-def run_in_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
-    """Run ``look`` in a child of ours; its result, b"" if it failed, None once the kernel has blocked the child for
+def run_in_child(work: Callable[[], bytes], seconds: float) -> bytes | None:
+    """Run ``work`` in a child of ours; its result, b"" if it failed, None once the kernel has blocked the child for
     ``seconds``."""
     output, into = os.pipe()
     child = os.fork()
@@ -83,7 +83,7 @@ def run_in_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
             nothing = os.open("/dev/null", os.O_RDWR)
             for standard in (0, 1, 2):
                 os.dup2(nothing, standard)
-            _write_all(into, look())
+            _write_all(into, work())
         finally:
             os._exit(0)
     os.close(into)
@@ -159,12 +159,12 @@ def stream_from_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iter
     """Run ``produce`` in a child of ours, on another CPU, while we process what it yields: pieces of whole records of
     ``size`` bytes. If the child fails, ``produce`` runs here and yields everything once more. Only for a process of one
     thread."""
-    pieces = _streamed_by_child(produce, size)
+    pieces = _child_stream(produce, size)
     next(pieces)
     return pieces
 
 
-def _streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
+def _child_stream(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
     """The pieces, after an empty one: the child has begun then."""
     output, into = os.pipe()
     child = os.fork()

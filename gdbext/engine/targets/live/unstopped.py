@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     FindThreadPointer = Callable[[Target, int, int, int], int]
     """(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block,
-    0 where it is not found."""
+    0 if it is not found."""
     CopyStacks = Callable[[Sequence[int]], Sequence[tuple[int, Piece]]]
     """Copies the stacks that end at these addresses, and other wanted memory, as addresses and bytes."""
 
@@ -62,7 +62,7 @@ class RunningProcess(LocalProcess):
         return 0.0
 
     def threads(self) -> Sequence[TargetThread]:
-        """None: only a stopped thread has registers."""
+        """No threads: only a stopped one has registers."""
         return ()
 
     def selected_thread(self) -> TargetThread | None:
@@ -185,7 +185,7 @@ class UnstoppedProcess(RunningProcess):
         """Thread id → where the thread was when the threads were listed. Raises TargetGone."""
         return {thread.tid: thread.place for thread in self.threads()}
 
-    def is_asleep(self) -> bool:
+    def all_threads_sleep(self) -> bool:
         """Every thread sleeps in the kernel. Raises TargetGone."""
         threads = self.threads()
         return bool(threads) and all(
@@ -198,9 +198,9 @@ class UnstoppedProcess(RunningProcess):
 
     def has_run(self, tid: int) -> bool:
         """The thread does not sleep, or no longer where it did when the threads were listed."""
-        listed = next((thread for thread in self._threads or () if thread.tid == tid), None)
+        place = next((thread.place for thread in self._threads or () if thread.tid == tid), None)
         now = sleep_place(self.pid, tid)
-        return now.has_moved(listed.place) if listed else bool(now.call)
+        return now.has_moved(place) if place else bool(now.call)
 
     def may_have_left(self, tid: int) -> bool:
         """As ``has_run``: nothing is copied."""
@@ -222,7 +222,7 @@ class SleepingProcess(UnstoppedProcess):
     def can_be_read(self) -> bool:
         """Every thread sleeps, and its control block is found without a stop. Raises TargetGone."""
         pointer = self.architecture.thread_pointer
-        return self.is_asleep() and all(pointer(thread.registers()) for thread in self.threads())
+        return self.all_threads_sleep() and all(pointer(thread.registers()) for thread in self.threads())
 
     def is_consistent(self) -> bool:
         """No thread ran while the process was read, and no proof needs registers that only a stop shows."""
@@ -263,35 +263,21 @@ class UnreadableProcess(UnstoppedProcess):
         return {}
 
 
-_TRIES = 4
-_PAUSE = 0.001
-"""Seconds after the first attempt, doubled after each: many waiting threads wake at times, only to check whether they
-should keep waiting."""
-
-
 def snapshot_while_asleep(
     unstopped: Callable[[], UnstoppedProcess], maps: list[MemoryMapping], copy: CopyStacks
 ) -> StopCopy | None:
     """Copy threads and stacks if all threads sleep for as long as it takes, else None; ``maps``: the memory map. Raises
     TargetGone."""
-    for attempt in range(_TRIES):
+    # many waiting threads wake at times, only to check whether they should keep waiting
+    for pause in (0.001, 0.002, 0.004, 0.008):
         with closing(unstopped()) as process:
             process._maps = maps
-            snapshot = _snapshot(process, copy)
-        if snapshot:
-            return snapshot
-        time.sleep(_PAUSE * 2**attempt)
+            if process.all_threads_sleep():
+                pieces = copy([place.stack_pointer or 0 for place in process.places.values()])
+                if process.no_thread_ran():
+                    threads = [CopiedThread(process.pid, thread) for thread in process.threads()]
+                    # only a stop shows where a thread without this pointer has its control block
+                    if all(process.architecture.thread_pointer(thread.registers()) for thread in threads):
+                        return StopCopy(process.pid, threads, PageCopy(pieces), process.pid, process.places)
+        time.sleep(pause)
     return None
-
-
-def _snapshot(process: UnstoppedProcess, copy: CopyStacks) -> StopCopy | None:
-    if not process.is_asleep():
-        return None
-    pieces = copy([place.stack_pointer or 0 for place in process.places.values()])
-    if not process.no_thread_ran():
-        return None
-    threads = [CopiedThread(process.pid, thread) for thread in process.threads()]
-    pointer = process.architecture.thread_pointer
-    if not all(pointer(thread.registers()) for thread in threads):
-        return None  # only a stop shows where such a thread has its control block
-    return StopCopy(process.pid, threads, PageCopy(pieces), process.pid, process.places)

@@ -169,13 +169,13 @@ class ReplayedFiles(HostFiles):
 class ReplayThread(TargetThread):
     """One thread of a recording."""
 
-    def __init__(self, thread: RecordedThread, wanted: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
-        """``wanted``: names of the registers of a stopped thread; ``of_sleeper``: of one that sleeps without a stop."""
+    def __init__(self, thread: RecordedThread, general: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
+        """``general``: names of a stopped thread's registers; ``of_sleeper``: of one that sleeps without a stop."""
         self.tid, self.number, self.name = thread.tid, thread.number, thread.name
         self.signal, self.stop_signal = thread.signal, thread.stop_signal
         self.kernel_side = thread.kernel_side
         self._thread = thread
-        self._wanted, self._of_sleeper = wanted, of_sleeper
+        self._general, self._of_sleeper = general, of_sleeper
 
     @property
     def kernel_state(self) -> str | None:
@@ -186,7 +186,7 @@ class ReplayThread(TargetThread):
         registers = self._thread.registers
         has_sleepers = bool(self._of_sleeper) and registers.keys() >= set(self._of_sleeper)
         is_asleep = bool(registers) and bool(self.kernel_side or has_sleepers)  # not stopped: only some are known
-        if not is_asleep and not registers.keys() >= set(self._wanted):
+        if not is_asleep and not registers.keys() >= set(self._general):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
         return registers
@@ -229,8 +229,8 @@ class ReplayTarget(Target, TargetMemory):
         self.debugger = recording.debugger
         self.pid = recording.pid
         self.missing = Missing()
-        wanted, sleeper = self.architecture.general_registers, self.architecture.sleeping_registers(0, (0,) * 6, 0, 0)
-        self._threads = [ReplayThread(thread, wanted, sleeper) for thread in recording.threads]
+        general, sleeper = self.architecture.general_registers, self.architecture.sleeping_registers(0, (0,) * 6, 0, 0)
+        self._threads = [ReplayThread(thread, general, sleeper) for thread in recording.threads]
 
     @classmethod
     def load(cls, path: str) -> ReplayTarget:

@@ -45,7 +45,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> ProcTarget:
     monkeypatch.setattr(ptrace, "interrupt", lambda tid: end_at(ENDS_BEFORE_INTERRUPTED, tid))
     monkeypatch.setattr(ptrace, "poll", lambda tid: ptrace.PtraceStop(tid == ENDS_WHILE_WAITED_FOR, 0))
     made = object.__new__(ProcTarget)
-    made.pid, made.architecture, made._threads, made._left = MAIN, by_machine(62), {}, {}
+    made.pid, made.architecture, made._threads, made._unstoppable = MAIN, by_machine(62), {}, {}
     return made
 
 

@@ -71,7 +71,7 @@ def test_the_ends_of_a_pipe(peers, child):
     assert (found.own, found.processes, found.kind.value) == (True, (), "pipe")
     pid = fork(child, lambda: os.close(output))
     os.close(into)
-    found = Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False)
+    found = Peers(os.getpid(), HostFiles(), ChildProcess).peer_of(link(output), call_writes=False)
     assert ([each.pid for each in found.processes], found.own) == ([pid], False)
     assert str(pid) in found.text
     os.close(output)
@@ -81,7 +81,7 @@ def test_a_table_is_read_no_longer_than_the_budget_allows(monkeypatch):
     monkeypatch.setattr(socket_table, "_SECONDS", 0.0)
     monkeypatch.setattr(socket_table, "_rows", lambda *_: iter([["0"] * 9 + [str(each)] for each in range(1000)]))
     tables = SocketTables(os.getpid())
-    tables._internet("999")
+    tables._internet_socket("999")
     assert len(tables._tables["tcp"].by_inode) < 1000
 
 
