@@ -121,11 +121,9 @@ class FileIdentity:
         return self._mappings[0].start - self._mappings[0].offset
 
     def contradiction(self, image: ElfImage) -> str | None:
-        """The reason why ``image`` cannot be the file in memory; None if there is none.
-
-        Equal build-ids are proof. Without them everything possible is compared: the ELF header, the program headers,
-        how the segments are mapped, and pages spread over the read-only segments.
-        """
+        """The reason why ``image`` cannot be the file in memory; None if there is none. Equal build-ids are proof.
+        Without them everything possible is compared: the ELF header, the program headers, how the segments are mapped,
+        and pages spread over the read-only segments."""
         if self.build_id and image.build_id:
             wanted = self.build_id
             return None if image.build_id == wanted else f"its build-id is {image.build_id}, that in memory is {wanted}"
@@ -375,11 +373,9 @@ class ModuleTable:
 
 
 def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
-    """The mappings of each loaded file, lowest first.
-
-    The same file may be mapped more than once (dlmopen, or read with mmap): a mapping of offset 0 that does not
-    continue the previous one starts a new group. Tiny libraries map offset 0 several times in a row.
-    """
+    """The mappings of each loaded file, lowest first. The same file may be mapped more than once (dlmopen, or read with
+    mmap): a mapping of offset 0 that does not continue the previous one starts a new group. Tiny libraries map offset 0
+    several times in a row."""
     current: dict[tuple[str, str, int, bool], list[MemoryMapping]] = {}
     for mapping in maps:
         if not mapping.path.startswith("/"):

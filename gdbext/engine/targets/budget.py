@@ -51,7 +51,7 @@ MAX_MEMORY = 1 << 20
 """The largest memory limit, in gigabytes."""
 MEMORY = 1 << 30
 SECONDS = 60.0
-_AGAIN = 10.0
+_REPEAT_SECONDS = 10.0
 """Seconds until an interruption that was lost (in a destructor, say) is repeated."""
 _GRACE = 15.0
 """CPU seconds for a function of C after the time limit."""
@@ -135,7 +135,7 @@ class TimeLimit:
     def __enter__(self) -> None:
         if self._seconds is not None:
             signal.signal(signal.SIGALRM, self._expired)
-            signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, _REPEAT_SECONDS)
             self._limit_cpu(self._seconds + _GRACE)
 
     def __exit__(self, *_: object) -> None:
@@ -200,11 +200,9 @@ _STEP = 0.1
 
 
 class BudgetWatch:
-    """Raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``.
-
-    ``seconds`` are CPU time, unless another ``clock`` is given: a compiler that measures a layout meanwhile has limits
-    of its own. 0 is no limit of that kind.
-    """
+    """Raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``. ``seconds``
+    are CPU time, unless another ``clock`` is given: a compiler that measures a layout meanwhile has limits of its own.
+    0 is no limit of that kind."""
 
     def __init__(
         self, seconds: float = SECONDS, memory: int = MEMORY, clock: Callable[[], float] = time.process_time
@@ -218,10 +216,10 @@ class BudgetWatch:
         """Start: memory that the debugger has by now does not count. Calls after the first do nothing."""
         if self._is_on or not (self._seconds or self._memory):
             return
-        self._looking = _thread.get_ident()
-        self._ended = _thread.allocate_lock()
-        self._ended.acquire()
-        self._telling = _thread.allocate_lock()
+        self._watched_thread = _thread.get_ident()
+        self._end_lock = _thread.allocate_lock()
+        self._end_lock.acquire()
+        self._interrupt_lock = _thread.allocate_lock()
         # signals are the debugger's: none may reach a thread of ours
         with signals_blocked():
             self._is_on = True
@@ -231,13 +229,13 @@ class BudgetWatch:
         """End the limits. A pending interruption is raised before this returns."""
         if self._is_on:
             self._is_on = False
-            with self._telling:
-                self._ended.release()
+            with self._interrupt_lock:
+                self._end_lock.release()
 
     def _watch(self) -> None:
         memory, seconds = _private_memory(), self._clock()
         error: type[BaseException] | None = None
-        while not error and not self._ended.acquire(timeout=_STEP):
+        while not error and not self._end_lock.acquire(timeout=_STEP):
             if self._seconds and self._clock() - seconds > self._seconds:
                 error = TimeLimitExceeded
             elif self._memory and _private_memory() - memory > self._memory:
@@ -246,9 +244,10 @@ class BudgetWatch:
             self._interrupt(error)
 
     def _interrupt(self, error: type[BaseException]) -> None:
-        with self._telling:
-            if self._ended.locked():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._looking), ctypes.py_object(error))
+        with self._interrupt_lock:
+            if self._end_lock.locked():
+                thread = ctypes.c_ulong(self._watched_thread)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(error))
 
 
 def _private_memory() -> int:

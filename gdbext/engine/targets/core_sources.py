@@ -1,12 +1,8 @@
 """Cores that must be fetched first: compressed, in the store of systemd-coredump, or still in the kernel's pipe.
 
-A compressed core is unpacked into a sparse file without a name, which disappears when it is closed. gzip and xz are
-read by Python's own libraries, zstd and lz4 by the programs of these names. A few kilobytes can expand to endless
-zeros: nothing beyond what the core's own headers name is unpacked, after a check that the disk has room for that.
-
-A process that the kernel dumps into a pipe has its memory in /proc/PID/mem, its registers in the head of the core. The
-kernel keeps it until the reader of the pipe closes that (fs/coredump.c, Linux 6.1). Its threads cannot be traced any
-more, but the core's notes, which come before all memory, have their registers: 100 GB need not be read, nor written.
+A compressed core is unpacked into a sparse file without a name, which disappears when it is closed. A few kilobytes can
+expand to endless zeros: nothing beyond what the core's own headers name is unpacked, after a check that the disk has
+room for that.
 """
 
 from __future__ import annotations
@@ -214,11 +210,8 @@ def _output_of_program(path: str, packing: Packing) -> Iterator[bytes]:
 
 
 def _size_in_header(packing: Packing, head: bytes, path: str) -> int:
-    """The unpacked size according to the file's header; 0 if that does not have it.
-
-    RFC 8878, 3.1.1.1 (zstd); the frame format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size
-    modulo 4 GB).
-    """
+    """The unpacked size according to the file's header; 0 if that does not have it. RFC 8878, 3.1.1.1 (zstd); the frame
+    format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size modulo 4 GB)."""
     if packing.name == "zstd" and len(head) > 18:
         flags = head[4]
         field, single = flags >> 6, flags >> 5 & 1
@@ -280,7 +273,9 @@ class _Progress:
 
 
 class DyingProcess(LocalProcess):
-    """Process ``pid``, which the kernel dumps until the pipe is closed. Raises BadCore, ForeignArchitecture."""
+    """Process ``pid``, which the kernel dumps until the pipe is closed (fs/coredump.c, Linux 6.1). Its threads cannot
+    be traced any more, but the core's notes, which come before all memory, have their registers; its memory is in
+    /proc/PID/mem. Raises BadCore, ForeignArchitecture."""
 
     debugger = "none"
 

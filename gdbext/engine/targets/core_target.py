@@ -182,10 +182,8 @@ class MappedFiles:
 
 
 class CoreTarget(Target, TargetMemory, TargetOrigin):
-    """The ELF core at ``path``; files of the target are looked for below ``sysroot``.
-
-    Raises BadCore, ForeignArchitecture, NotPermitted. ``damage`` says what is missing from a damaged core.
-    """
+    """The ELF core at ``path``; files of the target are looked for below ``sysroot``. Raises BadCore,
+    ForeignArchitecture, NotPermitted. ``damage`` says what is missing from a damaged core."""
 
     kind = "core"
     debugger = "none"
@@ -208,14 +206,6 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         others = [CoreFileThread(self.architecture, note, None) for note in notes[1:]]
         self._threads = sorted([self._first, *others], key=lambda thread: thread.tid)
 
-    @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
-    def origin(self) -> TargetOrigin:
-        return self
-
     def read(self, address: int, size: int) -> bytes:
         """Memory from the core, and from the mapped files if the core leaves it out. Raises MemoryFault."""
         index = bisect.bisect_right(self._starts, address) - 1
@@ -228,14 +218,20 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
                     return data
         if size < 0 or address < 0 or size > 1 << 32:
             raise MemoryFault(address, size, "no sensible range")
-        end, pieces, reason = address + size, [], ""
-        position = address
-        while position < end:
-            piece, reason = self._read_piece(position, end - position)
+        pieces, position, left = [], address, size
+        while left > 0:
+            segment = self._segment_at(position)
+            if segment and position - segment.start < segment.filesz:
+                piece = self._piece_of(segment, position, left)
+                reason = "in the part that is missing from this truncated core"
+            else:
+                limit = segment.end if segment else self._next_segment_start(position)
+                piece, reason = self._files.read(position, min(left, limit - position))
             if not piece:
                 raise MemoryFault(address, size, reason)
             pieces.append(piece)
             position += len(piece)
+            left -= len(piece)
         return b"".join(pieces)
 
     def threads(self) -> Sequence[TargetThread]:
@@ -284,11 +280,9 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         return self._files.build_id(self._files.base_of(entry)) if entry else None
 
     def environ(self) -> Mapping[str, str]:
-        """The initial environment, found on the stack by the copy of the auxiliary vector that follows it.
-
-        Bounded as exec is: 6 MiB of arguments and environment (3/4 of _STK_LIM, fs/exec.c) and 128 KiB in one string
-        (MAX_ARG_STRLEN, linux/binfmts.h).
-        """
+        """The initial environment, found on the stack by the copy of the auxiliary vector that follows it. Bounded as
+        exec is: 6 MiB of arguments and environment (3/4 of _STK_LIM, fs/exec.c) and 128 KiB in one string
+        (MAX_ARG_STRLEN, linux/binfmts.h)."""
         strings: list[bytes] = []
         left = 6 << 20
         for pointer in self._environment_pointers():
@@ -349,14 +343,6 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         """Up to ``size`` bytes at ``address`` that the core has of a segment."""
         skip = address - segment.start
         return self._core.data[segment.offset + skip : segment.offset + min(skip + size, segment.filesz)]
-
-    def _read_piece(self, address: int, size: int) -> tuple[bytes, str]:
-        """At least one byte at ``address`` and at most ``size``; or b"" and the reason why it cannot be read."""
-        segment = self._segment_at(address)
-        if segment and address - segment.start < segment.filesz:
-            return self._piece_of(segment, address, size), "in the part that is missing from this truncated core"
-        end = segment.end if segment else self._next_segment_start(address)
-        return self._files.read(address, min(size, end - address))
 
     def _next_segment_start(self, address: int) -> int:
         index = bisect.bisect_right(self._starts, address)
@@ -435,7 +421,7 @@ class LentCore(CoreTarget):
         """The path below the sysroot; ``program`` for an executable that is not found there."""
         local = super().local_path(path)
         if self.program and path == self.executable() and self.foreign.exists(local) is False:
-            self.foreign.give(self.program)
+            self.foreign.permit(self.program)
             return self.program
         return local
 

@@ -68,25 +68,11 @@ class HostFiles:
 
     def foreign_text(self, path: str, limit: int) -> str:
         """A small file of the target; "" if it cannot be read, or is longer than ``limit`` bytes."""
-
-        def read() -> str:
-            try:
-                return self.foreign.read(path, limit)[0].decode("utf-8", "replace")
-            except OSError:
-                return ""
-
-        return self.fact(f"text {path}", "", read)
+        return self.fact(f"text {path}", "", lambda: self.foreign.read(path, limit)[0].decode("utf-8", "replace"))
 
     def foreign_names(self, folder: str) -> list[str]:
         """The names in a folder of the target."""
-
-        def read() -> list[str]:
-            try:
-                return self.foreign.names(folder)
-            except OSError:
-                return []
-
-        return self.strings(f"names {folder}", read)
+        return self.strings(f"names {folder}", lambda: self.foreign.names(folder))
 
     def exists(self, path: str, absolute: Callable[[], str]) -> bool | None:
         """True if the target has a file at the path ``absolute()``, which it calls ``path``; None if unknown."""
@@ -99,15 +85,8 @@ class HostFiles:
         return None if exists is None else bool(exists)
 
     def clock(self, number: int) -> float | None:
-        """The time of a clock of this machine (CLOCK_*), in seconds."""
-
-        def read() -> float | None:
-            try:
-                return time.clock_gettime(number)
-            except OSError:
-                return None
-
-        return self.fact(f"clock {number}", None, read)
+        """The time of a clock of this machine (CLOCK_*), in seconds; None if there is none."""
+        return self.fact(f"clock {number}", None, lambda: time.clock_gettime(number))
 
     def host(self) -> str:
         """The name of this machine, "" if unknown."""
@@ -121,9 +100,12 @@ class HostFiles:
         return ""
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """The result of ``read()``, which a recording keeps under ``name``; a replay gives the recorded one, or
-        ``unknown``."""
-        return read()
+        """The result of ``read()``, ``unknown`` if that raises OSError. A recording keeps it under ``name``, and a
+        replay gives the recorded one."""
+        try:
+            return read()
+        except OSError:
+            return unknown
 
     def strings(self, name: str, read: Callable[[], list[str]]) -> list[str]:
         """A fact that is a list of strings; [] if unknown."""

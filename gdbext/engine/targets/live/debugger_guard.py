@@ -6,9 +6,6 @@ stop gets the SIGSTOP that it had sent, which stops the process forever (ptrace_
 the tracer has not fetched by wait(2) is delivered at its death). The guard restores the files' bytes and continues the
 process.
 
-A page of a file that was written to is an anonymous one (/proc/PID/pagemap, admin-guide/mm/pagemap.rst), so only a few
-of hundreds of thousands of pages are read.
-
 LLDB's tracer is a server. The guard has LLDB's end of the connection to it, too, so the server survives when LLDB is
 killed, fetches the stops of the threads, and detaches when the guard tells it to.
 """
@@ -44,8 +41,8 @@ from gdbext.errors import GdbextError
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY, _STOPPED = 8, "T"
 _ANONYMOUS = bytes(int(byte & 0xE0 in (0x80, 0x40)) for byte in range(256))
-"""1 for an anonymous page, by the last byte of its entry in pagemap: bit 63 present, 62 swapped, 61 a page of the
-file."""
+"""1 for an anonymous page, as one that was written to is, by the last byte of its entry in /proc/PID/pagemap: bit 63
+present, 62 swapped, 61 a page of the file (admin-guide/mm/pagemap.rst). Few pages need to be read for that."""
 _CHUNK_PAGES = 1 << 16
 """Pages that are asked for at once: 256 MB of code."""
 _MAX_PAGES = 1 << 23

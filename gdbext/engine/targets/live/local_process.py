@@ -84,14 +84,6 @@ class LocalProcess(Target, TargetMemory, TargetMoment):
     _maps: list[MemoryMapping] | None = None
     _maps_text = b""
 
-    @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
-    def moment(self) -> TargetMoment:
-        return self
-
     @cached_property
     def origin(self) -> TargetOrigin:
         return ProcessOrigin(self.pid)

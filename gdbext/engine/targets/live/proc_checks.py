@@ -96,10 +96,8 @@ def status_fields(path: str) -> dict[str, str]:
 
 
 def check_process(pid: int) -> int:
-    """The e_machine of the program; the error says why process ``pid`` cannot be analyzed.
-
-    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone, TargetError (zombie, kernel thread, ourselves).
-    """
+    """The e_machine of the program; the error says why process ``pid`` cannot be analyzed. Raises NoSuchProcess,
+    NotPermitted, ForeignArchitecture, TargetGone, TargetError (zombie, kernel thread, ourselves)."""
     check_exists(pid)
     check_not_traced(pid, pid)
     return check_readable(pid)

@@ -42,15 +42,11 @@ class ProcThread(TargetThread):
         self.held = 0
         self._architecture = architecture
         self._pid = pid
-        self._kernel_state = kernel_state
+        self.kernel_state = kernel_state
         asleep = kernel_state in ("S", "D")
         call = syscall_text(pid, tid) if asleep else ""
         self.kernel_side = kernel_side(pid, tid, kernel_state, call, architecture) if asleep else None
         self._registers: dict[str, int] | None = None
-
-    @property
-    def kernel_state(self) -> str | None:
-        return self._kernel_state
 
     @property
     def cannot_stop(self) -> bool:
@@ -61,7 +57,7 @@ class ProcThread(TargetThread):
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
         if not self.stopped:
             what = f"thread {self.tid} could not be stopped"
-            if self._kernel_state == "R":
+            if self.kernel_state == "R":
                 raise TargetError(
                     what,
                     why=f"it is ready to run, and no processor was free for it within {STOP_SECONDS:g} s",
@@ -97,10 +93,8 @@ class ProcThread(TargetThread):
 
 
 class ProcTarget(LocalProcess):
-    """Process ``pid``, stopped from construction to close(); a context manager.
-
-    Use it from one thread only (ptrace's rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
-    """
+    """Process ``pid``, stopped from construction to close(); a context manager. Use it from one thread only (ptrace's
+    rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
 
     debugger = "none"
 
@@ -153,10 +147,8 @@ class ProcTarget(LocalProcess):
         return self._threads.get(self.pid) or next(iter(self.threads()), None)
 
     def close(self) -> None:
-        """Resume every thread with the signal that was held back from it; idempotent.
-
-        In the order of their stops, so that all are stopped equally long.
-        """
+        """Resume every thread with the signal that was held back from it; idempotent. In the order of their stops, so
+        that all are stopped equally long."""
         atexit.unregister(self.close)
         exited = [tid for tid in list(self._threads) if not _detach(self._threads.pop(tid))]
         if exited:
@@ -182,10 +174,8 @@ class ProcTarget(LocalProcess):
                     return
 
     def _stop_all(self) -> None:
-        """Stop every thread, repeatedly until the list has no new one.
-
-        Seizing does not stop a thread, so all are seized before the first is interrupted.
-        """
+        """Stop every thread, repeatedly until the list has no new one. Seizing does not stop a thread, so all are
+        seized before the first is interrupted."""
         for _ in range(100):  # a process may start threads faster than they can be stopped
             try:
                 stats = proc_checks.thread_stats(self.pid, {*self._threads, *self._unstoppable})

@@ -93,12 +93,6 @@ def poll(tid: int) -> PtraceStop | None:
     return PtraceStop(False, 0 if event else number, number if event and number in STOP_SIGNALS else 0)
 
 
-class _IoVec(ctypes.Structure):
-    """``struct iovec``."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
 def registers(tid: int, architecture: Architecture) -> dict[str, int]:
     """All register sets of the architecture, of a stopped thread. Raises TargetGone, TargetError."""
     values: dict[str, int] = {}
@@ -116,14 +110,14 @@ def float_registers(tid: int, architecture: Architecture) -> dict[str, int]:
 def _register_set(tid: int, kind: int, size: int) -> bytes:
     """At most ``size`` bytes of a register set; ``kind`` is its NT_ number. Raises TargetGone, TargetError."""
     buffer = ctypes.create_string_buffer(size)
-    vector = _IoVec(ctypes.addressof(buffer), size)
+    vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), size)  # struct iovec: iov_base, iov_len
     try:
         _request(PTRACE_GETREGSET, tid, kind, ctypes.byref(vector))
     except OSError as error:
         if error.errno == errno.ESRCH:
             raise TargetGone(f"thread {tid} ended while it was looked at") from error
         raise TargetError(f"cannot read the registers of thread {tid}: {error.strerror}") from error
-    return buffer.raw[: vector.length]
+    return buffer.raw[: vector[1]]
 
 
 def signal_information(tid: int) -> tuple[int, int] | None:

@@ -62,12 +62,10 @@ _MAX_COPIES_IN_DOUBT = 5
 
 
 class SnapshotTarget(LocalProcess):
-    """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes.
-
-    ``stop`` stops it and gives the stopped target; ``resume`` resumes that. ``unstopped`` opens the process as it
-    sleeps: if all threads do, nothing is stopped. A process that is about to die of a signal is held until close():
-    otherwise it would be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
-    """
+    """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes. ``stop`` stops
+    it and gives the stopped target; ``resume`` resumes that. ``unstopped`` opens the process as it sleeps: if all
+    threads do, nothing is stopped. A process that is about to die of a signal is held until close(): otherwise it would
+    be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
 
     def __init__(
         self,

@@ -119,11 +119,9 @@ def merge_pages(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def real_time_priority() -> Iterator[None]:
-    """Run without garbage collection and, if permitted, before all other processes of this machine.
-
-    The real-time policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); without these, the highest niceness may still
-    be permitted. A busy machine otherwise makes a stop of 200 threads twice as long.
-    """
+    """Run without garbage collection and, if permitted, before all other processes of this machine. The real-time
+    policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); without these, the highest niceness may still be permitted. A
+    busy machine otherwise makes a stop of 200 threads twice as long."""
     restore: Callable[[], None]
     with no_garbage_collection():
         try:
@@ -187,7 +185,7 @@ class CopiedThread(TargetThread):
         self.kernel_side = thread.kernel_side
         self._pid = pid
         self._listed_name = thread.listed_name
-        self._state = thread.kernel_state
+        self.kernel_state = thread.kernel_state
         self._registers: Mapping[str, int] | TargetError
         self._floats: Mapping[str, int] = {}
         try:
@@ -197,7 +195,7 @@ class CopiedThread(TargetThread):
             raise
         except TargetError as error:
             self._registers = error
-        if self._state not in ("S", "D"):  # else no function's arguments are in its registers
+        if self.kernel_state not in ("S", "D"):  # else no function's arguments are in its registers
             with suppress(TargetError):
                 self._floats = thread.float_registers()
 
@@ -219,10 +217,6 @@ class CopiedThread(TargetThread):
     def is_unread(self) -> bool:
         """It could not be stopped, so its registers are unknown."""
         return isinstance(self._registers, TargetError)
-
-    @property
-    def kernel_state(self) -> str | None:
-        return self._state
 
     def registers(self) -> Mapping[str, int]:
         if isinstance(self._registers, TargetError):

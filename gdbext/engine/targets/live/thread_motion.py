@@ -27,12 +27,10 @@ RUNNING = "running"
 
 
 class SleepPlace(NamedTuple):
-    """Where a thread sleeps, and how much it has run.
-
-    ``call`` is the text of /proc/PID/task/TID/syscall: number and arguments of the system call, stack pointer, program
-    counter; or "running". ``ran`` is the text of schedstat (Documentation/scheduler/sched-stats.rst): time on a CPU,
-    time in the queue, number of turns. Each is "" if it cannot be read.
-    """
+    """Where a thread sleeps, and how much it has run. ``call`` is the text of /proc/PID/task/TID/syscall: number and
+    arguments of the system call, stack pointer, program counter; or "running". ``ran`` is the text of schedstat
+    (Documentation/scheduler/sched-stats.rst): time on a CPU, time in the queue, number of turns. Each is "" if it
+    cannot be read."""
 
     call: str
     ran: str
@@ -226,11 +224,10 @@ def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Archite
 
 
 class SchedulerClocks:
-    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken.
-
-    Each is read by running there for a moment; call ``restore`` afterwards. When a thread last ran is se.exec_start of
-    /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its last CPU; our own value there is the time now.
-    """
+    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken. Each is
+    read by running there for a moment; call ``restore`` afterwards. When a thread last ran is se.exec_start of
+    /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its last CPU; our own value there is the time
+    now."""
 
     def __init__(self) -> None:
         self._allowed = os.sched_getaffinity(0)
@@ -238,9 +235,8 @@ class SchedulerClocks:
 
     def seconds_since_run(self, folder: str) -> float | None:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 if it runs or is ready to; None if
-        unknown. Raises nothing.
-
-        The time now is read first: it may take a second until we get that CPU, and the thread may run then."""
+        unknown. Raises nothing. The time now is read first: it may take a second until we get that CPU, and the thread
+        may run then."""
         fields = stat_fields(_file_text(f"{folder}/stat"))
         if len(fields) <= _CPU:
             return None

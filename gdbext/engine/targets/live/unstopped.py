@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 
 class RunningProcess(LocalProcess):
-    """Process ``pid`` as it runs. Values that change while they are read may be torn: read what rarely changes.
-
-    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
-    """
+    """Process ``pid`` as it runs. Values that change while they are read may be torn: read what rarely changes. Raises
+    NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
 
     debugger = "none"
     runs_meanwhile = True
@@ -103,20 +101,16 @@ class SleepingThread(TargetThread):
         self.name = self.listed_name = name
         self.place: SleepPlace = sleep_place(target.pid, tid)
         self._target = target
-        self._state = state
+        self.kernel_state = state
 
     @property
     def runs_on(self) -> bool:  # type: ignore[override]
         return self.place.stack_pointer is None
 
-    @property
-    def kernel_state(self) -> str | None:
-        """The state when the threads were listed."""
-        return self._state
-
     @cached_property
     def kernel_side(self) -> KernelSide | None:  # type: ignore[override]
-        return kernel_side(self._target.pid, self.tid, self._state, self.place.call, self._target.architecture)
+        state, call = self.kernel_state or "", self.place.call
+        return kernel_side(self._target.pid, self.tid, state, call, self._target.architecture)
 
     def registers(self) -> Mapping[str, int]:
         """Stack pointer, program counter, and the arguments of its system call. Raises TargetError: it runs."""
@@ -202,9 +196,7 @@ class UnstoppedProcess(RunningProcess):
         now = sleep_place(self.pid, tid)
         return now.has_moved(place) if place else bool(now.call)
 
-    def may_have_left(self, tid: int) -> bool:
-        """As ``has_run``: nothing is copied."""
-        return self.has_run(tid)
+    may_have_left = has_run  # nothing is copied
 
 
 class SleepingProcess(UnstoppedProcess):
@@ -237,10 +229,8 @@ class _UnreadableOrigin(ProcessOrigin):
 
 
 class UnreadableProcess(UnstoppedProcess):
-    """Process ``pid`` whose memory the kernel does not let us read: only what /proc says of its threads.
-
-    Whatever would wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline).
-    """
+    """Process ``pid`` whose memory the kernel does not let us read: only what /proc says of its threads. Whatever would
+    wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -218,11 +218,9 @@ class RecorderOrigin(TargetOrigin):
 
 
 class RecordingTarget(Target, TargetMemory, TargetMoment):
-    """``target`` itself to its users; ``recording`` gives what was read of it.
-
-    Memory is read through a page cache (NotedMemory), which notes the wanted part of each page: only that is kept. Of a
-    page that was fetched again, after the process ran, the last contents are kept.
-    """
+    """``target`` itself to its users; ``recording`` gives what was read of it. Memory is read through a page cache
+    (NotedMemory), which notes the wanted part of each page: only that is kept. Of a page that was fetched again, after
+    the process ran, the last contents are kept."""
 
     reads_ahead = False
     records = True
@@ -241,14 +239,6 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         self._wanted = BlockLog(MEMORY_BITS)
         self._size = 0
         self._unreadable: set[int] = set()
-
-    @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
-    def moment(self) -> TargetMoment:
-        return self
 
     @cached_property
     def origin(self) -> RecorderOrigin:
@@ -314,9 +304,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
 
     def recording(self, command: str) -> Recording:
         """What was read so far, with all registers, and code and stack that they point to; while the target is stopped.
-
-        Raises TargetError.
-        """
+        Raises TargetError."""
         selected = self.selected_thread()
         threads = tuple(map(_recorded, self.threads()))
         for thread in threads:  # a later version may want a bit more of what the registers point to

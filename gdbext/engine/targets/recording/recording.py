@@ -152,11 +152,8 @@ class RecordedNumbers(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """The parts of an ELF file of ``size`` bytes that were read.
-
-    ``offsets`` are searches (needle, start, end) by file offset with their results, ``found`` those in the image;
-    ``arrays`` those of the symbol index by kind.
-    """
+    """The parts of an ELF file of ``size`` bytes that were read. ``offsets`` are searches (needle, start, end) by file
+    offset with their results, ``found`` those in the image; ``arrays`` those of the symbol index by kind."""
 
     path: str
     size: int

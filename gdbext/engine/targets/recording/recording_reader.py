@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from gdbext.engine.targets.host_files import Fact
-    from gdbext.engine.targets.recording.recording import Search
 
     Value = TypeVar("Value")
 
@@ -218,35 +217,29 @@ def _file(file: Fields, blocks: list[SparseBytes]) -> RecordedFile:
         path=file.text("path"),
         size=file.number("size", 0, 1 << 40),
         contents=_block(file.number("contents"), blocks),
-        offsets=dict(_offset_searches(file)),
-        found=dict(_image_searches(file)),
+        offsets={
+            (row[0], row[1], row[2]): row[3] for row in _search_rows(file, "offsets", 4, lambda at: is_number(at, -1))
+        },
+        found={
+            (row[0], row[1], row[2], row[3]): row[4]
+            for row in _search_rows(file, "found", 5, lambda at: at is None or is_number(at))
+        },
         arrays=dict(_arrays(file.object("arrays"), blocks)),
     )
 
 
-def _offset_searches(file: Fields) -> Iterator[tuple[tuple[bytes, int, int], int]]:
-    for needle, start, end, at in _search_rows(file, "offsets", 4):
-        if not (is_number(start) and is_number(end) and is_number(at, -1)):
-            raise BadRecording("a search in a file of the recording has numbers out of range")
-        yield (needle, start, end), at
-
-
-def _image_searches(file: Fields) -> Iterator[tuple[Search, int | None]]:
-    for needle, start, end, step, at in _search_rows(file, "found", 5):
-        if not all(map(is_number, (start, end, step))) or not (at is None or is_number(at)):
-            raise BadRecording("a search in a file of the recording has numbers out of range")
-        yield (needle, start, end, step), at
-
-
-def _search_rows(file: Fields, name: str, size: int) -> Iterator[tuple[Any, ...]]:
-    """The searches under ``name``: arrays of ``size`` items, the first of them bytes in hexadecimal."""
+def _search_rows(file: Fields, name: str, size: int, is_result: Callable[[Any], bool]) -> Iterator[tuple[Any, ...]]:
+    """The searches under ``name``: arrays of bytes in hexadecimal, ``size`` - 2 numbers and the result."""
     for row in file.items(name):
         if not isinstance(row, list) or len(row) != size or not is_text(row[0]):
             raise BadRecording("a search in a file of the recording is not what it must be")
         try:
-            yield (bytes.fromhex(row[0]), *row[1:])
+            needle = bytes.fromhex(row[0])
         except ValueError as error:
             raise BadRecording("a search in a file of the recording is not hexadecimal") from error
+        if not all(map(is_number, row[1:-1])) or not is_result(row[-1]):
+            raise BadRecording("a search in a file of the recording has numbers out of range")
+        yield (needle, *row[1:])
 
 
 def _arrays(arrays: Fields, blocks: list[SparseBytes]) -> Iterator[tuple[str, tuple[RecordedNumbers, RecordedNumbers]]]:

@@ -173,13 +173,9 @@ class ReplayThread(TargetThread):
         """``general``: names of a stopped thread's registers; ``of_sleeper``: of one that sleeps without a stop."""
         self.tid, self.number, self.name = thread.tid, thread.number, thread.name
         self.signal, self.stop_signal = thread.signal, thread.stop_signal
-        self.kernel_side = thread.kernel_side
+        self.kernel_state, self.kernel_side = thread.kernel_state, thread.kernel_side
         self._thread = thread
         self._general, self._of_sleeper = general, of_sleeper
-
-    @property
-    def kernel_state(self) -> str | None:
-        return self._thread.kernel_state
 
     def registers(self) -> Mapping[str, int]:
         """Raises TargetError if they could not be read when it was recorded."""
@@ -215,10 +211,8 @@ class ReplayOrigin(TargetOrigin):
 
 
 class ReplayTarget(Target, TargetMemory):
-    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``.
-
-    Raises BadRecording, ForeignArchitecture.
-    """
+    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``. Raises BadRecording,
+    ForeignArchitecture."""
 
     reads_ahead = False
     moment = TargetMoment()
@@ -235,10 +229,6 @@ class ReplayTarget(Target, TargetMemory):
     @classmethod
     def load(cls, path: str) -> ReplayTarget:
         return cls(recording_reader.load(path))
-
-    @property
-    def memory(self) -> TargetMemory:
-        return self
 
     @cached_property
     def origin(self) -> ReplayOrigin:

@@ -50,10 +50,8 @@ def signal_name(number: int) -> str:
 
 
 def fault_address(number: int, code: int | None, raw_address: int) -> int | None:
-    """si_addr, or None if the union holds something else (a signal that a process sent: si_code <= 0).
-
-    SI_KERNEL (0x80) marks a general protection fault, for which the kernel knows no address and writes 0.
-    """
+    """si_addr, or None if the union holds something else (a signal that a process sent: si_code <= 0). SI_KERNEL (0x80)
+    marks a general protection fault, for which the kernel knows no address and writes 0."""
     has_address = number in (4, 5, 7, 8, 11)  # for these siginfo_t has si_addr if the kernel sent them (sigaction(2))
     return raw_address if has_address and code is not None and code > 0 and code != 0x80 else None
 
@@ -129,10 +127,8 @@ def is_alive(pid: int) -> bool:
 
 @contextmanager
 def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object] | int) -> Iterator[None]:
-    """Handle these signals by ``handler`` inside; afterwards as before, here and in later children.
-
-    Must be entered by the main thread. A handler that was not Python's becomes the default.
-    """
+    """Handle these signals by ``handler`` inside; afterwards as before, here and in later children. Must be entered by
+    the main thread. A handler that was not Python's becomes the default."""
     before = [(signal_number, signal.signal(signal_number, handler)) for signal_number in numbers]
     try:
         yield
@@ -158,11 +154,9 @@ def actions_restored(numbers: Collection[int]) -> Iterator[None]:
 
 @contextmanager
 def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
-    """Block these signals in this thread inside; all signals if no ``numbers`` are given.
-
-    Pending ones are delivered at the end: no KeyboardInterrupt comes between the result of a call and recording it.
-    Children forked inside keep the signals blocked.
-    """
+    """Block these signals in this thread inside; all signals if no ``numbers`` are given. Pending ones are delivered at
+    the end: no KeyboardInterrupt comes between the result of a call and recording it. Children forked inside keep the
+    signals blocked."""
     # asked separately: blocking raises what was pending, and blocks nevertheless (signal_pthread_sigmask_impl, CPython)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -173,11 +167,9 @@ def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
 
 
 def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
-    """Fork a process that does ``work`` and exits; only SIGKILL reaches it. Gives its PID. Raises OSError.
-
-    ``keep``: the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
-    include/linux/sched.h).
-    """
+    """Fork a process that does ``work`` and exits; only SIGKILL reaches it. Gives its PID. Raises OSError. ``keep``:
+    the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
+    include/linux/sched.h)."""
     with signals_blocked():
         child = os.fork()
         if child:
@@ -265,10 +257,8 @@ def hide_arguments(command: str) -> str:
 
 def secrets_among(words: Sequence[bytes]) -> list[bytes]:
     """The secrets in the arguments and variables of a process: values of ``NAME=…``, ``--name=…``, ``--name …``.
-
     Longest first, so that none is left in part. Not paths (SSH_AUTH_SOCK), which name files, nor values below 6 bytes:
-    "1" and "true" occur everywhere in memory.
-    """
+    "1" and "true" occur everywhere in memory."""
     values = {value for _, secrets in _secrets_of(words) for value in secrets}
     long_values = (value for value in values if len(value) >= 6 and not value.startswith(b"/"))
     return sorted(long_values, key=lambda value: (-len(value), value))

@@ -105,10 +105,7 @@ class Machine:
 
         def read() -> float | None:
             folder = f"{self._folder}/fd"
-            try:
-                used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
-            except OSError:
-                return None
+            used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
             lines = (line.split() for line in _lines(f"{self._folder}/limits"))
             limit = next((number(words[3]) for words in lines if words[:3] == ["Max", "open", "files"]), None)
             return float(limit is not None and used >= limit)

@@ -46,11 +46,6 @@ class Peers:
         self._process = process
         self._sockets = SocketTables(pid)
 
-    @staticmethod
-    def has_open(path: str) -> bool:
-        """A process has a file of that path open, among those whose fds may be read."""
-        return any(link_target(f"/proc/{pid}/fd/{fd}") == path for pid, fd in all_fds())
-
     def process_of(self, fd: int) -> Peer | None:
         """The process that a pidfd refers to (/proc/PID/fdinfo/FD, pidfd_open(2))."""
         lines = self._files.text(f"/proc/{self._pid}/fdinfo/{fd}").splitlines()

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, file_text, link_target
+from gdbext.engine.targets.host_files import HostFiles, all_fds, file_text, link_target
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
@@ -152,7 +152,12 @@ class ProcFs:
         """The description of a process; ``brief``: without the pipes that its threads may wait for."""
         name, fields = split_stat(self._files.text(f"/proc/{pid}/stat"))
         state = _STATES.get(fields[:1])
-        ending = self._exit_text(pid) if state is ProcessState.ENDED else ""
+        ending = ""
+        if state is ProcessState.ENDED:
+            all_fields = self._stat_fields(pid)
+            status = number(all_fields[_EXIT_CODE]) if len(all_fields) > _EXIT_CODE else None
+            if status is not None:  # as wait(2) has it
+                ending = f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
         words = self._files.text(f"/proc/{pid}/cmdline", 4096)
         command = command_text(words.encode("utf-8", "surrogateescape")).strip()
         waits = None if brief else self._pipe_wait(pid)
@@ -162,14 +167,6 @@ class ProcFs:
         link = self._link(pid, fd) if fd is not None and not writes else ""
         asks_at = link if link.startswith(("/dev/pts/", "/dev/tty")) else ""
         return ChildProcess(pid, name, state, waits, ending, command, call, asks_at)
-
-    def _exit_text(self, pid: int) -> str:
-        """How a process exited, by the wait status that is the last field of /proc/PID/stat (exit_code)."""
-        fields = self._stat_fields(pid)
-        status = number(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE else None
-        if status is None:
-            return ""
-        return f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
 
     def _pipe_wait(self, pid: int) -> PipeWait | None:
         """The pipe of this process that one of the first 32 threads of the child is blocked on: this process may have
@@ -239,13 +236,10 @@ class ProcFs:
 
     def clock(self, number: int) -> float | None:
         """The clock's time; None for a clock that the process's time namespace changes."""
-        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) or self._has_own_clocks:
+        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
             return None
-        return self._files.clock(number)
-
-    @cached_property
-    def _has_own_clocks(self) -> bool:
-        return self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
+        has_own_clocks = self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
+        return None if has_own_clocks else self._files.clock(number)
 
     # --- files by their names --------------------------------------------------------------------
 
@@ -267,10 +261,7 @@ class ProcFs:
         """True if the process sees a named pipe there."""
 
         def read() -> float | None:
-            try:
-                return float(stat.S_ISFIFO(self._files.foreign.status(self._path_from_root(path)).st_mode))
-            except OSError:
-                return None
+            return float(stat.S_ISFIFO(self._files.foreign.status(self._path_from_root(path)).st_mode))
 
         return bool(self._files.fact(f"{path} is a named pipe", None, read))
 
@@ -278,7 +269,8 @@ class ProcFs:
         """True if any process whose fds may be read has that file open; None if unknown."""
 
         def read() -> float | None:
-            return float(self.peers.has_open(os.path.normpath(self._path_from_root(path))))
+            absolute = os.path.normpath(self._path_from_root(path))
+            return float(any(link_target(f"/proc/{pid}/fd/{fd}") == absolute for pid, fd in all_fds()))
 
         is_open = self._files.fact(f"{path} is open", None, read)
         return None if is_open is None else bool(is_open)

@@ -70,10 +70,8 @@ def peer_user(connection: socket.socket) -> int | None:
 
 
 class SocketTables:
-    """The sockets of the network namespace of process ``pid``; each table is read once, on demand.
-
-    A machine with many connections has tables of megabytes: rows that are not read within the budget are unknown.
-    """
+    """The sockets of the network namespace of process ``pid``; each table is read once, on demand. A machine with many
+    connections has tables of megabytes: rows that are not read within the budget are unknown."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -82,9 +80,8 @@ class SocketTables:
 
     def find(self, inode: int) -> Socket | None:
         """The socket with that inode, None if it is of none of these families, or unknown."""
-        return (
-            (_unix_socket(inode) or self._internet_socket(str(inode))) if inode else None
-        )  # one request, before whole tables
+        # a request for one socket, before whole tables
+        return (_unix_socket(inode) or self._internet_socket(str(inode))) if inode else None
 
     def unix_listener(self, name: str) -> Socket | None:
         """The socket of AF_UNIX that listens under that name (/proc/PID/net/unix: flags, type, state, inode and path;

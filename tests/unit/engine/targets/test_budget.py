@@ -79,7 +79,7 @@ def test_an_interruption_that_is_swallowed_comes_again(monkeypatch: pytest.Monke
         for _ in range(3):
             with pytest.raises(TimeLimitExceeded):
                 signal.raise_signal(signal.SIGALRM)
-    assert timers == [(signal.ITIMER_REAL, 60, budget._AGAIN), (signal.ITIMER_REAL, 0)]
+    assert timers == [(signal.ITIMER_REAL, 60, budget._REPEAT_SECONDS), (signal.ITIMER_REAL, 0)]
 
 
 class FakeClock:

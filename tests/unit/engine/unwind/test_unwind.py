@@ -201,7 +201,7 @@ def flow_of(code: str, start: int = 0x1000) -> EmulationUnwinder:
     data = bytes.fromhex(code)
 
     class Bytes:
-        def after(self, address: int, size: int) -> bytes:
+        def read_after(self, address: int, size: int) -> bytes:
             at = address - start
             return data[at : at + size] if at >= 0 else b""
 
