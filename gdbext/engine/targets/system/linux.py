@@ -1,4 +1,4 @@
-"""Linux for every target: signals, the texts of /proc, helper processes, and secrets that must not be shown_variables.
+"""Linux for every target: signals, the texts of /proc, helper processes, and secrets that must not be shown.
 
 Secrets are recognized by the names of variables and options alone; what a secret itself looks like is unknown.
 """

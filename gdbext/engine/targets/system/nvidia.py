@@ -83,7 +83,8 @@ def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = 
     opened = tuple(sorted(path for path in files if _FILE.fullmatch(path)))
     driver, figures = _read_figures(library, problems)
     names = {path.rpartition("/")[2] for path in opened}
-    of_process = tuple(device for device in figures if f"nvidia{device.minor}" in names)
+    by_name = {f"nvidia{device.minor}": device for device in figures}
+    of_process = tuple(device for name, device in by_name.items() if name in names)
     return NvidiaFacts(driver, of_process or figures, _read_xids(kernel_log, problems), opened, tuple(problems))
 
 

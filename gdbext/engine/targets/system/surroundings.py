@@ -51,7 +51,7 @@ _MAX_TEXT = 1 << 16
 _PAUSE = 0.25
 """Seconds between two readings: two periods of an ordinary quota."""
 _MAJOR_FAULTS, _USER_TIME, _SYSTEM_TIME, _NICE, _POLICY = 12 - 3, 14 - 3, 15 - 3, 19 - 3, 41 - 3
-"""majflt, utime, stime, nice and policy of proc_pid_stat(5), _allowance from the state, its third field."""
+"""majflt, utime, stime, nice and policy of proc_pid_stat(5), counted from the state, its third field."""
 
 
 class Quota(NamedTuple):
@@ -77,14 +77,14 @@ class Quota(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """Something that is _allowance: ``used`` of ``limit``."""
+    """Something that is counted: ``used`` of ``limit``."""
 
     used: int
     limit: int
     source: str
     """The file that has the numbers."""
     refused: int | None = None
-    """Times that more was refused since the group was made; None if that is not _allowance."""
+    """Times that more was refused since the group was made; None if that is not counted."""
     kinds: Mapping[str, int] | None = None
     """Of fds: how many of them are sockets, pipes, and so on."""
 
