@@ -96,7 +96,7 @@ def open(  # as in gzip.open
     one among them; None for no limit. Raises GdbextError.
     """
     # with the next line 9 ms, which the command line need not pay
-    from gdbext.engine.targets.budget_watch import CallLimits
+    from gdbext.engine.targets.budget import CallLimits
     from gdbext.hosts.library.process import open_process
 
     return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))

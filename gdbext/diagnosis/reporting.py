@@ -38,7 +38,7 @@ _ORIGIN = "origin"
 
 def keep_origin(session: Session) -> None:
     """Have a recording keep its program and machine, for a page that is made from it."""
-    session.target.origin.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
+    session.target.origin.files.store_text(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
 
 
 def _program_and_machine(session: Session) -> tuple[str, str]:
@@ -47,7 +47,7 @@ def _program_and_machine(session: Session) -> tuple[str, str]:
     if not session.procfs:
         return "", ""
     if not files.are_here:
-        program, _, machine = files.kept(_ORIGIN).partition("\n")
+        program, _, machine = files.stored_text(_ORIGIN).partition("\n")
         return program, machine
     return session.procfs.process(session.target.pid).command, files.host()
 
@@ -187,7 +187,7 @@ def make_report(
     )
     return Report(
         command=tool.name,
-        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.withholds, files))),
+        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.is_unproven_source, files))),
         view=tool.view,
         threads=tuple(threads),
         verdict=verdict,

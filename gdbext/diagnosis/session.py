@@ -15,7 +15,7 @@ from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.targets.budget import lifted
+from gdbext.engine.targets.budget import without_limits
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameSteps
@@ -260,7 +260,7 @@ class Session:
         def measure(library: str, build_id: str | None) -> Layout:
             from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
-            with lifted():  # it has limits of its own
+            with without_limits():  # it has limits of its own
                 return measure_torch(library, build_id, None if self.target.origin.is_core else self.target.pid)
 
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)

@@ -81,15 +81,15 @@ def _held(pid: int) -> Target:
     readings = None
     with suppress(OSError):
         if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
-            from gdbext.engine.targets.system.surroundings import readings_ahead  # 2 ms, for --no-stop
+            from gdbext.engine.targets.system.surroundings import readings_before_stop  # 2 ms, for --no-stop
 
-            readings = readings_ahead(pid)
+            readings = readings_before_stop(pid)
     target = ProcTarget(pid)
     target.origin.readings = readings
     if target.is_stopped:
         return target
     sleeping = unstopped(pid)
-    if sleeping.is_asleep():
+    if sleeping.all_threads_sleep():
         target.close()
         return sleeping
     target.add_sleepers(sleeping.memory.threads())
@@ -104,19 +104,19 @@ def open_running(pid: int) -> RunningProcess:
 
 
 def _measure(pid: int) -> None:
-    with budget.lifted():
+    with budget.without_limits():
         measure_for_process(pid, 2)
 
 
 def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
     """The outcome of ``look``, made by a child process; if that one hangs in the kernel, of ``without_memory``. Raises
     TargetError, which says how the threads of the process sleep."""
-    data = supervision.by_child(lambda: look().encode(), supervision.STUCK_SECONDS)
+    data = supervision.run_in_child(lambda: look().encode(), supervision.STUCK_SECONDS)
     if data is None:
-        data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
+        data = supervision.run_in_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
     if data is None:
         raise TargetError(
-            f"process {pid} cannot be read: the kernel does not answer ({supervision.sleepers(pid)})",
+            f"process {pid} cannot be read: the kernel does not answer ({supervision.thread_states_text(pid)})",
             why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
             help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; check the device or the file server"),
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.thread_motion import activities
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, has_ended, signals_handled, signals_held
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, has_exited, signals_blocked, signals_handled
 from gdbext.errors import GdbextError, TargetError, TargetGone
 from gdbext.render import counted
 
@@ -46,7 +46,7 @@ class TimedRun:
 
     def __enter__(self) -> TimedRun:
         self.is_running = True
-        with signals_held():  # gdb 18 aborts where another thread than its first gets a SIGINT
+        with signals_blocked():  # gdb 18 aborts where another thread than its first gets a SIGINT
             self._thread.start()
         return self
 
@@ -119,7 +119,7 @@ class SilenceNotice:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> SilenceNotice:
-        with signals_held():  # as above
+        with signals_blocked():  # as above
             self._thread.start()
         return self
 
@@ -224,7 +224,7 @@ class WatchedProcess:
             stat, auxv = read_file(self._pid, "stat"), read_file(self._pid, "auxv")
         except TargetGone:
             stat = auxv = b""
-        if not auxv or has_ended(stat):
+        if not auxv or has_exited(stat):
             return Ending(EndingKind.GONE, "the process ended")
         if auxv != self._start:  # random bytes are at another address after each exec
             return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")

@@ -40,10 +40,6 @@ class NoProcess(Target, TargetMemory):
         self._origin = TargetOrigin()
 
     @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
     def origin(self) -> TargetOrigin:
         return self._origin
 

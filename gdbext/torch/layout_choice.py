@@ -60,7 +60,7 @@ def torch_layout(
     if file is not None:
         return candidates.named(file, module)
     layout = candidates.of_build(module, folder)
-    recorded = "" if layout else modules.files.kept(_RECORDED)
+    recorded = "" if layout else modules.files.stored_text(_RECORDED)
     if recorded:
         layout = complete(store.parse(recorded, "the recording", "generated"))
         if layout.build_ids.get(store.TORCH_LIBRARY) != module.build_id:
@@ -70,7 +70,7 @@ def torch_layout(
     if candidates.unsound:
         layout.unsound = tuple(candidates.unsound)
     if layout.match == "generated":
-        modules.files.keep(_RECORDED, layout.text)
+        modules.files.store_text(_RECORDED, layout.text)
     return layout
 
 

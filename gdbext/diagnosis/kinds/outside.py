@@ -45,7 +45,7 @@ class WaitingExternal(VerdictKind):
         for thread, wait in external_waits(seen):
             if _want_gil_in_device_call(thread, wait, seen):
                 continue  # a finding of its own
-            if thread.tid == seen.pid and wait.kernel and wait.kernel.stands:
+            if thread.tid == seen.pid and wait.kernel and wait.kernel.has_slept_long:
                 continue  # the stronger finding says it
             if is_stuck(thread, seen) or is_unwoken(thread):
                 continue  # so do those
@@ -139,7 +139,7 @@ class KernelWait(VerdictKind):
         process."""
         for thread, wait in seen.waits:
             side = wait.kernel
-            if not side or not side.stands:
+            if not side or not side.has_slept_long:
                 continue
             waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
             if not (waiters or thread.dispatch or thread.tid == seen.pid):

@@ -152,7 +152,7 @@ class StackOwners:
         be read, or that names a thread of another namespace, is left out."""
         tids, named = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
-            if not self._target.origin.recorded or self._target.memory.known_from(block) > 1:
+            if not self._target.origin.recorded or self._target.memory.known_size(block) > 1:
                 tid = id_of_block(self._memory, block)
                 if tid == 0 or tid in tids:
                     named[block] = tid

@@ -15,8 +15,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.system.control_groups import descriptor_kinds
-from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
+from gdbext.engine.targets.system.surroundings import Surroundings, Turns, descriptor_kinds, surroundings
 from gdbext.engine.vocabulary import Section, byte_size, counted, of_many
 from gdbext.errors import GdbextError
 from gdbext.torch.compile.compile_section import recompilations
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-    from gdbext.engine.targets.system import control_groups as groups
-    from gdbext.engine.targets.system.surroundings import Surroundings, Turns
+    from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
     from gdbext.engine.vocabulary import Internal
 
 
@@ -49,18 +47,18 @@ class KernelSleeper(NamedTuple):
 class GroupLimits(NamedTuple):
     """The limits of a process's cgroup; None without a limit."""
 
-    quota: groups.Quota | None
-    memory: groups.MemoryUse | None
-    tasks: groups.Allowance | None
+    quota: Quota | None
+    memory: MemoryUse | None
+    tasks: Allowance | None
     processors: int | None
 
 
 class ProcessLimits(NamedTuple):
     """The limits of a process and its user (getrlimit)."""
 
-    descriptors: groups.Allowance | None
-    processes: groups.Allowance | None
-    address_space: groups.Allowance | None
+    descriptors: Allowance | None
+    processes: Allowance | None
+    address_space: Allowance | None
 
 
 class Pressure(NamedTuple):

@@ -227,5 +227,5 @@ def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
     if descriptor is None:
         return ""
     link = process.procfs.descriptor(descriptor)
-    peer = process.procfs.peers.of(link, False)
+    peer = process.procfs.peers.peer_of(link, False)
     return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer else "")))

@@ -11,7 +11,7 @@ from gdbext.diagnosis.waits.function_tag import tags_of
 from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.glibc.pthread import thread_id
-from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked_syscall, continued, make_syscall
+from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked_syscall, make_syscall, restarted_call
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 
@@ -259,7 +259,7 @@ class ThreadSnapshot:
             )  # the kernel's word: code may be unreadable
         if not call or call.name != RESTARTED or len(self.frames) < 2:
             return call
-        return continued(call, self.process.memory, self.frames[1].cfa)
+        return restarted_call(call, self.process.memory, self.frames[1].cfa)
 
     @cached_property
     def futex(self) -> FutexWait | None:

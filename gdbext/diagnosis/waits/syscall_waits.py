@@ -118,7 +118,7 @@ def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a sleep of a
     moment only (a page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
     side = thread.kernel_side
-    if thread.kernel_state != "D" or (side and (not side.stands or side.is_frozen)):
+    if thread.kernel_state != "D" or (side and (not side.has_slept_long or side.is_frozen)):
         return None
     resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
     return Wait(resource, evidence=("the kernel's state of the thread is D",))
@@ -261,8 +261,8 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
         path = raw[2:] if raw[:2] == b"\1\0" else b""
         path = b"@" + path[1:].replace(b"\0", b"@") if path[:1] == b"\0" else path.partition(b"\0")[0]
         listener = peers.connecting_to(path.decode("utf-8", "replace")) if path else None
-        return listener or peers.of(link, call_writes=False)
-    return peers.of(link, call.name in _WRITES)
+        return listener or peers.peer_of(link, call_writes=False)
+    return peers.peer_of(link, call.name in _WRITES)
 
 
 def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
@@ -343,7 +343,7 @@ def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     epoll_fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
     procfs = process.procfs
-    fds = [fd for fd in procfs.peers.watched(epoll_fd) if procfs.descriptor(fd) != "anon_inode:[eventfd]"]
+    fds = [fd for fd in procfs.peers.epoll_fds(epoll_fd) if procfs.descriptor(fd) != "anon_inode:[eventfd]"]
     watched = [(fd, peer) for fd in fds if not (peer := _peer(process, call, fd)) or not peer.own]
     if not watched:
         return _descriptors_wait(process, call, [epoll_fd], timed=timed)
@@ -386,7 +386,7 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
     if not side or state is RunState.IDLE or process.frozen_group:
         return state, wait
     if side.call == -1:  # outside of a system call
-        if not side.stands or not (side.is_page_fault or side.is_uninterruptible):
+        if not side.has_slept_long or not (side.is_page_fault or side.is_uninterruptible):
             return state, wait  # no more than the moment that any page takes
         if not side.is_out_of_memory and not side.is_page_fault:
             resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
@@ -473,6 +473,6 @@ def _kernel_evidence(thread: ThreadSnapshot, side: KernelSide) -> Iterator[str]:
     if side.channel:
         yield f"{folder}/wchan: {side.channel}"
     if side.stack:
-        yield f"{folder}/stack: {side.where}"
+        yield f"{folder}/stack: {side.location}"
     if side.seconds is not None:
         yield f"{folder}/sched: it ran last {side.seconds:.1f} s ago"

@@ -56,7 +56,7 @@ class ElfImage:
     """
 
     from_memory = False
-    """True when this is not the file but what the target has mapped of it (see engine/process/memory_image.py)."""
+    """True when this is not the file but what the target has mapped of it (see engine/process/modules.py)."""
 
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
         """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given. ``identity`` is the

@@ -23,8 +23,7 @@ from gdbext.engine.formats.auxv import AT_ENTRY
 from gdbext.engine.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
 from gdbext.engine.glibc.pthread import glibc_abi
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.memory_image import image_in_memory
-from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.modules import Module, ModuleTable, image_in_memory
 from gdbext.errors import GdbextError, MemoryFault
 
 _RELA = struct.Struct("<QIIq")

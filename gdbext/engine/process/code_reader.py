@@ -76,7 +76,7 @@ def text_pieces(module: Module, overlap: int, part: Part = WHOLE) -> Iterator[tu
     image = module.image
     text = image.sections.get(".text") if image else None
     if image and text:
-        first, end = (text.size * each // 2 for each in part)
+        first, end = (text.size * half // 2 for half in part)
         size = min(end + overlap, text.size) - first
         for start, code in image.pieces(text.address + first, size, overlap):
             yield module.base + start, code
@@ -94,22 +94,22 @@ class CodeReader:
         if address < 0:
             return b""
         module = self._modules.find(address)
-        found = module.image.read(module.vaddr(address), size) if module and module.image else b""
-        return found or self._memory.try_read(address, size)
+        code = module.image.read(module.vaddr(address), size) if module and module.image else b""
+        return code or self._memory.try_read(address, size)
 
-    def after(self, address: int, size: int) -> bytes:
+    def read_after(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes of code from ``address`` on; b"" if they cannot be read."""
         while size and not (code := self.read(address, size)):
             size //= 2
         return code if size else b""
 
-    def before(self, address: int, size: int) -> bytes:
+    def read_before(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes of code that end at ``address``; b"" if they cannot be read."""
         while size and not (code := self.read(address - size, size)):
             size //= 2
         return code if size else b""
 
-    def imported(self, slot: int) -> int:
+    def bound_function(self, slot: int) -> int:
         """The function whose address the loader has put into a slot of a module's global offset table; 0 for any
         other address. With -fno-plt, calls go through such slots."""
         module = self._modules.find(slot)
@@ -172,7 +172,7 @@ class FunctionCode:
         """The function around an address that a symbol covers."""
         return self._symbolizer.function(address)
 
-    def is_constant(self, address: int) -> bool:
+    def is_read_only_word(self, address: int) -> bool:
         """The 8 bytes there are part of a file and cannot be written to."""
         module = self._symbolizer.modules.find(address)
         image = module.image if module else None
@@ -216,11 +216,11 @@ RESTARTED = "restart_syscall"
 
 def blocked_syscall(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
     """The system call that the thread is in, None if it runs user code."""
-    found = memory.architecture.blocked_syscall(registers, memory.try_read)
-    return make_syscall(memory, *found) if found else None
+    call = memory.architecture.blocked_syscall(registers, memory.try_read)
+    return make_syscall(memory, *call) if call else None
 
 
-def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
+def restarted_call(call: Syscall, memory: Memory, cfa: int) -> Syscall:
     """The call that ``call``, a RESTARTED one, restarts; ``cfa`` is that of the thread's second frame."""
     return make_syscall(
         memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments
@@ -228,6 +228,7 @@ def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
 
 
 def make_syscall(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
+    """The system call of that number, with its name on the architecture of ``memory``."""
     return Syscall(memory.architecture.syscall_names.get(number, f"system call {number}"), number, arguments)
 
 
@@ -238,47 +239,41 @@ def returned_address(architecture: Architecture, code: bytes, address: int) -> i
     static variable is found whose symbol was stripped. 0 if there is none, or its paths return different addresses.
     """
     paths: list[tuple[int, dict[str, int]]] = [(address, {})]
-    found: set[int] = set()
+    """(start, register → fixed address that it holds there) of each path that is still to be followed."""
+    returned: set[int] = set()
     visited: set[int] = set()
     while paths:
-        start, known = paths.pop()
+        start, constants = paths.pop()
         if start in visited or not 0 <= start - address < len(code):
             continue
         visited.add(start)
         for instruction in islice(architecture.decode(code[start - address :], start), 64):
             if instruction.kind == "jcc" and instruction.target:
-                paths.append((instruction.target, dict(known)))
+                paths.append((instruction.target, dict(constants)))
             elif instruction.kind == "ret":
-                found.add(known.get(architecture.result_register, 0))
+                returned.add(constants.get(architecture.result_register, 0))
                 break
             elif instruction.kind in ("call", "jmp", "trap"):
                 if instruction.kind == "jmp" and instruction.target:
-                    paths.append((instruction.target, known))
+                    paths.append((instruction.target, constants))
                 break
             else:
-                _follow(instruction, known)
-    return found.pop() if len(found) == 1 else 0
-
-
-def _follow(instruction: Instruction, known: dict[str, int]) -> None:
-    """Update ``known``, register → fixed address that it holds, for one instruction."""
-    value = 0
-    if instruction.kind == "lea":
-        value = instruction.fixed_operand
-    elif instruction.kind == "mov" and instruction.source:
-        value = known.get(instruction.source, 0)
-    for register in instruction.writes:
-        known.pop(register, None)
-    if instruction.destination and value:
-        known[instruction.destination] = value
+                value = 0
+                if instruction.kind == "lea":
+                    value = instruction.fixed_operand
+                elif instruction.kind == "mov" and instruction.source:
+                    value = constants.get(instruction.source, 0)
+                for register in instruction.writes:
+                    constants.pop(register, None)
+                if instruction.destination and value:
+                    constants[instruction.destination] = value
+    return returned.pop() if len(returned) == 1 else 0
 
 
 def member_loads(architecture: Architecture, code: Iterable[Instruction], argument: int) -> Iterator[int]:
-    """Offsets of words that are loaded from the object that an argument points at, in the order of the code.
-
-    ``code`` is the function from its start. It is followed in a straight line, as long as a register is known to hold
-    the argument's value.
-    """
+    """Offsets of words that are loaded from the object that an argument points at, in the order of the code. ``code``
+    is the function from its start. It is followed in a straight line, as long as a register is known to hold the
+    argument's value."""
     holders = {architecture.argument_registers[argument]}
     for instruction in code:
         memory = instruction.memory

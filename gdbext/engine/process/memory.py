@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.targets.base_target import Target
 
-    Made = TypeVar("Made")
+    Result = TypeVar("Result")
 
 PAGE_BITS = 12
 PAGE_SIZE = 1 << PAGE_BITS
@@ -43,12 +43,10 @@ _unpack_i64 = struct.Struct("<q").unpack_from
 
 
 class Memory:
-    """Cached, read-only view of a stopped target's memory.
-
-    Addresses are unsigned 64-bit virtual addresses, values little-endian. The target is stopped, so a page is
-    fetched once; a page that could not be read is remembered, too, so that garbage pointers stay cheap. All
-    readers raise ``MemoryFault`` with the first address that cannot be read.
-    """
+    """Cached, read-only view of a stopped target's memory. Addresses are unsigned 64-bit virtual addresses, values
+    little-endian. The target is stopped, so a page is fetched once; a page that could not be read is remembered, too,
+    so that garbage pointers stay cheap. All readers raise ``MemoryFault`` with the first address that cannot be
+    read."""
 
     __slots__ = ("_bad", "_pages", "_source", "architecture", "target")
 
@@ -156,14 +154,12 @@ class Memory:
         return struct.unpack(f"<{count}Q", self.read(address, 8 * count))
 
     def cstring(self, address: int, limit: int = 4096) -> bytes:
-        """The bytes up to the first NUL (``const char*``).
-
-        Raises MemoryFault if memory ends before the NUL, BadData if there is none within ``limit`` bytes.
-        """
+        """The bytes up to the first NUL (``const char*``). Raises MemoryFault if memory ends before the NUL, BadData if
+        there is none within ``limit`` bytes."""
         parts = []
         position, left = address, limit
         while left > 0:
-            piece = self._some(position, left)
+            piece = self._read_some(position, left)
             head, nul, _ = piece.partition(b"\0")
             parts.append(head)
             if nul:
@@ -172,7 +168,7 @@ class Memory:
             left -= len(piece)
         raise BadData(f"no end of string within {limit} bytes at {address:#x}")
 
-    def _some(self, address: int, limit: int) -> bytes:
+    def _read_some(self, address: int, limit: int) -> bytes:
         """One byte or more from ``address`` on, at most ``limit``. Raises MemoryFault."""
         return self.read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
 
@@ -190,7 +186,7 @@ class Memory:
         except MemoryFault:
             return None
 
-    def consistent(self, read: Callable[[], Made]) -> Made:
+    def read_consistently(self, read: Callable[[], Result]) -> Result:
         """The result of ``read``. If a process that runs makes it fail, everything is read again, for at most a second.
         Raises what ``read`` raises."""
         for seconds in _PAUSES if self._source.runs_meanwhile else ():
@@ -249,7 +245,7 @@ class NotedMemory(_ReadOnDemand):
         self._source.note(address, len(text) + 1)
         return text
 
-    def _some(self, address: int, limit: int) -> bytes:
+    def _read_some(self, address: int, limit: int) -> bytes:
         return super().read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
 
 
@@ -265,8 +261,8 @@ class ReplayedMemory(_ReadOnDemand):
             raise MemoryFault(address, size, "no such range of addresses")
         return self._source.read(address, size)
 
-    def _some(self, address: int, limit: int) -> bytes:
-        return self.read(address, min(limit, self._source.known_from(address)))
+    def _read_some(self, address: int, limit: int) -> bytes:
+        return self.read(address, min(limit, self._source.known_size(address)))
 
 
 def memory_of(target: Target) -> Memory:
@@ -276,11 +272,9 @@ def memory_of(target: Target) -> Memory:
 
 
 class FieldLayout(NamedTuple):
-    """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
-
-    ``size`` 0 means that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object
-    to its lowest bit) and ``bit_size``; both are 0 for an ordinary member.
-    """
+    """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it. ``size`` 0 means
+    that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object to its lowest bit)
+    and ``bit_size``; both are 0 for an ordinary member."""
 
     name: str
     offset: int

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from gdbext.engine.process.modules import Module, ModuleTable
 
-__all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
-
 _CLONE = re.compile(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm|clone|_omp_fn|resolver)(\.\d+)*)+$")
 
 
@@ -29,11 +27,9 @@ def without_clone_suffix(name: str) -> str:
 
 
 class Function(NamedTuple):
-    """One function in the target: absolute start and size in bytes, and all mangled names at that start.
-
-    The first name is the best one for a backtrace: typed before untyped, global before local, strong before weak,
-    without before with leading underscores, short before long.
-    """
+    """One function in the target: absolute start and size in bytes, and all mangled names at that start. The first name
+    is the best one for a backtrace: typed before untyped, global before local, strong before weak, without before with
+    leading underscores, short before long."""
 
     start: int
     size: int
@@ -51,6 +47,7 @@ class Function(NamedTuple):
 
 
 def _rank(symbol: Symbol) -> tuple[bool, bool, bool, bool, int]:
+    """The sort key of a function's names: the best one for a backtrace is the least (see Function)."""
     plain = symbol.name.startswith("_Z") or not symbol.name.startswith("_")
     return (
         symbol.type == STT_NOTYPE,
@@ -69,7 +66,7 @@ class Symbolizer:
         self._cache = cache or SymbolCache()
         self._indexes: dict[int, SymbolIndex | None] = {}
         self._functions: dict[int, Function | None] = {}
-        self._found: dict[tuple[str, str | None], tuple[Module, Symbol] | None] = {}
+        self._definitions: dict[tuple[str, str | None], tuple[Module, Symbol] | None] = {}
 
     def index(self, module: Module) -> SymbolIndex | None:
         """The module's symbols; None if its file cannot be used or has none."""
@@ -99,7 +96,7 @@ class Symbolizer:
             return None
         symbols.sort(key=_rank)
         size = max(symbol.size for symbol in symbols)
-        return Function(module.base + symbols[0].vaddr, size, _unique(symbols), module)
+        return Function(module.base + symbols[0].vaddr, size, _unique_names(symbols), module)
 
     def names_at(self, address: int) -> tuple[str, ...]:
         """All mangled names (functions and objects) of exactly that address, in symbol-table order."""
@@ -108,37 +105,35 @@ class Symbolizer:
         if not module or not index:
             return ()
         try:
-            return _unique(index.at(module.vaddr(address)))
+            return _unique_names(index.at(module.vaddr(address)))
         except SymbolFileError:
             return ()
 
     def address_of(self, name: str, module: str | None = None) -> int:
         """The absolute address of a mangled name, 0 if it is not found or thread-local; see ``symbol_of``."""
-        found = self.symbol_of(name, module)
-        if not found or found[1].type == STT_TLS:
+        defining_module, symbol = self.symbol_of(name, module) or (None, None)
+        if not defining_module or not symbol or symbol.type == STT_TLS:
             return 0
-        return found[0].base + found[1].vaddr
+        return defining_module.base + symbol.vaddr
 
     def symbol_of(self, name: str, module: str | None = None) -> tuple[Module, Symbol] | None:
-        """The definition of a mangled name: the module and its symbol (STT_TLS ones, too).
-
-        With ``module`` (a basename), all symbols of that module. Without, exported symbols of every module in map
-        order (through the files' hash tables, nothing is indexed), then all symbols of the modules whose index is
-        in use already: a missing name never indexes a hundred libraries.
-        """
+        """The definition of a mangled name: the module and its symbol (STT_TLS ones, too). With ``module`` (a
+        basename), all symbols of that module. Without, exported symbols of every module in map order (through the
+        files' hash tables, nothing is indexed), then all symbols of the modules whose index is in use already: a
+        missing name never indexes a hundred libraries."""
         key = (name, module)
-        if key not in self._found:
+        if key not in self._definitions:
             try:
-                self._found[key] = self.search(name, module)
+                self._definitions[key] = self.search(name, module)
             except SymbolFileError:
-                self._found[key] = None
-        return self._found[key]
+                self._definitions[key] = None
+        return self._definitions[key]
 
     def search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:
         """As ``symbol_of``, without cache. Raises SymbolFileError if the file's symbols cannot be read."""
         if module is not None:
-            found = self.modules.named(module)
-            return self._search_in(found, name) if found else None
+            named_module = self.modules.named(module)
+            return self._search_in(named_module, name) if named_module else None
         for loaded in self.modules.modules:
             index = self.index(loaded)
             symbol = index.exported(name) if index else None
@@ -146,10 +141,8 @@ class Symbolizer:
                 return loaded, symbol
         for loaded in self.modules.modules:
             index = self.index(loaded)
-            if index and index.in_use:
-                result = self._search_in(loaded, name)
-                if result:
-                    return result
+            if index and index.in_use and (definition := self._search_in(loaded, name)):
+                return definition
         return None
 
     def _search_in(self, module: Module, name: str) -> tuple[Module, Symbol] | None:
@@ -160,5 +153,5 @@ class Symbolizer:
         return (module, symbol) if symbol else None
 
 
-def _unique(symbols: Iterable[Symbol]) -> tuple[str, ...]:
+def _unique_names(symbols: Iterable[Symbol]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(symbol.name for symbol in symbols))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import HostFiles
@@ -32,12 +32,9 @@ class RecordedRun(NamedTuple):
 
 
 class MemoryMapping(NamedTuple):
-    """One line of /proc/PID/maps, or one entry of a core's NT_FILE note.
-
-    ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
-    "[vdso]", "[stack]" and "[heap]" are kept as the kernel writes them. ``permissions`` is like "r-xp", or ""
-    if unknown.
-    """
+    """One line of /proc/PID/maps, or one entry of a core's NT_FILE note. ``path`` is the path as the target names it,
+    without the " (deleted)" mark; "" is anonymous memory; "[vdso]", "[stack]" and "[heap]" are kept as the kernel
+    writes them. ``permissions`` is like "r-xp", or "" if unknown."""
 
     start: int
     end: int
@@ -56,17 +53,6 @@ class Signal(NamedTuple):
     name: str
     code: int | None = None
     address: int | None = None
-
-
-_PAGE_FAULTS = frozenset(("handle_mm_fault", "handle_userfault", "lock_mm_and_find_vma", "do_page_fault"))
-"""Functions of Linux that serve a fault, whatever the architecture (mm/memory.c, fs/userfaultfd.c)."""
-_FAULT_CHANNELS = (
-    *("handle_userfault", "folio_wait", "wait_on_page", "__folio_lock", "__lock_page", "request_wait_answer"),
-)
-_FREEZER = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
-"""Functions in which a frozen thread waits (kernel/signal.c, kernel/freezer.c)."""
-_SERVED_CHANNELS = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
-"""Prefixes of the functions in which a call waits for the server of a file system."""
 
 
 class KernelSide(NamedTuple):
@@ -92,8 +78,11 @@ class KernelSide(NamedTuple):
     @property
     def is_page_fault(self) -> bool:
         """It waits for a page of memory, outside any call; without its kernel stack ``channel`` decides."""
-        is_fault = bool(_PAGE_FAULTS.intersection(self.stack)) or self.channel.startswith(_FAULT_CHANNELS)
-        return self.call == -1 and is_fault
+        # functions that serve a fault, whatever the architecture (mm/memory.c, fs/userfaultfd.c)
+        functions = {"handle_mm_fault", "handle_userfault", "lock_mm_and_find_vma", "do_page_fault"}
+        channels = ("handle_userfault", "folio_wait", "wait_on_page", "__folio_lock", "__lock_page")
+        is_fault = functions.intersection(self.stack) or self.channel.startswith((*channels, "request_wait_answer"))
+        return self.call == -1 and bool(is_fault)
 
     @property
     def is_userfault(self) -> bool:
@@ -109,15 +98,17 @@ class KernelSide(NamedTuple):
     def is_frozen(self) -> bool:
         """Its cgroup is frozen. Where do_freezer_trap is inlined, only a frozen thread sleeps (S) in get_signal itself:
         one that a signal or a tracer stopped has another state."""
-        return self.channel == "get_signal" or not _FREEZER.isdisjoint((self.channel, *self.stack))
+        freezer = {"do_freezer_trap", "__refrigerator", "refrigerator"}  # kernel/signal.c, kernel/freezer.c
+        return self.channel == "get_signal" or not freezer.isdisjoint((self.channel, *self.stack))
 
     @property
     def is_served(self) -> bool:
-        """It waits for the server of a file system."""
-        return any(function.startswith(_SERVED_CHANNELS) for function in (self.channel, *self.stack))
+        """It waits for the server of a file system, by the prefixes of the functions that do."""
+        prefixes = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
+        return any(function.startswith(prefixes) for function in (self.channel, *self.stack))
 
     @property
-    def stands(self) -> bool:
+    def has_slept_long(self) -> bool:
         """It has slept too long for an ordinary read from a disk."""
         return self.seconds is not None and self.seconds >= 0.5
 
@@ -125,11 +116,11 @@ class KernelSide(NamedTuple):
     def cannot_stop(self) -> bool:
         """No signal gets it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as a thread
         that waits for a FUSE server does (request_wait_answer, fs/fuse/dev.c)."""
-        return self.stands and (self.is_uninterruptible or self.is_served)
+        return self.has_slept_long and (self.is_uninterruptible or self.is_served)
 
     @property
-    def where(self) -> str:
-        """``folio_wait_bit_common < filemap_fault``: where in the kernel it sleeps, for people."""
+    def location(self) -> str:
+        """Its kernel functions for people, innermost first: ``folio_wait_bit_common < filemap_fault``."""
         return " < ".join(self.stack[:8]) or self.channel or "unknown"
 
 
@@ -144,13 +135,15 @@ class TargetThread(ABC):
     """The kernel's name (comm), None if unknown."""
 
     listed_name: str | None = None
-    """The same, if listing the threads read it anyway."""
+    """The name, if listing the threads read it anyway."""
     runs_on = False
     """It runs while the target is read (nothing was stopped), so it has no registers."""
     lacks_registers = False
     """It sleeps without being stopped: the registers that a called function saves are unknown."""
     signal: Signal | None
     """The fatal signal this thread is stopped by, None if only we stopped it."""
+    kernel_state: str | None = None
+    """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
     stop_signal = 0
     """The signal that stopped its process before us (SIGSTOP, SIGTTIN, …), 0 for none or unknown."""
     kernel_side: KernelSide | None = None
@@ -164,11 +157,6 @@ class TargetThread(ABC):
         """The low 8 bytes of the architecture's vector registers; {} if the target does not give them, and for threads
         that sleep in the kernel."""
         return {}
-
-    @property
-    def kernel_state(self) -> str | None:
-        """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
-        return None
 
 
 class TargetMemory(ABC):
@@ -186,7 +174,7 @@ class TargetMemory(ABC):
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
 
     def sample(self, address: int, size: int) -> bytes:
-        """The same for bytes that are compared with a file: neither copied nor recorded."""
+        """As ``read``, for bytes that are compared with a file: neither copied nor recorded."""
         return self.read(address, size)
 
     def copied_page(self, number: int) -> bytes:  # noqa: ARG002
@@ -196,7 +184,7 @@ class TargetMemory(ABC):
     def note(self, address: int, size: int) -> None:
         """Keep these bytes in the recording; called only if ``records``."""
 
-    def known_from(self, address: int) -> int:  # noqa: ARG002
+    def known_size(self, address: int) -> int:  # noqa: ARG002
         """Number of bytes to read at once if it is unknown how many are wanted; a recording has few."""
         return 1
 
@@ -232,10 +220,8 @@ class TargetMemory(ABC):
 
 
 class TargetMoment:
-    """The moment at which a process was examined, how it was stopped for that, and which threads ran since.
-
-    These are the answers for what does not move: a core, a recording, a process that a debugger has stopped.
-    """
+    """The moment at which a process was examined, how it was stopped for that, and which threads ran since. These are
+    the answers for what does not move: a core, a recording, a process that a debugger has stopped."""
 
     stopped_since: float | None = None
     """Time of the stop (time.perf_counter), None if unknown."""
@@ -283,7 +269,7 @@ class TargetMoment:
         """True if the thread ran, or began, while memory was read: it does not wait forever for what it waited for."""
         return False
 
-    def has_moved_on(self, tid: int) -> bool:  # noqa: ARG002
+    def may_have_left(self, tid: int) -> bool:  # noqa: ARG002
         """True if the thread may have left its place. Check this after reading facts that are in no copy (its fds, for
         example). Stops no thread."""
         return False
@@ -291,9 +277,7 @@ class TargetMoment:
 
 class TargetOrigin:
     """Where a target comes from: a process of this machine, a core or a recording, with the files that belong to it.
-
-    These are the answers of a process of which only ``foreign`` files are known.
-    """
+    These are the answers of a process of which only ``foreign`` files are known."""
 
     kind = "live"
     """The kind of target: "live" or "core"."""
@@ -331,10 +315,8 @@ class TargetOrigin:
         return {}
 
     def files_known_at(self) -> float | None:
-        """Seconds since the epoch: a file that changed later may not be the one that the process has loaded.
-
-        The start of a live process, the time at which a core was written; None if unknown.
-        """
+        """Seconds since the epoch: a file that changed later may not be the one that the process has loaded. The start
+        of a live process, the time at which a core was written; None if unknown."""
         return None
 
     def damage(self) -> Sequence[str]:
@@ -351,8 +333,8 @@ class TargetOrigin:
         return ""
 
 
-class Target(ABC):
-    """A stopped process or a core dump, in three parts. Read-only by construction."""
+class Target:
+    """A stopped process or a core dump, in three parts, which may be the target itself. Read-only by construction."""
 
     debugger: str
     """The debugger: "gdb", "lldb" or "none"."""
@@ -360,16 +342,16 @@ class Target(ABC):
     architecture: Architecture
 
     @property
-    @abstractmethod
-    def memory(self) -> TargetMemory: ...
+    def memory(self) -> TargetMemory:
+        return cast("TargetMemory", self)
 
     @property
-    @abstractmethod
-    def moment(self) -> TargetMoment: ...
+    def moment(self) -> TargetMoment:
+        return cast("TargetMoment", self)
 
     @property
-    @abstractmethod
-    def origin(self) -> TargetOrigin: ...
+    def origin(self) -> TargetOrigin:
+        return cast("TargetOrigin", self)
 
     def close(self) -> None:
         """Let the process resume if we stopped it (live without debugger); idempotent."""

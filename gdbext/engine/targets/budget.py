@@ -1,12 +1,17 @@
-"""Limits of the memory and time that an inspection takes in our own process, and its garbage collection.
+"""Limits of the memory and time that an inspection takes, and its garbage collection.
 
-The kernel counts memory (RLIMIT_DATA: private memory, not mapped files) and a timer ends the inspection; if it cannot,
-the kernel kills us. budget_watch.py has the limits for a process that is not ours: a debugger, a user's program.
+In our own process (MemoryLimit, TimeLimit) the kernel counts memory (RLIMIT_DATA: private memory, not mapped files) and
+a timer ends the inspection; if it cannot, the kernel kills us. In a process that is not ours, a debugger or the program
+that uses the library (BudgetWatch), no permanent limit is set: a thread measures the memory that the process has
+gained, and the seconds, and interrupts the inspection between two steps of Python; the work of one step is bounded
+(documents and tables have limits).
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -14,10 +19,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.engine.targets.system.linux import signals_blocked
 from gdbext.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _OBJECTS = 1_000_000
 """New objects between collections. A report makes many and hardly any cycles; collecting after every 700, as Python
@@ -45,7 +51,7 @@ MAX_MEMORY = 1 << 20
 """The largest memory limit, in gigabytes."""
 MEMORY = 1 << 30
 SECONDS = 60.0
-_AGAIN = 10.0
+_REPEAT_SECONDS = 10.0
 """Seconds until an interruption that was lost (in a destructor, say) is repeated."""
 _GRACE = 15.0
 """CPU seconds for a function of C after the time limit."""
@@ -105,7 +111,7 @@ def make_room() -> None:
 
 
 @contextlib.contextmanager
-def lifted() -> Iterator[None]:
+def without_limits() -> Iterator[None]:
     """No limit inside, nor for processes that are started there: measuring has limits of its own."""
     before = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU)}
     for kind, (_, hard) in before.items():
@@ -129,7 +135,7 @@ class TimeLimit:
     def __enter__(self) -> None:
         if self._seconds is not None:
             signal.signal(signal.SIGALRM, self._expired)
-            signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, _REPEAT_SECONDS)
             self._limit_cpu(self._seconds + _GRACE)
 
     def __exit__(self, *_: object) -> None:
@@ -187,3 +193,99 @@ def memory_size(value: str) -> int:
     if not 0 < gigabytes <= MAX_MEMORY:
         raise UsageError(f"--memory-limit: {value!r} is not a number of gigabytes up to {MAX_MEMORY}")
     return int(gigabytes * (1 << 30))
+
+
+_STEP = 0.1
+"""Seconds between two checks: a loop of Python can gain some tens of megabytes in between."""
+
+
+class BudgetWatch:
+    """Raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``. ``seconds``
+    are CPU time, unless another ``clock`` is given: a compiler that measures a layout meanwhile has limits of its own.
+    0 is no limit of that kind."""
+
+    def __init__(
+        self, seconds: float = SECONDS, memory: int = MEMORY, clock: Callable[[], float] = time.process_time
+    ) -> None:
+        self._seconds = seconds
+        self._memory = memory
+        self._clock = clock
+        self._is_on = False
+
+    def begin(self) -> None:
+        """Start: memory that the debugger has by now does not count. Calls after the first do nothing."""
+        if self._is_on or not (self._seconds or self._memory):
+            return
+        self._watched_thread = _thread.get_ident()
+        self._end_lock = _thread.allocate_lock()
+        self._end_lock.acquire()
+        self._interrupt_lock = _thread.allocate_lock()
+        # signals are the debugger's: none may reach a thread of ours
+        with signals_blocked():
+            self._is_on = True
+            _thread.start_new_thread(self._watch, ())
+
+    def end(self) -> None:
+        """End the limits. A pending interruption is raised before this returns."""
+        if self._is_on:
+            self._is_on = False
+            with self._interrupt_lock:
+                self._end_lock.release()
+
+    def _watch(self) -> None:
+        memory, seconds = _private_memory(), self._clock()
+        error: type[BaseException] | None = None
+        while not error and not self._end_lock.acquire(timeout=_STEP):
+            if self._seconds and self._clock() - seconds > self._seconds:
+                error = TimeLimitExceeded
+            elif self._memory and _private_memory() - memory > self._memory:
+                error = MemoryLimitExceeded
+        if error:
+            self._interrupt(error)
+
+    def _interrupt(self, error: type[BaseException]) -> None:
+        with self._interrupt_lock:
+            if self._end_lock.locked():
+                thread = ctypes.c_ulong(self._watched_thread)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(error))
+
+
+def _private_memory() -> int:
+    """Bytes of memory of this process alone, approximately: files are shared."""
+    fields = statm()
+    return fields[STATM_RESIDENT] - fields[STATM_SHARED]
+
+
+class CallLimits:
+    """Limits of each call of the library, in the user's own program: TargetError if the call takes too much. Calls may
+    nest."""
+
+    def __init__(self, seconds: float | None = None, gigabytes: float | None = None) -> None:
+        """None: no limit. Raises UsageError."""
+        for name, value in (("timeout", seconds), ("memory_limit", gigabytes)):
+            if value is not None and not 0 < value <= MAX_MEMORY:  # gigabytes; as seconds twelve days
+                raise UsageError(f"{name} must be greater than 0, and at most {MAX_MEMORY}", help="None is no limit")
+        self._seconds = seconds or 0.0
+        self._memory = int((gigabytes or 0) * (1 << 30))
+        self._is_on = False
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        if self._is_on or not (self._seconds or self._memory):
+            yield
+            return
+        watched = BudgetWatch(self._seconds, self._memory, time.monotonic)
+        self._is_on = True
+        try:
+            watched.begin()
+            try:
+                yield
+            finally:
+                watched.end()
+        except TimeLimitExceeded:
+            hint = "give gdbext.open() a larger timeout; the process was resumed"
+            raise time_error(self._seconds, hint) from None
+        except (MemoryLimitExceeded, MemoryError):
+            raise memory_error("give gdbext.open() a larger memory_limit; the process was resumed") from None
+        finally:
+            self._is_on = False

@@ -1,12 +1,8 @@
 """Cores that must be fetched first: compressed, in the store of systemd-coredump, or still in the kernel's pipe.
 
-A compressed core is unpacked into a sparse file without a name, which disappears when it is closed. gzip and xz are
-read by Python's own libraries, zstd and lz4 by the programs of these names. A few kilobytes can expand to endless
-zeros: nothing beyond what the core's own headers name is unpacked, after a check that the disk has room for that.
-
-A process that the kernel dumps into a pipe has its memory in /proc/PID/mem, its registers in the head of the core. The
-kernel keeps it until the reader of the pipe closes that (fs/coredump.c, Linux 6.1). Its threads cannot be traced any
-more, but the core's notes, which come before all memory, have their registers: 100 GB need not be read, nor written.
+A compressed core is unpacked into a sparse file without a name, which disappears when it is closed. A few kilobytes can
+expand to endless zeros: nothing beyond what the core's own headers name is unpacked, after a check that the disk has
+room for that.
 """
 
 from __future__ import annotations
@@ -44,10 +40,12 @@ STORE = "/var/lib/systemd/coredump"
 """The folder of systemd-coredump (coredump.conf(5), Storage=external)."""
 SYSTEMD, BY_PID = "systemd", "coredumpctl:"
 """Names of cores in that folder: the newest one, and (with a PID) that of a process."""
-_NAME = re.compile(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
+_STORED_NAME = re.compile(
+    r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?"
+)
 """core.COMM.UID.BOOT.PID.MICROSECONDS (systemd 252, src/coredump/coredump.c, make_filename)."""
-_PIECE = 1 << 20
-_HOLE = 1 << 16
+_PIECE_SIZE = 1 << 20
+_HOLE_SIZE = 1 << 16
 """Bytes of zeros that become a hole in the file."""
 _RESERVE = 256 << 20
 """Bytes of the disk that are left free."""
@@ -74,82 +72,84 @@ _PACKINGS = (
 )
 
 
-def stored(name: str, store: str = STORE) -> str:
+def stored_core(name: str, store: str = STORE) -> str:
     """The file of a core of systemd's store, ``name`` itself if it names none. Raises BadCore."""
     if name != SYSTEMD and not name.startswith(BY_PID):
         return name
     wanted = name[len(BY_PID) :] if name.startswith(BY_PID) else ""
     try:
-        found = [match for entry in os.listdir(store) if (match := _NAME.fullmatch(entry))]  # noqa: PTH208
+        cores = [match for entry in os.listdir(store) if (match := _STORED_NAME.fullmatch(entry))]  # noqa: PTH208
     except OSError as error:
         raise BadCore(
             f"systemd's store of cores cannot be read: {store}: {error.strerror}",
             why="systemd-coredump does not take the cores of this machine (see /proc/sys/kernel/core_pattern)",
             help="name the core itself with -c FILE",
         ) from error
-    fitting = [match for match in found if wanted in ("", match["pid"])]
-    if not fitting:
-        known = ", ".join(sorted({match["pid"] for match in found})[-8:])
+    wanted_cores = [core for core in cores if wanted in ("", core["pid"])]
+    if not wanted_cores:
+        pids = ", ".join(sorted({core["pid"] for core in cores})[-8:])
         what = f"of process {wanted}" if wanted else ""
-        raise BadCore(f"there is no core {what} in {store}".replace("  ", " "), why=known and f"there are: {known}")
-    return f"{store}/{max(fitting, key=lambda match: number(match['time']) or 0).string}"
+        raise BadCore(f"there is no core {what} in {store}".replace("  ", " "), why=pids and f"there are: {pids}")
+    return f"{store}/{max(wanted_cores, key=lambda core: number(core['time']) or 0).string}"
 
 
-def unpacked(path: str) -> str:
-    """The name of a file with the contents of a compressed core, "" if it is not compressed. Call ``let_go`` with it.
+def unpack_core(path: str) -> str:
+    """The name of a file with the contents of a compressed core, for ``close_unpacked``; "" if it is not compressed.
     Raises BadCore."""
     try:
         with open(path, "rb", opener=at_once) as file:
             head = file.read(64) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-            packing = next((each for each in _PACKINGS if head.startswith(each.magic)), None)
+            packing = next((packing for packing in _PACKINGS if head.startswith(packing.magic)), None)
             if not packing:
                 return ""
-            size = _known_size(packing, head, path)
+            size = _size_in_header(packing, head, path)
     except OSError:
         return ""  # opening it as a core says why
     return _unpack(path, packing, size)
 
 
-def let_go(name: str) -> None:
-    """Close a file of ``unpacked``: it exists as long as it is mapped. "" is none."""
+def close_unpacked(name: str) -> None:
+    """Close a file of ``unpack_core``: it exists as long as it is mapped. "" is none."""
     if name:
         os.close(int(name.rpartition("/")[2]))
 
 
 def _unpack(path: str, packing: Packing, size: int) -> str:
-    into = tempfile.TemporaryFile(dir=_folder(path, size), prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
+    """Unpack a core of ``size`` bytes (0: unknown) into a nameless file; its name in /proc/self/fd. Raises BadCore."""
+    folder = _folder_with_room(path, size)
+    output = tempfile.TemporaryFile(dir=folder, prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
     progress = _Progress(path, size)
-    at, end = 0, None
+    done, end = 0, None
     try:
-        for piece in _pieces(path, packing):
-            if not at and not piece.startswith(b"\x7fELF"):
+        for piece in _unpacked_pieces(path, packing):
+            if not done and not piece.startswith(b"\x7fELF"):
                 raise BadCore(f"{path} holds no core: what is compressed there is not an ELF file")
-            for start in range(0, len(piece), _HOLE):
-                part = piece[start : start + _HOLE]
+            for start in range(0, len(piece), _HOLE_SIZE):
+                part = piece[start : start + _HOLE_SIZE]
                 if part.strip(b"\0"):
-                    os.pwrite(into.fileno(), part, at + start)
-            at += len(piece)
-            progress.show(at)
-            room = _room(into.fileno()) - _RESERVE
-            if end is None and (end := _named_end(into.fileno(), at)) is not None and room < end // _SPARSENESS:
+                    os.pwrite(output.fileno(), part, done + start)
+            done += len(piece)
+            progress.show(done)
+            room = _free_bytes(output.fileno()) - _RESERVE
+            if end is None and (end := _end_of_core(output.fileno(), done)) is not None and room < end // _SPARSENESS:
                 raise _no_room(path, end)
             if room < 0:
-                raise _no_room(path, at)
-            if end is not None and at >= end:
+                raise _no_room(path, done)
+            if end is not None and done >= end:
                 break
-        os.truncate(into.fileno(), at)
+        os.truncate(output.fileno(), done)
     except BaseException:
-        into.close()
+        output.close()
         raise
     finally:
         progress.end()
-    descriptor = os.dup(into.fileno())
-    into.close()
-    return f"/proc/self/fd/{descriptor}"
+    fd = os.dup(output.fileno())
+    output.close()
+    return f"/proc/self/fd/{fd}"
 
 
-def _named_end(descriptor: int, size: int) -> int | None:
-    """Where everything that the headers of a core name ends; None while its first ``size`` bytes do not have all
+def _end_of_core(descriptor: int, size: int) -> int | None:
+    """The end of everything that the headers of a core name; None while its first ``size`` bytes do not have all
     program headers. ``size`` for a file that is no core of ours: opening it says so. Raises BadCore."""
     try:
         header = elf_header.parse_header(os.pread(descriptor, elf_header.EHDR.size, 0))
@@ -167,14 +167,15 @@ def _named_end(descriptor: int, size: int) -> int | None:
     return max([headers, sections, *(segment.offset + segment.filesz for segment in segments)])
 
 
-def _pieces(path: str, packing: Packing) -> Iterator[bytes]:
+def _unpacked_pieces(path: str, packing: Packing) -> Iterator[bytes]:
+    """The contents of a compressed file, piece by piece. Raises BadCore."""
     if packing.program:
-        yield from _by_program(path, packing)
+        yield from _output_of_program(path, packing)
         return
     opened = gzip.open(path) if packing.name == "gzip" else lzma.open(path)  # noqa: SIM115
     try:
         with opened as file:
-            while piece := file.read(_PIECE):
+            while piece := file.read(_PIECE_SIZE):
                 yield piece
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise BadCore(
@@ -182,7 +183,7 @@ def _pieces(path: str, packing: Packing) -> Iterator[bytes]:
         ) from error
 
 
-def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
+def _output_of_program(path: str, packing: Packing) -> Iterator[bytes]:
     program = find_program(packing.program)
     if program is None:
         raise BadCore(
@@ -194,24 +195,23 @@ def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
         assert process.stdout
         assert process.stderr
         try:
-            while piece := process.stdout.read(_PIECE):
+            while piece := process.stdout.read(_PIECE_SIZE):
                 yield piece
-            said = process.stderr.read(500).decode("utf-8", "replace").strip()
+            errors = process.stderr.read(500).decode("utf-8", "replace").strip()
         finally:
             process.kill()
-        if process.wait() != 0 and said:
-            raise BadCore(f"{path} cannot be unpacked: {said.splitlines()[-1]}", why="it is damaged, or was cut short")
+        if process.wait() != 0 and errors:
+            raise BadCore(
+                f"{path} cannot be unpacked: {errors.splitlines()[-1]}", why="it is damaged, or was cut short"
+            )
 
 
 # --- room ----------------------------------------------------------------------------------------
 
 
-def _known_size(packing: Packing, head: bytes, path: str) -> int:
-    """The unpacked size according to the file's header; 0 if that does not have it.
-
-    RFC 8878, 3.1.1.1 (zstd); the frame format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size
-    modulo 4 GB).
-    """
+def _size_in_header(packing: Packing, head: bytes, path: str) -> int:
+    """The unpacked size according to the file's header; 0 if that does not have it. RFC 8878, 3.1.1.1 (zstd); the frame
+    format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size modulo 4 GB)."""
     if packing.name == "zstd" and len(head) > 18:
         flags = head[4]
         field, single = flags >> 6, flags >> 5 & 1
@@ -227,10 +227,10 @@ def _known_size(packing: Packing, head: bytes, path: str) -> int:
     return 0
 
 
-def _folder(path: str, size: int) -> str:
+def _folder_with_room(path: str, size: int) -> str:
     """The folder for temporary files with the most room. Raises BadCore if no disk has enough."""
     folders = [os.environ.get("TMPDIR", ""), "/var/tmp", tempfile.gettempdir()]
-    room = {folder: _room(folder) for folder in folders if folder and os.access(folder, os.W_OK)}
+    room = {folder: _free_bytes(folder) for folder in folders if folder and os.access(folder, os.W_OK)}
     chosen = folders[0] if folders[0] in room else max(room, key=lambda folder: room[folder], default="/tmp")
     compressed = os.stat(path).st_size  # noqa: PTH116
     if room.get(chosen, 0) - _RESERVE < max(size // _SPARSENESS, compressed):
@@ -238,10 +238,10 @@ def _folder(path: str, size: int) -> str:
     return chosen
 
 
-def _room(place: str | int) -> int:
-    """Free bytes of the disk that has a folder or an open file."""
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
+def _free_bytes(file: str | int) -> int:
+    """Free bytes of the disk that has a folder, or an open file."""
+    status = os.statvfs(file)
+    return status.f_bavail * status.f_frsize
 
 
 def _no_room(path: str, size: int) -> BadCore:
@@ -264,8 +264,8 @@ class _Progress:
     def show(self, done: int) -> None:
         if self._is_wanted and done - self._shown >= 64 << 20:
             self._shown = done
-            of = f" of {self._size >> 20}" if self._size else ""
-            write(2, f"unpacking {escape(self._name)}: {done >> 20}{of} MB …\n")
+            total = f" of {self._size >> 20}" if self._size else ""
+            write(2, f"unpacking {escape(self._name)}: {done >> 20}{total} MB …\n")
 
     def end(self) -> None:
         if self._shown:
@@ -273,7 +273,9 @@ class _Progress:
 
 
 class DyingProcess(LocalProcess):
-    """Process ``pid``, which the kernel dumps until the pipe is closed. Raises BadCore, ForeignArchitecture."""
+    """Process ``pid``, which the kernel dumps until the pipe is closed (fs/coredump.c, Linux 6.1). Its threads cannot
+    be traced any more, but the core's notes, which come before all memory, have their registers; its memory is in
+    /proc/PID/mem. Raises BadCore, ForeignArchitecture."""
 
     debugger = "none"
 
@@ -288,15 +290,11 @@ class DyingProcess(LocalProcess):
             self.architecture = architectures.by_machine(core.machine)
             self.command = core.arguments or core.name
             first = core.threads[0]
-            signals = {first.tid: signal_of(first, False)}
             # the notes have the threads' ids in their own PID namespace
             tids = {own_tid(pid, int(tid)): int(tid) for tid in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
-            threads = [
-                CoreFileThread(
-                    self.architecture, note._replace(tid=tids.get(note.tid, note.tid)), signals.get(note.tid)
-                )
-                for note in core.threads
-            ]
+            notes = [note._replace(tid=tids.get(note.tid, note.tid)) for note in core.threads]
+            threads = [CoreFileThread(self.architecture, note, None) for note in notes]
+            threads[0].signal = signal_of(first, False)
         finally:
             core.close()
             os.close(head)
@@ -331,29 +329,29 @@ class DyingProcess(LocalProcess):
 
 def _head_file(pipe: int) -> int:
     """An fd of a file in memory with the core up to the end of its notes. Raises BadCore."""
-    head = bytearray(_exactly(pipe, elf_header.EHDR.size))
+    head = bytearray(_read_exactly(pipe, elf_header.EHDR.size))
     if not elf_header.identify(bytes(head)):
         raise BadCore("what comes out of the pipe is no core")
     header = elf_header.parse_header(bytes(head))
     end = header.phoff + header.phnum * header.phentsize
-    head += _exactly(pipe, end - len(head))
+    head += _read_exactly(pipe, end - len(head))
     for kind, _, offset, _, filesz, _ in elf_header.segments(bytes(head), header, header.phnum):
         end = max(end, offset + filesz) if kind == elf_header.PT_NOTE else end
-    head += _exactly(pipe, end - len(head))
-    descriptor = os.memfd_create("gdbext-core-head")
-    view = memoryview(head)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    return descriptor
+    head += _read_exactly(pipe, end - len(head))
+    fd = os.memfd_create("gdbext-core-head")
+    rest = memoryview(head)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    return fd
 
 
-def _exactly(pipe: int, size: int) -> bytes:
+def _read_exactly(pipe: int, size: int) -> bytes:
     """The next ``size`` bytes of the pipe. Raises BadCore."""
     if size > _MAX_HEAD:
         raise BadCore(f"the core claims {size} bytes before its memory, and {_MAX_HEAD} are read at most")
     pieces = []
     while size > 0:
-        piece = os.read(pipe, min(size, _PIECE))
+        piece = os.read(pipe, min(size, _PIECE_SIZE))
         if not piece:
             raise BadCore("the core ends before the notes on its threads")
         pieces.append(piece)
@@ -366,12 +364,12 @@ def open_source(path: str, sysroot: str = "") -> Target:
     ``sysroot`` has the files of its machine. Raises BadCore."""
     if path.startswith(PIPE):
         return DyingProcess.named(path)
-    path = stored(path)
-    unpacked_core = unpacked(path)
+    path = stored_core(path)
+    unpacked = unpack_core(path)
     try:
-        return CoreTarget(path, sysroot, unpacked_core)
+        return CoreTarget(path, sysroot, unpacked)
     finally:
-        let_go(unpacked_core)
+        close_unpacked(unpacked)
 
 
 def other_writer(target: Target, named: str) -> str:
@@ -380,10 +378,10 @@ def other_writer(target: Target, named: str) -> str:
     if not isinstance(target, CoreTarget):
         return ""
     actual = target.executable() or ""
-    ours, theirs = build_id_of_file(named), target.executable_build_id()
-    if ours and theirs:
-        return actual if ours != theirs else ""
+    named_id, actual_id = build_id_of_file(named), target.executable_build_id()
+    if named_id and actual_id:
+        return actual if named_id != actual_id else ""
     name = os.path.basename(named)  # noqa: PTH119 - pathlib takes 10 ms to import
     runs_script = name.endswith(".py") and name in target.command
-    same = os.path.basename(actual) in (name, os.path.basename(os.path.realpath(named)))  # noqa: PTH119
-    return "" if same or runs_script else actual
+    is_same_name = os.path.basename(actual) in (name, os.path.basename(os.path.realpath(named)))  # noqa: PTH119
+    return "" if is_same_name or runs_script else actual

@@ -7,7 +7,7 @@ file, out of a container. So they are opened only here:
 - regular files only, without blocking, and none larger than the caller allows;
 - with the rights of the process's user (rooted_paths.py);
 - for a core without --sysroot (not even "/"), only what is proven to be its own: ELF files by their contents
-  (mapped_files.py, engine/process/modules.py), Python sources below the folders of a proven interpreter.
+  (core_target.py, engine/process/modules.py), Python sources below the folders of a proven interpreter.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class ForeignFiles:
         """``root`` is the folder that has them, "" or "/" for our own root; ``user`` has the rights to open them."""
         self.root = root.rstrip("/")
         self._user = user
-        self._given: frozenset[str] = frozenset()
+        self._permitted: frozenset[str] = frozenset()
         self._ask: Ask | None = None
         self._served: tuple[str, ...] = ()
-        self._answering: dict[str, bool] = {}
-        self._silent: dict[str, int] = {}
+        self._answers: dict[str, bool] = {}
+        self._failures: dict[str, int] = {}
         self._source_belongs: Callable[[str], bool] = lambda _: True
 
     @classmethod
@@ -59,7 +59,7 @@ class ForeignFiles:
         """The files that a process of this machine sees, opened with its user's rights. ``served`` are mount points of
         file systems whose server may not answer any more: there ``ask`` touches a file of each folder first."""
         files = cls(process_root(pid), lambda: _acting_user(pid))
-        files._served = tuple(f"{place.rstrip('/')}/" for place in served)
+        files._served = tuple(f"{mount_point.rstrip('/')}/" for mount_point in served)
         files._ask = ask if served else None
         return files
 
@@ -78,39 +78,37 @@ class ForeignFiles:
         """No files: the target is a recording."""
         return _NoFiles()
 
-    def give(self, path: str) -> None:
+    def permit(self, path: str) -> None:
         """Permit a file of this machine that the user has named (the program that a debugger was given)."""
-        self._given |= {path}
+        self._permitted |= {path}
 
     @property
-    def are_anothers(self) -> bool:
+    def are_another_users(self) -> bool:
         """The process belongs to another user, or has exited and may have."""
         try:
-            return self._acting is not None
+            return self._user_thread is not None
         except OSError:
             return True
 
     # --- names -----------------------------------------------------------------------------------
 
     def local_path(self, path: str) -> str:
-        """Our name of the file, for messages and for code that needs a name; only ``open`` opens it.
-
-        The maps of a process in a chroot, and the core that a debugger makes of it, name its files from the outside,
-        with the root (proc_pid_maps(5)). The root is not added to such a path once more.
-        """
+        """Our name of the file, for messages and for code that needs a name; only ``open`` opens it. The maps of a
+        process in a chroot, and the core that a debugger makes of it, name its files from the outside, with the root
+        (proc_pid_maps(5)). The root is not added to such a path once more."""
         if not self.root or not path.startswith("/"):
             return path
-        if path.startswith(self._outer) and not self._has(path):
-            return self.root + path[len(self._outer) - 1 :]
+        if path.startswith(self._outer_prefix) and not self._has_file(path):
+            return self.root + path[len(self._outer_prefix) - 1 :]
         return self.root + path
 
     @cached_property
-    def _outer(self) -> str:
+    def _outer_prefix(self) -> str:
         """The real path of the root, with a slash; if that is our own root, a prefix that no path has."""
         root = os.path.realpath(self.root)
         return f"{root.rstrip('/')}/" if root != "/" else "\0"
 
-    def _has(self, path: str) -> bool:
+    def _has_file(self, path: str) -> bool:
         try:
             os.close(self._as_user(lambda paths: paths.name(path)))
         except OSError:
@@ -118,40 +116,40 @@ class ForeignFiles:
         return True
 
     def answers(self, path: str) -> bool:
-        """The file system of that file answers. If it needs a server, a child tries, once for each folder; after two
-        folders of a file system without answer no other one of it is tried."""
-        place = self._server_of(path) if self._ask else ""
-        if not self._ask or not place:
+        """True if the file system of that file answers. If it needs a server, a child tries once for each folder; after
+        two folders of a file system without an answer no other one of it is tried."""
+        mount_point = self._served_mount_point(path) if self._ask else ""
+        if not self._ask or not mount_point:
             return True
         folder = path.rpartition("/")[0]
-        if folder not in self._answering:
-            silent = self._silent.get(place, 0)
-            answer = self._ask(lambda: self._touched(path)) if silent < 2 else None
-            self._answering[folder] = answer is not None
-            self._silent[place] = silent + (answer is None)
-        return self._answering[folder]
+        if folder not in self._answers:
+            silent = self._failures.get(mount_point, 0)
+            answer = self._ask(lambda: self._touch(path)) if silent < 2 else None
+            self._answers[folder] = answer is not None
+            self._failures[mount_point] = silent + (answer is None)
+        return self._answers[folder]
 
-    def _server_of(self, path: str) -> str:
+    def _served_mount_point(self, path: str) -> str:
         """The mount point of the file system that the path leads into and that needs a server, "" for none. Links are
         followed one by one, and none beyond that mount point, so that no server has to answer."""
-        at, links, rest = "", 0, path.split("/")[::-1]
+        walked, links, rest = "", 0, path.split("/")[::-1]
         while rest and links <= MAX_LINKS:
             part = rest.pop()
             if part in ("", ".", ".."):
-                at = at.rpartition("/")[0] if part == ".." else at
+                walked = walked.rpartition("/")[0] if part == ".." else walked
                 continue
-            at = f"{at}/{part}"
-            if f"{at}/".startswith(self._served):
-                return max((place for place in self._served if f"{at}/".startswith(place)), key=len)
+            walked = f"{walked}/{part}"
+            if mount_points := [point for point in self._served if f"{walked}/".startswith(point)]:
+                return max(mount_points, key=len)
             try:
-                link = os.readlink(f"{self.root}{at}")  # noqa: PTH115 - pathlib is slow to import
+                link = os.readlink(f"{self.root}{walked}")  # noqa: PTH115 - pathlib is slow to import
             except (OSError, ValueError):  # ValueError: a NUL
                 continue
-            at, links = "" if link.startswith("/") else at.rpartition("/")[0], links + 1
+            walked, links = "" if link.startswith("/") else walked.rpartition("/")[0], links + 1
             rest += link.split("/")[::-1]
         return "/" if links > MAX_LINKS else ""
 
-    def _touched(self, path: str) -> bytes:
+    def _touch(self, path: str) -> bytes:
         self._ask = None  # in the child, which exits after this
         with suppress(OSError):  # an answer, too
             os.pread(self.open(path, LARGEST_LIBRARY), 1, 0)
@@ -165,30 +163,30 @@ class ForeignFiles:
             raise OSError(errno.EINVAL, "it is not known from which folder this is named", path)
         if not self.root:
             return path
-        local = path if path.startswith(f"{self.root}/") and not self._has(path) else self.local_path(path)
+        local = path if path.startswith(f"{self.root}/") and not self._has_file(path) else self.local_path(path)
         return local[len(self.root) :]
 
     # --- files -----------------------------------------------------------------------------------
 
     def open(self, path: str, limit: int) -> int:
         """An fd for reading a regular file of at most ``limit`` bytes."""
-        if path in self._given:
-            return _opened(os.open(path, os.O_PATH | os.O_CLOEXEC), limit)
+        if path in self._permitted:
+            return _open_regular(os.open(path, os.O_PATH | os.O_CLOEXEC), limit)
         inside = self._inside(path)
-        return self._as_user(lambda paths: _opened(paths.name(inside), limit))
+        return self._as_user(lambda paths: _open_regular(paths.name(inside), limit))
 
     def read(self, path: str, limit: int) -> tuple[bytes, float]:
         """(contents, st_mtime); what is appended meanwhile is not read: it may never end."""
-        descriptor = self.open(path, limit)
+        fd = self.open(path, limit)
         try:
-            status = os.fstat(descriptor)
+            status = os.fstat(fd)
             pieces, left = [], min(limit, status.st_size)
-            while left > 0 and (piece := os.read(descriptor, left)):
+            while left > 0 and (piece := os.read(fd, left)):
                 pieces.append(piece)
                 left -= len(piece)
             return b"".join(pieces), status.st_mtime
         finally:
-            os.close(descriptor)
+            os.close(fd)
 
     def source(self, path: str, limit: int) -> tuple[bytes, float]:
         """As ``read``, for a Python source whose lines are shown: without --sysroot it must be proven."""
@@ -196,7 +194,7 @@ class ForeignFiles:
             raise PermissionError(errno.EACCES, "nothing proves that this source is the core's own", path)
         return self.read(path, limit)
 
-    def withholds(self, path: str) -> bool:
+    def is_unproven_source(self, path: str) -> bool:
         """``source`` refuses this path because it is not proven."""
         return path.startswith("/") and not self._source_belongs(path)
 
@@ -220,16 +218,18 @@ class ForeignFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
+        """The names in a folder, at most 65,536."""
         inside = self._inside(folder)
-        how = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = self._as_user(lambda paths: _reopened(paths.name(inside), how))
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = self._as_user(lambda paths: _reopened(paths.name(inside), flags))
         try:
-            return os.listdir(descriptor)[: 1 << 16]  # noqa: PTH208 - of an fd
+            return os.listdir(fd)[: 1 << 16]  # noqa: PTH208 - of an fd
         finally:
-            os.close(descriptor)
+            os.close(fd)
 
     def _as_user(self, function: Callable[[RootedPaths], Answer]) -> Answer:
-        paths, acting = self._paths, self._acting
+        """The result of ``function``, which gets the paths below the root and runs with the user's rights."""
+        paths, acting = self._paths, self._user_thread
         return acting.run(lambda: function(paths)) if acting else function(paths)
 
     @cached_property
@@ -238,7 +238,7 @@ class ForeignFiles:
         return RootedPaths(self.root or "/")
 
     @cached_property
-    def _acting(self) -> ActingUser | None:
+    def _user_thread(self) -> ActingUser | None:
         return self._user()
 
 
@@ -252,7 +252,7 @@ class _NoFiles(ForeignFiles):
 def linked_image(link: str, machine: int | None = None) -> ElfImage:
     """The ELF file that a link of the kernel leads to: /proc/PID/exe, /proc/PID/map_files/RANGE. It is the very file
     that the process has mapped; its user may lack the right to open it this way. Raises SymbolFileError."""
-    return ElfImage.of(link, lambda: _opened(os.open(link, os.O_PATH | os.O_CLOEXEC), LARGEST_LIBRARY), machine)
+    return ElfImage.of(link, lambda: _open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), LARGEST_LIBRARY), machine)
 
 
 def process_root(pid: int) -> str:
@@ -266,12 +266,12 @@ def process_root(pid: int) -> str:
 
 
 def _acting_user(pid: int) -> ActingUser | None:
-    """A thread with the rights of the process's user; None if we have them, or fewer: only root can take on others."""
+    """A thread with the rights of the process's user; None if we have them, or fewer: only root can adopt others."""
     rights = rights_of(pid) if os.geteuid() == 0 else None
     return ActingUser(rights) if rights and rights.uid else None
 
 
-def _opened(named: int, limit: int) -> int:
+def _open_regular(named: int, limit: int) -> int:
     """An fd for reading the regular file that ``named`` (O_PATH, closed here) refers to, without blocking. Raises
     OSError."""
     status = os.fstat(named)
@@ -283,14 +283,16 @@ def _opened(named: int, limit: int) -> int:
     raise OSError(errno.EINVAL, "no regular file")
 
 
-def _reopened(named: int, how: int) -> int:
+def _reopened(named: int, flags: int) -> int:
+    """An fd of the file that ``named`` (O_PATH, closed here) refers to, opened with these O_ flags. Raises OSError."""
     try:
-        return os.open(f"/proc/self/fd/{named}", how)
+        return os.open(f"/proc/self/fd/{named}", flags)
     finally:
         os.close(named)
 
 
 def _status(named: int) -> os.stat_result:
+    """The status of the file that ``named`` (O_PATH, closed here) refers to."""
     try:
         return os.fstat(named)
     finally:

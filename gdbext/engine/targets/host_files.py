@@ -56,75 +56,63 @@ class HostFiles:
 
     def text(self, path: str, limit: int = proc_files.ONE) -> str:
         """The first ``limit`` bytes of a file of /proc; "" if it cannot be read."""
-        return self.fact(f"text {path}", "", lambda: text_of(path, limit))
+        return self.fact(f"text {path}", "", lambda: file_text(path, limit))
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder of /proc."""
-        return self.strings(f"names {folder}", lambda: names_of(folder))
+        return self.strings(f"names {folder}", lambda: folder_names(folder))
 
     def link(self, path: str) -> str:
         """The target of a link of /proc; "" if it is none."""
-        return self.fact(f"link {path}", "", lambda: link_of(path))
+        return self.fact(f"link {path}", "", lambda: link_target(path))
 
     def foreign_text(self, path: str, limit: int) -> str:
         """A small file of the target; "" if it cannot be read, or is longer than ``limit`` bytes."""
-
-        def read() -> str:
-            try:
-                return self.foreign.read(path, limit)[0].decode("utf-8", "replace")
-            except OSError:
-                return ""
-
-        return self.fact(f"text {path}", "", read)
+        return self.fact(f"text {path}", "", lambda: self.foreign.read(path, limit)[0].decode("utf-8", "replace"))
 
     def foreign_names(self, folder: str) -> list[str]:
         """The names in a folder of the target."""
+        return self.strings(f"names {folder}", lambda: self.foreign.names(folder))
 
-        def read() -> list[str]:
-            try:
-                return self.foreign.names(folder)
-            except OSError:
-                return []
-
-        return self.strings(f"names {folder}", read)
-
-    def exists(self, path: str, place: Callable[[], str]) -> bool | None:
-        """True if the target has a file at ``place``, which it calls ``path``; None if unknown."""
-        found = self.fact(f"exists {path}", None, lambda: as_number(self.foreign.exists(place())))
-        return None if found is None else bool(found)
-
-    def clock(self, number: int) -> float | None:
-        """The time of a clock of this machine (CLOCK_*), in seconds."""
+    def exists(self, path: str, absolute: Callable[[], str]) -> bool | None:
+        """True if the target has a file at the path ``absolute()``, which it calls ``path``; None if unknown."""
 
         def read() -> float | None:
-            try:
-                return time.clock_gettime(number)
-            except OSError:
-                return None
+            exists = self.foreign.exists(absolute())
+            return None if exists is None else float(exists)
 
-        return self.fact(f"clock {number}", None, read)
+        exists = self.fact(f"exists {path}", None, read)
+        return None if exists is None else bool(exists)
+
+    def clock(self, number: int) -> float | None:
+        """The time of a clock of this machine (CLOCK_*), in seconds; None if there is none."""
+        return self.fact(f"clock {number}", None, lambda: time.clock_gettime(number))
 
     def host(self) -> str:
         """The name of this machine, "" if unknown."""
         return self.fact("host", "", lambda: os.uname().nodename)
 
-    def keep(self, name: str, make: Callable[[], str]) -> None:
-        """Store the text in a recording, for a replay: it was made on this machine."""
+    def store_text(self, name: str, make: Callable[[], str]) -> None:
+        """Store the text ``make()`` under a name if a recording is being made, for ``stored_text`` of its replay."""
 
-    def kept(self, name: str) -> str:  # noqa: ARG002
+    def stored_text(self, name: str) -> str:  # noqa: ARG002
         """The text that a recording has under ``name``; "" for any other target."""
         return ""
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """The result of ``read``; a replay gives the recorded one, or ``unknown``."""
-        return read()
+        """The result of ``read()``, ``unknown`` if that raises OSError. A recording keeps it under ``name``, and a
+        replay gives the recorded one."""
+        try:
+            return read()
+        except OSError:
+            return unknown
 
     def strings(self, name: str, read: Callable[[], list[str]]) -> list[str]:
         """A fact that is a list of strings; [] if unknown."""
         return self.fact(name, list[str](), read)
 
 
-def text_of(path: str, limit: int = proc_files.ONE) -> str:
+def file_text(path: str, limit: int = proc_files.ONE) -> str:
     """The first ``limit`` bytes of a file of the kernel; "" if it cannot be read."""
     try:
         return proc_files.head(path, limit).decode(errors="replace")
@@ -132,7 +120,7 @@ def text_of(path: str, limit: int = proc_files.ONE) -> str:
         return ""
 
 
-def names_of(folder: str) -> list[str]:
+def folder_names(folder: str) -> list[str]:
     """The names in a folder of the kernel; [] if it cannot be read."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
@@ -140,7 +128,7 @@ def names_of(folder: str) -> list[str]:
         return []
 
 
-def link_of(path: str) -> str:
+def link_target(path: str) -> str:
     """The target of a link of the kernel; "" if it is none."""
     try:
         return os.readlink(path)  # noqa: PTH115 - as above
@@ -148,13 +136,8 @@ def link_of(path: str) -> str:
         return ""
 
 
-def all_descriptors(limit: int = 4096) -> Iterator[tuple[int, str]]:
+def all_fds(limit: int = 4096) -> Iterator[tuple[int, str]]:
     """(PID, fd) of all processes of this machine whose fds can be read, 4,096 at most; of each, ``limit`` fds."""
-    for pid in [int(name) for name in names_of("/proc") if name.isdecimal()][:4096]:
-        for fd in names_of(f"/proc/{pid}/fd")[:limit]:
+    for pid in [int(name) for name in folder_names("/proc") if name.isdecimal()][:4096]:
+        for fd in folder_names(f"/proc/{pid}/fd")[:limit]:
             yield pid, fd
-
-
-def as_number(answer: bool | None) -> float | None:
-    """1, 0 or None: a recording keeps yes and no as numbers."""
-    return None if answer is None else float(answer)

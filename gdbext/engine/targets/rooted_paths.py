@@ -47,40 +47,31 @@ class Rights(NamedTuple):
 
 def rights_of(pid: int | str) -> Rights:
     """The rights of a process (/proc/PID/status). If its four ids differ, the weakest: the first that is not root.
-
-    Raises OSError.
-    """
-    values = _status(pid)
+    Raises OSError."""
+    values = _status_fields(pid)
     try:
         uids, gids, groups = ([int(word) for word in values[name].split()] for name in ("Uid", "Gid", "Groups"))
     except (KeyError, ValueError) as error:
         raise OSError(errno.EIO, f"/proc/{pid}/status does not say whose process this is") from error
-    return Rights(_least(uids), _least(gids), tuple(sorted(groups)))
+    return Rights(next(filter(None, uids), 0), next(filter(None, gids), 0), tuple(sorted(groups)))
 
 
 def capabilities_of(pid: int | str) -> int:
-    """The permitted capabilities of a process, a bit each (linux/capability.h); 0 if unknown.
-
-    Raises OSError.
-    """
+    """The permitted capabilities of a process, a bit each (linux/capability.h); 0 if unknown. Raises OSError."""
     try:
-        return int(_status(pid)["CapPrm"], 16)
+        return int(_status_fields(pid)["CapPrm"], 16)
     except (KeyError, ValueError):
         return 0
 
 
-def _status(pid: int | str) -> dict[str, str]:
-    """Name → value, as engine/targets/system/linux.py, which this cannot import, reads them."""
+def _status_fields(pid: int | str) -> dict[str, str]:
+    """Name → value of /proc/PID/status; linux.status_values does the same, but cannot be imported here."""
     lines = proc_files.text(f"/proc/{pid}/status").split("\n")
     return dict(line.partition(":")[::2] for line in lines)
 
 
-def _least(ids: list[int]) -> int:
-    return next((each for each in ids if each), 0)
-
-
 class ActingUser:
-    """Runs functions with those rights, in a separate thread that lasts as long as this object."""
+    """Runs functions with a user's rights, in a separate thread that lasts as long as this object."""
 
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
@@ -93,7 +84,7 @@ class ActingUser:
             from queue import SimpleQueue  # 2 ms, where a folder is another root
 
             self._tasks, self._process = SimpleQueue(), os.getpid()
-            _thread.start_new_thread(_work, (self._rights, self._tasks))
+            _thread.start_new_thread(_run_tasks, (self._rights, self._tasks))
         task = _Task(function)
         self._tasks.put(task)
         task.done.acquire()
@@ -107,6 +98,8 @@ class ActingUser:
 
 
 class _Task:
+    """A function for the other thread, and its result or error, which are there once ``done`` is released."""
+
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
         self.answer: Any = None
@@ -114,34 +107,29 @@ class _Task:
         self.done = _thread.allocate_lock()
         self.done.acquire()
 
-    def run(self, refusal: OSError | None) -> None:
-        """Run the function, unless there is a refusal."""
-        try:
-            if refusal:
-                raise OSError(refusal.errno, refusal.strerror)
-            self.answer = self.function()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.done.release()
 
-
-def _work(rights: Rights, tasks: SimpleQueue[_Task | None]) -> None:
+def _run_tasks(rights: Rights, tasks: SimpleQueue[_Task | None]) -> None:
+    """The work of the thread: adopt the rights, and run tasks until there is a None; without the rights all fail."""
     refusal = None
     try:
-        _take_on(rights)
+        _adopt_rights(rights)
     except OSError as error:
         refusal = error
     while task := tasks.get():
-        task.run(refusal)
+        try:
+            if refusal:
+                raise OSError(refusal.errno, refusal.strerror)
+            task.answer = task.function()
+        except BaseException as error:
+            task.error = error
+        finally:
+            task.done.release()
 
 
-def _take_on(rights: Rights) -> None:
-    """Give this thread those ids and groups, and no capability (capabilities(7)). Raises OSError.
-
-    Makes the system calls themselves, which change one thread; the C library's setgroups changes all threads
-    (setgroups(2), "C library/kernel differences").
-    """
+def _adopt_rights(rights: Rights) -> None:
+    """Give this thread those ids and groups, and no capability (capabilities(7)). Raises OSError. Makes the system
+    calls themselves, which change one thread; the C library's setgroups changes all threads (setgroups(2), "C
+    library/kernel differences")."""
     number, system_call = own_setgroups(), libc.function("syscall")
     setfsgid, setfsuid = libc.function("setfsgid"), libc.function("setfsuid")
     groups = (ctypes.c_uint32 * len(rights.groups))(*rights.groups)
@@ -185,22 +173,22 @@ class RootedPaths:
         if len(raw) >= 4096:  # PATH_MAX with its NUL (linux/limits.h)
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         if self._asks_kernel:
-            found = self._openat2(raw, 0 if follow else os.O_NOFOLLOW)
-            if found is not None:
-                return found
+            fd = self._openat2(raw, 0 if follow else os.O_NOFOLLOW)
+            if fd is not None:
+                return fd
             self._asks_kernel = False
         return _RootedWalk(self._root).name(path, follow)
 
     def _openat2(self, path: bytes, flags: int) -> int | None:
-        """The kernel's answer, None if it has no openat2, or a seccomp filter does not know that. Raises OSError."""
+        """The fd, None if the kernel has no openat2, or a seccomp filter does not know that. Raises OSError."""
         how = _OPEN_HOW.pack(_NAME_ONLY | flags, 0, _IN_ROOT | _NO_MAGICLINKS)
         call, last_error = _system_call()
         number = 0
         for _ in range(32):  # EAGAIN: a folder was renamed meanwhile
             # 437 on every architecture: all numbers since 424 are shared (scripts/syscall.tbl of Linux)
-            found = int(call(437, self._root, path, how, _OPEN_HOW.size))
-            if found >= 0:
-                return found
+            fd = int(call(437, self._root, path, how, _OPEN_HOW.size))
+            if fd >= 0:
+                return fd
             number = last_error()
             if number != errno.EAGAIN:
                 break
@@ -212,57 +200,58 @@ class RootedPaths:
 @lru_cache(maxsize=1)
 def _system_call() -> tuple[Any, Callable[[], int]]:
     """(syscall(2), function that gives its errno)."""
-    found = libc.function("syscall")
-    found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long]
-    found.restype = ctypes.c_long
-    return found, ctypes.get_errno
+    function = libc.function("syscall")
+    function.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long]
+    function.restype = ctypes.c_long
+    return function, ctypes.get_errno
 
 
 class _RootedWalk:
-    """One path, walked name by name. The folders on the way stay open, so that ".." leads back and never out."""
+    """Resolves one path name by name. The folders on the way stay open, so that ".." leads back and never out."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._folders: list[int] = []
 
     def name(self, path: str, follow: bool) -> int:
+        """As RootedPaths.name."""
         rest = PathSteps(path)
-        found = -1
+        fd = -1
         try:
             while rest:
-                if found >= 0:
-                    self._folders.append(found)
-                    found = -1
-                    if not stat.S_ISDIR(os.fstat(self._here).st_mode):
+                if fd >= 0:
+                    self._folders.append(fd)
+                    fd = -1
+                    if not stat.S_ISDIR(os.fstat(self._folder).st_mode):
                         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                found = self._step(rest, follow)
-            return found if found >= 0 else os.open(".", _NAME_ONLY, dir_fd=self._here)
+                fd = self._open_next(rest, follow)
+            return fd if fd >= 0 else os.open(".", _NAME_ONLY, dir_fd=self._folder)
         finally:
             for folder in self._folders:
                 with suppress(OSError):
                     os.close(folder)
 
     @property
-    def _here(self) -> int:
+    def _folder(self) -> int:
         return self._folders[-1] if self._folders else self._root
 
-    def _step(self, rest: PathSteps, follow: bool) -> int:
+    def _open_next(self, rest: PathSteps, follow: bool) -> int:
         """An fd of the next name in ``rest``; -1 for ".", "..", and a link, whose target is put before ``rest``."""
         name = rest.take()
         if name in ("", "."):
             return -1
         if name == "..":
             if self._folders:
-                os.stat(".", dir_fd=self._here)  # as the kernel: only who may search it gets out of it
+                os.stat(".", dir_fd=self._folder)  # as the kernel: leaving a folder needs the right to search it
                 os.close(self._folders.pop())
             return -1
-        found = os.open(name, _NAME_ONLY | os.O_NOFOLLOW, dir_fd=self._here)
-        if not stat.S_ISLNK(os.fstat(found).st_mode) or not (follow or not rest.are_empty):
-            return found
+        fd = os.open(name, _NAME_ONLY | os.O_NOFOLLOW, dir_fd=self._folder)
+        if not stat.S_ISLNK(os.fstat(fd).st_mode) or not (follow or not rest.are_empty):
+            return fd
         try:
-            if rest.follow(os.readlink("", dir_fd=found)):
+            if rest.follow(os.readlink("", dir_fd=fd)):
                 while self._folders:
                     os.close(self._folders.pop())
         finally:
-            os.close(found)
+            os.close(fd)
         return -1

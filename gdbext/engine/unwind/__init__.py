@@ -257,7 +257,7 @@ class FallbackUnwinder:
             pc, offset = registers[self._pc], None if is_code else 0
             code = self._code.read(pc, _EDGE) if is_code else b""
             if code:
-                offset = self._architecture.return_address_offset(code, self._code.before(pc, _EDGE))
+                offset = self._architecture.return_address_offset(code, self._code.read_before(pc, _EDGE))
             guess = None if offset is None else self._at_stack_top(registers, offset)
         if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
@@ -276,7 +276,7 @@ class FallbackUnwinder:
             for index, word in enumerate(words)
             if abs(word - start) < _REACH
             and self._code.is_code(word - 1)
-            and self._architecture.called(self._code.before(word, 8), word) == start
+            and self._architecture.called(self._code.read_before(word, 8), word) == start
         ]
         return ends[0] if len(ends) == 1 else 0
 
@@ -322,5 +322,5 @@ class FallbackUnwinder:
         """It points into code, right behind a call as far as that can be read."""
         if not self._code.is_code(pc - 1):
             return False
-        before = self._code.before(pc, 8)
+        before = self._code.read_before(pc, 8)
         return not before or self._architecture.follows_call(before)

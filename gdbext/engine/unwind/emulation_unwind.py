@@ -234,7 +234,7 @@ class EmulationUnwinder:
             if self._budget <= 0:
                 return "end"
             if after_call and (
-                self._code.after(insn.address, 4).startswith(beyond) or self._starts_function(insn.address)
+                self._code.read_after(insn.address, 4).startswith(beyond) or self._starts_function(insn.address)
             ):
                 return "end"  # the call does not return: another function's code
             heights[insn.address] = top
@@ -255,7 +255,7 @@ class EmulationUnwinder:
     def _straight(self, address: int) -> Iterator[Instruction]:
         """Instructions one after the other from ``address``, as far as they can be read and understood."""
         while True:
-            window = self._code.after(address, _WINDOW)
+            window = self._code.read_after(address, _WINDOW)
             start = address
             for insn in self._architecture.decode(window, start):
                 yield insn

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.formats.cfi_program import row_at
 from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.process.code_reader import CodeReader
-from gdbext.engine.process.memory_image import MemoryImage
+from gdbext.engine.process.modules import MemoryImage
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
 from gdbext.errors import BadData, MemoryFault, SymbolFileError

@@ -80,7 +80,7 @@ def _run_supervised(options: Options) -> Outcome:
     if not options.no_stop and options.chosen_debugger != "none":
         supervision.check_can_stop(pid)
         return _run(options)
-    if not supervision.is_suspect(pid):
+    if not supervision.may_block_readers(pid):
         return _run(options)
 
     def run_unreadable() -> Outcome:  # the command on a process whose memory the kernel lets no other process read

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool_arguments import names_file
-from gdbext.engine.targets.budget import SECONDS, MemoryLimitExceeded, TimeLimitExceeded, memory_error, time_error
-from gdbext.engine.targets.budget_watch import BudgetWatch
+from gdbext.engine.targets.budget import (
+    SECONDS,
+    BudgetWatch,
+    MemoryLimitExceeded,
+    TimeLimitExceeded,
+    memory_error,
+    time_error,
+)
 from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
 from gdbext.hosts.debugger.frame_source import FrameSource, SummarySource

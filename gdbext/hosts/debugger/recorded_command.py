@@ -8,8 +8,9 @@ from time import perf_counter
 
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import ToolHost
+from gdbext.engine.formats.whole_file import PRIVATE, WholeFile
 from gdbext.engine.targets.base_target import Target
-from gdbext.engine.targets.recording import container, recorder
+from gdbext.engine.targets.recording import recorder
 from gdbext.engine.targets.recording.recorder import MAX_MEMORY, RecordingTarget
 from gdbext.engine.targets.recording.recording import Recording
 from gdbext.engine.vocabulary import byte_size, counted
@@ -76,7 +77,8 @@ class RecordedCommand:
             if isinstance(self._recording, GdbextError):
                 raise self._recording
             data = recorder.encode(self._recording)
-            container.write(self._path, data)
+            with WholeFile(self._path, PRIVATE) as file:
+                file.write(data)
             note = _summary(self._recording, self._path, len(data), self._seconds)
             note += "" if self._is_complete else _INCOMPLETE
         except (GdbextError, OSError) as error:

@@ -27,9 +27,9 @@ from typing import TypeVar
 import gdb
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.targets.live.proc_checks import ends_with_tracer, thread_states
+from gdbext.engine.targets.live.proc_checks import is_killed_with_tracer, thread_states
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import parse_maps, signals_held
+from gdbext.engine.targets.system.linux import parse_maps, signals_blocked
 from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, quietly
 from gdbext.log import logger
@@ -53,7 +53,7 @@ def loader_unwatched() -> Iterator[Callable[[], None]]:
         return
     before, restorer = _libraries(pid), _Restorer(memory, own.breakpoint_code, originals)
     try:
-        with signals_held():  # or it could get a Ctrl+C that is gdb's
+        with signals_blocked():  # or it could get a Ctrl+C that is gdb's
             restorer.start()
         yield restorer.expect
     finally:
@@ -66,7 +66,7 @@ def loader_unwatched() -> Iterator[Callable[[], None]]:
 
 def _loader_instructions(pid: int, size: int) -> Mapping[int, bytes]:
     """Address → original bytes, ``size`` of them, of the instructions that gdb replaces in the loader."""
-    if not pid or connection_type(gdb.selected_inferior()) != "native" or ends_with_tracer(pid):
+    if not pid or connection_type(gdb.selected_inferior()) != "native" or is_killed_with_tracer(pid):
         return {}
     try:
         listing = execute("maint info breakpoints")
@@ -163,7 +163,7 @@ class BreakpointKeeper:
             self._breakpoints.append((weakref.ref(breakpoint), address))
             begins, self._is_watched = not self._is_watched, True
         if begins:
-            with signals_held():  # or it could get a Ctrl+C that is gdb's
+            with signals_blocked():  # or it could get a Ctrl+C that is gdb's
                 threading.Thread(target=self._watch, daemon=True).start()
         return breakpoint
 

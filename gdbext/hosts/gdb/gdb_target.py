@@ -38,7 +38,8 @@ class GdbThread(TargetThread):
         self.number = thread.num
         self._owner = owner
         self._thread = thread
-        self._state = state
+        # the state before the attach if scripts/dispatch read it; in gdb every thread is stopped, so None
+        self.kernel_state = state
         self._registers: dict[str, int] | None = None
         self._signal: Signal | None = None
 
@@ -52,11 +53,6 @@ class GdbThread(TargetThread):
         """The crash signal that gdb stopped this thread for. Raises TargetError (the thread runs), TargetGone."""
         self.registers()
         return self._signal
-
-    @property
-    def kernel_state(self) -> str | None:
-        """The state before the attach if scripts/dispatch read it; in gdb every thread is stopped, so None."""
-        return self._state
 
     def registers(self) -> Mapping[str, int]:
         """Those of the architecture's registers that gdb has. Raises TargetError (the thread runs), TargetGone."""

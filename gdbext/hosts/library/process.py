@@ -9,7 +9,7 @@ from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget_watch import CallLimits
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.engine.targets.live.proc_checks import check_process
 from gdbext.errors import UsageError
 from gdbext.hosts import opening

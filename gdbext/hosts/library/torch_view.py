@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from gdbext.diagnosis.reporting import torch_version
-from gdbext.engine.targets.budget_watch import CallLimits
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
 from gdbext.tools import running

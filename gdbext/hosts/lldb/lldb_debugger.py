@@ -119,7 +119,7 @@ class LldbDebugger(Debugger):
         is_quick = not live and run_command(debugger, "plugin disable instrumentation-runtime").Succeeded()
         folder = f"{cache_folder()}/lldb"
         # Not if root attaches to another user's process: LLDB identifies a file by the file's own contents.
-        if not is_quick and not (job.pid and ForeignFiles.of_process(job.pid).are_anothers) and may_fill(folder):
+        if not is_quick and not (job.pid and ForeignFiles.of_process(job.pid).are_another_users) and may_fill(folder):
             run_command(debugger, f"settings set symbols.lldb-index-cache-path {shlex.quote(folder)}")
             # three builds of torch; LLDB itself removes what was not used for a week
             run_command(debugger, f"settings set symbols.lldb-index-cache-max-byte-size {1 << 29}")

@@ -66,7 +66,8 @@ class LldbThread(TargetThread):
         self.number = thread.GetIndexID()
         self._owner = owner
         self._thread = thread
-        self._state = state
+        # the state before the attach if scripts/dispatch read it; in LLDB every thread is stopped, so None
+        self.kernel_state = state
         self._registers: dict[str, int] | None = None
         self._lldb_registers: dict[str, int] = {}
 
@@ -80,11 +81,6 @@ class LldbThread(TargetThread):
         """The crash signal that LLDB stopped this thread for. Raises TargetError (the process runs), TargetGone."""
         self._owner.check_stopped()
         return _stop_signal(self._thread)
-
-    @property
-    def kernel_state(self) -> str | None:
-        """The state before the attach if scripts/dispatch read it; in LLDB every thread is stopped, so None."""
-        return self._state
 
     def registers(self) -> Mapping[str, int]:
         """Those of the architecture's registers that can be read. Raises TargetError (the process runs), TargetGone."""

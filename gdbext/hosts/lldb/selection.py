@@ -13,7 +13,7 @@ from types import FrameType
 
 import lldb
 
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_blocked
 from gdbext.errors import TargetError
 
 AGAIN = 1.0
@@ -100,7 +100,7 @@ class Interruption:
                     due = time.monotonic() + AGAIN
 
         thread = threading.Thread(target=watch, daemon=True)
-        with signals_held():  # a Ctrl+C is for the thread that runs the command
+        with signals_blocked():  # a Ctrl+C is for the thread that runs the command
             thread.start()
         try:
             yield

@@ -199,7 +199,7 @@ def read_target_info(session: Session) -> TargetInfo:
             for module in session.modules.modules
             if _is_listed(module)
         ),
-        environment=linux.shown(session.target.origin.environ()),
+        environment=linux.shown_variables(session.target.origin.environ()),
     )
 
 

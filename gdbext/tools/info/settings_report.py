@@ -129,7 +129,7 @@ def read_settings(session: Session, script: str | None = None) -> SettingsSectio
     except GdbextError:
         cpu_state = None
     settings = (*session.settings.read(), *reader.read())
-    variables = linux.public(session.target.origin.environ())
+    variables = linux.public_variables(session.target.origin.environ())
     return SettingsSection(settings, variables, script, cpu_state, session.target.pid)
 
 

@@ -21,7 +21,7 @@ from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.code_reader import import_stubs
-from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.supervision import stream_from_child
 from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
 from gdbext.live.dispatch_places import AllCalls
@@ -195,7 +195,7 @@ class SiteScanner:
                 self.begin(module)()
             yield b""
 
-        return begun_by_child(fill, 1) if self._all_calls.may_use_children else iter(())
+        return stream_from_child(fill, 1) if self._all_calls.may_use_children else iter(())
 
     def is_cached(self, module: Module) -> bool:
         name = self._cache_name(module)

@@ -250,7 +250,7 @@ def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAns
 
 def _environment(pid: int) -> Mapping[str, str]:
     try:
-        return parse_environ(supervision.read_file_of(pid, "environ"))
+        return parse_environ(supervision.read_proc_file(pid, "environ"))
     except OSError:
         return {}
 

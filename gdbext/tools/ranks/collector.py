@@ -26,7 +26,7 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.formats import MAX_BYTES
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit
 from gdbext.engine.targets.live.proc_checks import living_threads
-from gdbext.engine.targets.live.thread_motion import place_of
+from gdbext.engine.targets.live.thread_motion import sleep_place
 from gdbext.errors import ForeignArchitecture
 from gdbext.tools.ranks.job_report import RankReport
 
@@ -48,7 +48,7 @@ class ProgressOfRanks:
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._places = {
-            (pid, tid): place_of(pid, tid)
+            (pid, tid): sleep_place(pid, tid)
             for pid in pids
             for tid in (pid, *sorted(living_threads(pid) - {pid})[:_THREADS])
         }
@@ -62,7 +62,7 @@ class ProgressOfRanks:
         before = self._places.get((pid, tid))
         if not before:  # of another machine, or a thread that was started since
             return (pid, pid) in self._places
-        return place_of(pid, tid).has_moved(before)
+        return sleep_place(pid, tid).has_moved(before)
 
 
 def is_settled(reports: Sequence[RankReport]) -> bool:

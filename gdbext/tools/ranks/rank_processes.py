@@ -60,7 +60,7 @@ def read_process(pid: int) -> RankProcess | None:
     environ: Mapping[str, str] = {}
     is_closed = is_endless = False
     try:
-        environ = parse_environ(supervision.read_file_of(pid, "environ"))
+        environ = parse_environ(supervision.read_proc_file(pid, "environ"))
     except PermissionError:
         is_closed = name.startswith(_PYTHONS)
     except OSError as error:
@@ -233,6 +233,6 @@ def _launched_by(known: Mapping[int, RankProcess], launcher: int) -> list[int]:
 def has_torch(pid: int) -> bool:
     """PyTorch is mapped there, and we may see that."""
     try:
-        return b"libtorch_cpu.so" in supervision.read_file_of(pid, "maps")
+        return b"libtorch_cpu.so" in supervision.read_proc_file(pid, "maps")
     except OSError:
         return False

@@ -13,7 +13,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.budget import lifted, no_garbage_collection
+from gdbext.engine.targets.budget import no_garbage_collection, without_limits
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import thread_state
@@ -55,8 +55,8 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
         pids = rank_processes.job_of_process(options.pid, known)
     else:
         pids = rank_processes.ranks_of_node(options.job, known)
-    if not supervision.is_suspect(pids[0]):
-        with lifted():
+    if not supervision.may_block_readers(pids[0]):
+        with without_limits():
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _partition(_examine(map(_process, pids), options))
@@ -116,16 +116,16 @@ def _process(pid: int) -> RankSource:
 
 def _supervised(pid: int, run: Callable[[], str]) -> str:
     """The report of an examination; one without the process's memory if the kernel does not let us read that."""
-    if not supervision.is_suspect(pid):
+    if not supervision.may_block_readers(pid):
         return run()
 
     def without_memory() -> bytes:
         return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
-    output = supervision.by_child(lambda: run().encode(), supervision.STUCK_SECONDS)
-    output = output or supervision.by_child(without_memory, supervision.SECOND_SECONDS)
+    output = supervision.run_in_child(lambda: run().encode(), supervision.STUCK_SECONDS)
+    output = output or supervision.run_in_child(without_memory, supervision.SECOND_SECONDS)
     if not output:
-        error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
+        error = TargetError(f"the kernel does not answer ({supervision.thread_states_text(pid)})")
         return failure(COMMAND, ["--json"], error).output
     return output.decode()
 

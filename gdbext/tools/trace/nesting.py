@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import report_target
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import signals_blocked
 from gdbext.errors import GdbextError
 from gdbext.live.dispatch_description import Describer, LookupResult, TracedDispatch
 from gdbext.live.host import PROBES
@@ -216,7 +216,7 @@ class ProbeTrace:
         self._new_libraries = NewLibrarySites(session, filtered=not request.everything)
         with ExitStack() as stack:  # everything that was traced before Ctrl+C is shown
             interrupt = stack.enter_context(DeferredInterrupt(is_heard=self._run_beside is None))
-            with signals_held(INTERRUPTS):  # an exception before it is entered would leave the probes
+            with signals_blocked(INTERRUPTS):  # an exception before it is entered would leave the probes
                 self._tracer = tracer = stack.enter_context(DispatchTracer(architecture, pid, chosen, wanted, only))
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             self._nesting = nesting = Nesting(session, operators, request, sink, tracer.started, chosen)

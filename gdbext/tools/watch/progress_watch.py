@@ -21,7 +21,7 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.proc_checks import parent
-from gdbext.engine.targets.live.supervision import is_suspect, read_file_of
+from gdbext.engine.targets.live.supervision import may_block_readers, read_proc_file
 from gdbext.engine.targets.system.linux import stat_fields
 from gdbext.engine.terminal import cut
 from gdbext.engine.vocabulary import counted, duration
@@ -68,7 +68,7 @@ def _work_of_process(pid: int) -> tuple[int, int]:
 def uses_torch(pid: int) -> bool:
     """True if libtorch_cpu.so is mapped, and the maps can be read without blocking. Raises TargetGone."""
     try:
-        return not is_suspect(pid) and b"/libtorch_cpu.so" in read_file_of(pid, "maps")
+        return not may_block_readers(pid) and b"/libtorch_cpu.so" in read_proc_file(pid, "maps")
     except OSError as error:
         if isinstance(error, TimeoutError) or error.errno == errno.EFBIG:
             return False

@@ -212,7 +212,7 @@ class Dispatcher:
     @cached_property
     def _slots(self) -> MapSlots:
         """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
-        return self.memory.consistent(self._read_slots)
+        return self.memory.read_consistently(self._read_slots)
 
     def _read_slots(self) -> MapSlots:
         # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
@@ -252,7 +252,7 @@ class Dispatcher:
 
         Raises BadData, and MemoryFault where not a single name can be read.
         """
-        return self.memory.consistent(self._read_names)
+        return self.memory.read_consistently(self._read_names)
 
     def _read_names(self) -> dict[str, int]:
         """As ``names``; sets ``nameless``, too."""

@@ -194,7 +194,7 @@ class CallSites:
         value: int | None = None
         if location.kind == "fixed":  # only if no code can have written to it since
             address = location.value or 0
-            value = self._memory.try_u64(address) if self._code.is_constant(address) else None
+            value = self._memory.try_u64(address) if self._code.is_read_only_word(address) else None
         elif location.kind == "constant":
             value = location.value
         elif location.kind == "and":

@@ -179,7 +179,7 @@ class SiteFinder:
                 code = list(self._architecture.decode(self._files.read(start, size) or raw, start))
             for index, insn in enumerate(code):
                 slot = insn.fixed_operand if insn.kind in ("call", "jmp") else 0
-                target = self._files.imported(slot) if slot else 0
+                target = self._files.bound_function(slot) if slot else 0
                 if target:
                     code[index] = insn._replace(target=target)
             self._last = start, size, code

@@ -54,10 +54,6 @@ class FakeTarget(Target, TargetMemory):
         self._auxv = auxv or {}
 
     @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
     def origin(self) -> TargetOrigin:
         return self._origin
 

@@ -66,13 +66,13 @@ def _contents(found: Recorded, chance: Random) -> Plan:
     size = int.from_bytes(contents[:4], "little") + 8
     end = chance.choice((8, size, size, min(len(contents), size + 4096), len(contents)))
     changes = damage_bytes(chance, 0 if end == 8 else 8, end, len(contents))
-    return changes, lambda kept: recording_reader.from_parts(*container.parse(with_bytes(contents, kept)))
+    return changes, lambda kept: recording_reader.recording_from(*container.parse(with_bytes(contents, kept)))
 
 
 def _document(found: Recorded, chance: Random, **how: Any) -> Plan:
     document, blocks = _parts(found.name)
     changes = json_damage.damage_json(document, chance, **how)
-    return changes, lambda kept: recording_reader.from_parts(json_damage.with_changes(document, kept), blocks)
+    return changes, lambda kept: recording_reader.recording_from(json_damage.with_changes(document, kept), blocks)
 
 
 @lru_cache(maxsize=2)
@@ -85,7 +85,7 @@ _contents_of = lru_cache(maxsize=2)(lambda name: container.unwrap(_file(name)))
 
 @lru_cache(maxsize=2)
 def _parts(name: str) -> tuple[Any, list[SparseBytes]]:
-    document, blocks = recorder.parts(subjects.recorded(name).recording)
+    document, blocks = recorder.document_and_blocks(subjects.recorded(name).recording)
     return json.loads(json.dumps(document)), blocks
 
 
@@ -114,7 +114,7 @@ def _blocks(found: Recorded, chance: Random) -> Plan:
             if isinstance(each, InBlock):
                 writes = [(each.change.offset, each.change.data)]
                 damaged[each.block] = memory_damage.overwritten(damaged[each.block], writes)
-        return recording_reader.from_parts(document, damaged)
+        return recording_reader.recording_from(document, damaged)
 
     return changes, load
 

@@ -143,7 +143,7 @@ class Outside(Answers):
         **dict.fromkeys(
             ("lock_holder", "locked_elsewhere", "locked_here", "sharers", "process_of", "has_open", "clock")
         ),
-        "watched": (),
+        "epoll_fds": (),
         "is_named_pipe": False,
         "handled_signals": [15],
     }
@@ -155,7 +155,7 @@ class Outside(Answers):
         self.descriptor = lambda fd: "pipe:[7]" if fd in other_ends else ""
         self.file_exists = lambda path: path == "/lock"
 
-    def of(self, link, _call_writes):
+    def peer_of(self, link, _call_writes):
         """The fake descriptors are pipes of one number: any of them has the ends of all."""
         processes = tuple(each for ends in self._other_ends.values() for each in ends)
         text = f"whose other end is held by {listed(processes)}"

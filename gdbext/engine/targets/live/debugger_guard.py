@@ -6,9 +6,6 @@ stop gets the SIGSTOP that it had sent, which stops the process forever (ptrace_
 the tracer has not fetched by wait(2) is delivered at its death). The guard restores the files' bytes and continues the
 process.
 
-A page of a file that was written to is an anonymous one (/proc/PID/pagemap, admin-guide/mm/pagemap.rst), so only a few
-of hundreds of thousands of pages are read.
-
 LLDB's tracer is a server. The guard has LLDB's end of the connection to it, too, so the server survives when LLDB is
 killed, fetches the stops of the threads, and detaches when the guard tells it to.
 """
@@ -44,13 +41,13 @@ from gdbext.errors import GdbextError
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY, _STOPPED = 8, "T"
 _ANONYMOUS = bytes(int(byte & 0xE0 in (0x80, 0x40)) for byte in range(256))
-"""1 for an anonymous page, by the last byte of its entry in pagemap: bit 63 present, 62 swapped, 61 a page of the
-file."""
+"""1 for an anonymous page, as one that was written to is, by the last byte of its entry in /proc/PID/pagemap: bit 63
+present, 62 swapped, 61 a page of the file (admin-guide/mm/pagemap.rst). Few pages need to be read for that."""
 _CHUNK_PAGES = 1 << 16
 """Pages that are asked for at once: 256 MB of code."""
 _MAX_PAGES = 1 << 23
-"""Pages of code that are asked for in one look: 32 GB. More were mapped to delay us."""
-_SECONDS = 2.0
+"""Pages of code that are asked for in one search: 32 GB. More were mapped to delay us."""
+_ANSWER_SECONDS = 2.0
 
 
 class DebuggerGuard:
@@ -73,7 +70,7 @@ class DebuggerGuard:
             healer = Healer(own.breakpoint_code, pid, *files)
             server = tracer(pid, pid)
             if server in (0, os.getpid()):
-                healer.note()  # LLDB leaves its breakpoints there while the process is stopped
+                healer.note_existing()  # LLDB leaves its breakpoints there while the process is stopped
             self._mutex.lock()
             connection = ServerConnection(connection_to(server) if server and parent(pid) != server else -1)
             keep = (*files, theirs.fileno(), connection.descriptor)
@@ -84,8 +81,8 @@ class DebuggerGuard:
             os.close(descriptor)
 
     @property
-    def is_there(self) -> bool:
-        """The guard's process still watches."""
+    def is_alive(self) -> bool:
+        """The guard's own process still watches."""
         try:
             return bool(self._child) and self._socket.recv(1, socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
@@ -120,14 +117,14 @@ class DebuggerGuards:
 
     def watch_over(self, pid: int) -> None:
         """Guard that process, which is stopped, until it is detached from."""
-        if not self._guard or self._guard.pid != pid or not self._guard.is_there:
+        if not self._guard or self._guard.pid != pid or not self._guard.is_alive:
             self.close()
             self._guard = DebuggerGuard(pid)
 
     @property
     def has_server(self) -> bool:
         """Killing the debugger does no harm even if breakpoints are set: its server outlives it."""
-        return bool(self._guard and self._guard.has_server and self._guard.is_there)
+        return bool(self._guard and self._guard.has_server and self._guard.is_alive)
 
 
 class RobustMutex:
@@ -152,34 +149,31 @@ def _watch(healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: 
     """The work of the guard's own process: heal when the debugger has exited without telling us, or its helper that
     traces the process (LLDB's server)."""
     pid = healer.pid
-    its_tracer = tracer(pid, pid)
+    tracer_pid = tracer(pid, pid)
 
-    def heal_at_death() -> None:
-        if mutex.lock():  # the tracing thread is about to exit
-            healer.heal()
-
-    if its_tracer == os.getppid():
-        threading.Thread(target=heal_at_death, daemon=True).start()
+    if tracer_pid == os.getppid():
+        # lock() returns True once the tracing thread is about to exit
+        threading.Thread(target=lambda: healer.heal() if mutex.lock() else None, daemon=True).start()
     waits = [debugger.fileno()]
-    if its_tracer and hasattr(os, "pidfd_open"):
-        with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile: the first look shows it
-            waits.append(os.pidfd_open(its_tracer))
+    if tracer_pid and hasattr(os, "pidfd_open"):
+        with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile: the first check shows it
+            waits.append(os.pidfd_open(tracer_pid))
     while not (exited := select.select(waits, [], [], 0.5)[0]):
         now = tracer(pid, pid)
-        its_tracer = its_tracer or now
-        if now != its_tracer:
-            if not _is_ending(its_tracer):
+        tracer_pid = tracer_pid or now
+        if now != tracer_pid:
+            if not _is_exiting(tracer_pid):
                 return  # it detached
             break
-        healer.look()
-    its_tracer = its_tracer or tracer(pid, pid)
+        healer.find_early()
+    tracer_pid = tracer_pid or tracer(pid, pid)
     if debugger.fileno() in exited and debugger.recv(1):
         return
     with server.stopped():
         healer.heal()
     # Once the process is not traced, new breakpoint instructions that the kernel knows of are another tool's.
-    end = time.monotonic() + _SECONDS
-    while tracer(pid, pid) in (0, its_tracer) and time.monotonic() < end:  # else another tracer has it
+    end = time.monotonic() + _ANSWER_SECONDS
+    while tracer(pid, pid) in (0, tracer_pid) and time.monotonic() < end:  # else another tracer has it
         is_free = not tracer(pid, pid)
         healer.heal()
         if is_free:
@@ -209,7 +203,7 @@ class ServerConnection:
 
     def _ask(self, request: bytes, answer: bytes) -> None:
         """Send the request, and wait for text that matches ``answer``."""
-        ours, received, end = [self.descriptor], b"", time.monotonic() + _SECONDS
+        ours, received, end = [self.descriptor], b"", time.monotonic() + _ANSWER_SECONDS
         with contextlib.suppress(OSError):
             os.write(self.descriptor, request)
             while not re.search(answer, received) and select.select(ours, [], [], max(0, end - time.monotonic()))[0]:
@@ -223,23 +217,23 @@ def connection_to(server: int) -> int:
     """The fd of this process whose other end our child ``server`` has, by a pair of sockets; -1 for none."""
     if server == 0 or parent(server) != os.getpid():
         return -1
-    theirs, tables = {*_sockets(server).values()}, SocketTables(os.getpid())
-    peers = ((descriptor, tables.find(inode)) for descriptor, inode in _sockets(os.getpid()).items())
-    return next((descriptor for descriptor, found in peers if found and found.peer in theirs), -1)
+    server_inodes, tables = {*_socket_fds(server).values()}, SocketTables(os.getpid())
+    sockets = ((fd, tables.find(inode)) for fd, inode in _socket_fds(os.getpid()).items())
+    return next((fd for fd, end in sockets if end and end.peer in server_inodes), -1)
 
 
-def _sockets(pid: int) -> dict[int, int]:
+def _socket_fds(pid: int) -> dict[int, int]:
     """Fd → inode, of all sockets of a process. Raises OSError."""
-    found, folder = {}, f"/proc/{pid}/fd"
+    inodes, folder = {}, f"/proc/{pid}/fd"
     for name in os.listdir(folder):  # noqa: PTH208 - pathlib is slow to import
         with contextlib.suppress(OSError):
             kind, _, inode = os.readlink(f"{folder}/{name}").partition(":")  # noqa: PTH115
             if kind == "socket":
-                found[int(name)] = int(inode[1:-1])
-    return found
+                inodes[int(name)] = int(inode[1:-1])
+    return inodes
 
 
-def _is_ending(pid: int) -> bool:
+def _is_exiting(pid: int) -> bool:
     """The process is exiting, or has exited: its first thread has PF_EXITING (include/linux/sched.h)."""
     try:
         return bool(int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[6]) & 4)
@@ -247,7 +241,7 @@ def _is_ending(pid: int) -> bool:
         return True
 
 
-def _as_probed(file: int, offset: int, size: int) -> bytes:
+def _page_with_probes(file: int, offset: int, size: int) -> bytes:
     """A page of a file as a process sees it that maps the file as code: with the breakpoint instructions of all kernel
     probes that are for every process (uprobe_mmap, kernel/events/uprobes.c). b"" if it cannot be mapped."""
     try:
@@ -264,7 +258,7 @@ def foreign_breakpoints(pid: int) -> list[int]:
         return []
     with open(f"/proc/{pid}/mem", "rb") as memory, open(f"/proc/{pid}/pagemap", "rb") as pages:
         healer = Healer(own.breakpoint_code, pid, memory.fileno(), pages.fileno())
-        return sorted(address for address, _ in healer.traps())
+        return sorted(address for address, _ in healer.breakpoints())
 
 
 def state_after_detach(pid: int) -> str:
@@ -308,21 +302,21 @@ _PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/
 def listed_probes(pid: int) -> set[tuple[int, int, int]]:
     """(device, inode, offset) of each probe that the kernel lists and that is not for another process: in links of BPF
     since Linux 6.8, 6.6 for single ones, and in tracefs. Needs CAP_SYS_ADMIN."""
-    found: set[tuple[int, int, int]] = set()
+    probes: set[tuple[int, int, int]] = set()
     own = architectures.own()
-    places = [] if not own or not own.probing else [*_linked_places(own.probing.bpf_call, pid)]
+    files = [*_bpf_probes(own.probing.bpf_call, pid)] if own and own.probing else []
     for name in _PROBE_LINES:
         with contextlib.suppress(OSError), open(name, errors="surrogateescape") as file:
             lines = map(_PROBE_LINE.match, file)
-            places += [(line[1], [int(line[2], 16)]) for line in lines if line]
-    for path, offsets in places:
+            files += [(line[1], [int(line[2], 16)]) for line in lines if line]
+    for path, offsets in files:
         with contextlib.suppress(OSError, ValueError):
             status = os.stat(path)  # noqa: PTH116 - pathlib is slow to import
-            found.update((status.st_dev, status.st_ino, offset) for offset in offsets)
-    return found
+            probes.update((status.st_dev, status.st_ino, offset) for offset in offsets)
+    return probes
 
 
-def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
+def _bpf_probes(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
     """(file, offsets) of each link of BPF that has probes; ``number`` is that of bpf(2)."""
     system_call = libc.function("syscall")
     link = ctypes.create_string_buffer(12)
@@ -333,19 +327,19 @@ def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
         if descriptor < 0:
             continue  # it was removed meanwhile
         try:
-            yield from _places_of(partial(_describe, system_call, number, descriptor), pid)
+            yield from _probes_of_link(partial(_link_info, system_call, number, descriptor), pid)
         finally:
             os.close(descriptor)
 
 
-def _describe(system_call: Callable[..., int], number: int, link: int, given: bytes) -> bytes:
+def _link_info(system_call: Callable[..., int], number: int, link: int, given: bytes) -> bytes:
     """The kernel's ``struct bpf_link_info`` of a link; ``given`` are its first bytes in the request. b"" if refused."""
     info = ctypes.create_string_buffer(given, _INFO)
     attributes = ctypes.create_string_buffer(struct.pack("<IIQ", link, _INFO, ctypes.addressof(info)), 16)
     return info.raw if system_call(number, _LINK_INFO, attributes, len(attributes)) == 0 else b""
 
 
-def _places_of(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
+def _probes_of_link(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
     """(file, offsets) of a link that has probes: its members uprobe_multi and perf_event.uprobe."""
     path = ctypes.create_string_buffer(_LONGEST_PATH)
     first = describe(b"")
@@ -363,7 +357,7 @@ def _places_of(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[s
 
 
 class Healer:
-    """Restores a process's code from its files, at breakpoint instructions that appeared after note()."""
+    """Restores a process's code from its files, at breakpoint instructions that appeared after note_existing()."""
 
     def __init__(self, code: bytes, pid: int, memory: int, pages: int) -> None:
         """``code`` is the breakpoint instruction; ``memory`` and ``pages`` are open /proc/PID/mem and pagemap."""
@@ -371,50 +365,53 @@ class Healer:
         self._code = code
         self._memory = memory
         self._pages = pages
-        self._before: set[int] = set()
-        self._known: dict[int, bytes] = {}
+        self._existing: set[int] = set()
+        self._early: dict[int, bytes] = {}
 
-    def note(self) -> None:
+    def note_existing(self) -> None:
         """Keep the breakpoint instructions that are there now. Raises OSError."""
-        self._before = {address for address, _ in self.traps()}
+        self._existing = {address for address, _ in self.breakpoints()}
 
-    def look(self) -> None:
+    def find_early(self) -> None:
         """Find breakpoint instructions in advance, while the debugger is alive. Raises OSError."""
-        self._known.update(self.traps())
+        self._early.update(self.breakpoints())
 
     def forget(self) -> None:
         """The debugger's breakpoints are gone: kernel probes that appear at the same places from now on are kept."""
-        self._known.clear()
+        self._early.clear()
 
     def heal(self) -> None:
         """Restore the files' bytes, at the known places first. Raises OSError."""
-        for address, original in (*self._known.items(), *self.traps()):
-            if address not in self._before and os.pread(self._memory, len(self._code), address) == self._code:
+        for address, original in (*self._early.items(), *self.breakpoints()):
+            if address not in self._existing and os.pread(self._memory, len(self._code), address) == self._code:
                 os.pwrite(self._memory, original, address)
 
-    def traps(self) -> Iterator[tuple[int, bytes]]:
+    def breakpoints(self) -> Iterator[tuple[int, bytes]]:
         """(address, bytes of the file) of each breakpoint instruction that is not in the file. Not those of kernel
         probes that are for all processes, or that the kernel lists: the kernel removes them."""
         listed: set[tuple[int, int, int]] | None = None
-        for address, original, place in self._changed_places():
-            if address not in self._known:
+        for address, original, place in self._breakpoints_with_place():
+            if address not in self._early:
                 listed = listed_probes(self.pid) if listed is None else listed
                 if place in listed:
                     continue
             yield address, original
 
-    def _changed_places(self) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
-        """The same with (device, inode, offset), also of probes for this process alone."""
+    def _breakpoints_with_place(self) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
+        """(address, bytes of the file, (device, inode, offset)) as ``breakpoints``, also of kernel probes that are
+        listed or for this process alone."""
         mappings = parse_maps(proc_files.text(f"/proc/{self.pid}/maps"))
-        code = [each for each in mappings if each.permissions == "r-xp" and each.inode and not each.deleted]
+        code = [
+            mapping for mapping in mappings if mapping.permissions == "r-xp" and mapping.inode and not mapping.deleted
+        ]
         room = _MAX_PAGES
-        for mapping in sorted(code, key=lambda each: each.end - each.start):
+        for mapping in sorted(code, key=lambda mapping: mapping.end - mapping.start):
             with contextlib.suppress(OSError, GdbextError):
                 pages = self._file_pages(mapping)
                 room -= pages
                 if room < 0:
                     return
-                yield from self._traps_in(mapping, pages)
+                yield from self._breakpoints_in(mapping, pages)
 
     def _file_pages(self, mapping: MemoryMapping) -> int:
         """Number of pages of a mapping; of a large one only those that its file has: no others can be written to."""
@@ -430,22 +427,22 @@ class Healer:
     def _open(self, mapping: MemoryMapping) -> int:
         return ForeignFiles.of_process(self.pid).open(mapping.path, LARGEST_LIBRARY)
 
-    def _traps_in(self, mapping: MemoryMapping, pages: int) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
+    def _breakpoints_in(self, mapping: MemoryMapping, pages: int) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
         changed = self._changed_pages(mapping.start, pages)
         file = self._open(mapping) if changed else -1
         try:
             status = os.fstat(file) if changed else None
             for page in changed:
                 offset = page - mapping.start + mapping.offset
-                theirs, original = os.pread(self._memory, PAGE, page), os.pread(file, PAGE, offset)
-                place, probed = theirs.find(self._code), b""
-                while 0 <= place <= len(original) - len(self._code):
-                    meant = original[place : place + len(self._code)]
-                    if meant != self._code:
-                        probed = probed or _as_probed(file, offset, len(original))
-                        if status and probed[place : place + len(self._code)] != self._code:
-                            yield page + place, meant, (status.st_dev, status.st_ino, offset + place)
-                    place = theirs.find(self._code, place + 1)
+                present, original = os.pread(self._memory, PAGE, page), os.pread(file, PAGE, offset)
+                index, probed = present.find(self._code), b""
+                while 0 <= index <= len(original) - len(self._code):
+                    replaced = original[index : index + len(self._code)]
+                    if replaced != self._code:
+                        probed = probed or _page_with_probes(file, offset, len(original))
+                        if status and probed[index : index + len(self._code)] != self._code:
+                            yield page + index, replaced, (status.st_dev, status.st_ino, offset + index)
+                    index = present.find(self._code, index + 1)
         finally:
             if file >= 0:
                 os.close(file)
@@ -457,8 +454,8 @@ class Healer:
             first = start + done * PAGE
             entries = os.pread(self._pages, min(count - done, _CHUNK_PAGES) * _ENTRY, first // PAGE * _ENTRY)
             is_anonymous = entries[_ENTRY - 1 :: _ENTRY].translate(_ANONYMOUS)
-            place = is_anonymous.find(1)
-            while place >= 0:
-                changed.append(first + place * PAGE)
-                place = is_anonymous.find(1, place + 1)
+            index = is_anonymous.find(1)
+            while index >= 0:
+                changed.append(first + index * PAGE)
+                index = is_anonymous.find(1, index + 1)
         return changed

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from gdbext.engine.formats.auxv import parse_auxv
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.live.proc_checks import alive_in, served_places, status_fields
-from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, by_child
+from gdbext.engine.targets.live.proc_checks import living_tid, served_mount_points, status_fields
+from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, run_in_child
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetError, TargetGone
@@ -28,7 +28,7 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
         raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
     if not data and size:  # the kernel answers "end of file" when no process uses the memory any more
         try:
-            os.readlink(f"/proc/{alive_in(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
+            os.readlink(f"/proc/{living_tid(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
         except OSError:
             raise TargetGone.of(pid) from None
         what = f"process {pid} executed another program while it was examined"
@@ -59,7 +59,7 @@ def own_tid(pid: int, tid: int) -> int:
 def read_file(pid: int, name: str) -> bytes:
     """A file of /proc/PID. Raises TargetGone, TargetError: it is longer than its limit."""
     try:
-        return proc_files.read(f"/proc/{alive_in(pid)}/{name}")
+        return proc_files.read(f"/proc/{living_tid(pid)}/{name}")
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise TargetError(
@@ -73,7 +73,7 @@ def read_file(pid: int, name: str) -> bytes:
 def read_command(pid: int) -> bytes:
     """The first 64 KB of /proc/PID/cmdline. Raises TargetGone."""
     try:
-        return proc_files.head(f"/proc/{alive_in(pid)}/cmdline", 1 << 16)
+        return proc_files.head(f"/proc/{living_tid(pid)}/cmdline", 1 << 16)
     except OSError as error:
         raise TargetGone.of(pid) from error
 
@@ -83,14 +83,6 @@ class LocalProcess(Target, TargetMemory, TargetMoment):
 
     _maps: list[MemoryMapping] | None = None
     _maps_text = b""
-
-    @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
-    def moment(self) -> TargetMoment:
-        return self
 
     @cached_property
     def origin(self) -> TargetOrigin:
@@ -133,11 +125,11 @@ class ProcessOrigin(TargetOrigin):
     def foreign(self) -> ForeignFiles:
         """Opens files below /proc/PID/root if the process sees other files (a container, a chroot), with its user's
         rights; a child first asks whether a file server that it uses answers."""
-        pid = alive_in(self._pid)
-        served = served_places(pid)
+        pid = living_tid(self._pid)
+        served = served_mount_points(pid)
         if not served:
             return ForeignFiles.of_process(pid)
-        return ForeignFiles.of_process(pid, served, lambda touch: by_child(touch, ANSWER_SECONDS))
+        return ForeignFiles.of_process(pid, served, lambda touch: run_in_child(touch, ANSWER_SECONDS))
 
 
 class LentProcess(LocalProcess):

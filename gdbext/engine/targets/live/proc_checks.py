@@ -26,7 +26,7 @@ _TRACED_SECONDS, _TRACED_PAUSE = 0.5, 0.01
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
-SERVED = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
+SERVED_TYPES = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
 """Prefixes of the types of file systems that need a server."""
 
 
@@ -49,8 +49,8 @@ def parent(pid: int) -> int:
         return 0
 
 
-def ends_with_tracer(pid: int) -> bool:
-    """The debugger that traces it started it, and kills it when it exits itself (PTRACE_O_EXITKILL, ptrace(2))."""
+def is_killed_with_tracer(pid: int) -> bool:
+    """The debugger that traces the process started it, and kills it when it exits (PTRACE_O_EXITKILL, ptrace(2))."""
     return tracer(pid, pid) == parent(pid) != 0
 
 
@@ -77,14 +77,14 @@ def living_threads(pid: int, skipped: Container[int] = ()) -> set[int]:
         return set()
 
 
-def alive_in(pid: int) -> int:
-    """The main thread of a process, or another one if that has left by pthread_exit(3): the files about the process's
-    memory then work only in the folders of other threads (/proc/TID is not listed, but exists)."""
+def living_tid(pid: int) -> int:
+    """Tid of a process's main thread, or of another one if that has left by pthread_exit(3): the files about the
+    process's memory then work only in the folders of other threads (/proc/TID is not listed, but exists)."""
     try:
-        is_left = thread_state(pid, pid) in ("Z", "X")
+        has_left = thread_state(pid, pid) in ("Z", "X")
     except OSError:
-        is_left = False
-    return min(living_threads(pid), default=pid) if is_left else pid
+        has_left = False
+    return min(living_threads(pid), default=pid) if has_left else pid
 
 
 def status_fields(path: str) -> dict[str, str]:
@@ -96,17 +96,15 @@ def status_fields(path: str) -> dict[str, str]:
 
 
 def check_process(pid: int) -> int:
-    """The e_machine of the program; the error says why process ``pid`` cannot be analyzed.
-
-    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone, TargetError (zombie, kernel thread, ourselves).
-    """
+    """The e_machine of the program; the error says why process ``pid`` cannot be analyzed. Raises NoSuchProcess,
+    NotPermitted, ForeignArchitecture, TargetGone, TargetError (zombie, kernel thread, ourselves)."""
     check_exists(pid)
     check_not_traced(pid, pid)
     return check_readable(pid)
 
 
 def check_readable(pid: int) -> int:
-    """The same for a process that may be traced: it can be read, and perhaps not stopped."""
+    """As ``check_process`` for a process that may be traced: it can be read, and perhaps not stopped."""
     check_exists(pid)
     machine = check_architecture(pid)
     os.close(open_memory(pid))  # attaching needs the same permission (proc_pid_mem(5))
@@ -161,22 +159,18 @@ def holder(pid: int) -> int:
     return 0
 
 
-def foreign_tracer(pid: int) -> int:
-    """PID of another process that traces ``pid``, whether its threads run or not: no other process can stop them; 0 for
+def foreign_tracer(pid: int, tid: int | None = None) -> int:
+    """PID of another process that traces a thread (None: the main one), which no other process can stop then; 0 for
     none. Waits a moment for one that traces it only briefly. Raises nothing."""
     deadline = time.monotonic() + _TRACED_SECONDS
-    while (other := tracer(pid, pid)) not in (0, os.getpid()) and time.monotonic() < deadline:
+    while (other := tracer(pid, tid or pid)) not in (0, os.getpid()) and time.monotonic() < deadline:
         time.sleep(_TRACED_PAUSE)
     return other if other != os.getpid() else 0
 
 
 def check_not_traced(pid: int, tid: int) -> None:
     """Raises NotPermitted if a debugger is attached to the thread. Waits a moment for one that holds it briefly."""
-    deadline = time.monotonic() + _TRACED_SECONDS
-    ours = (0, os.getpid())
-    while (other := tracer(pid, tid)) not in ours and time.monotonic() < deadline:
-        time.sleep(_TRACED_PAUSE)
-    if other not in ours:
+    if other := foreign_tracer(pid, tid):
         name = status_fields(f"/proc/{other}/status").get("Name", "unknown")
         raise NotPermitted(
             f"process {pid} is already being traced by process {other} ({name})",
@@ -188,7 +182,7 @@ def check_not_traced(pid: int, tid: int) -> None:
 def open_memory(pid: int) -> int:
     """An fd of /proc/PID/mem. Raises NotPermitted, TargetGone."""
     try:
-        return os.open(f"/proc/{alive_in(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/{living_tid(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:
@@ -238,7 +232,7 @@ def has_ptrace_capability() -> bool:
 
 
 def _is_kernel_thread(pid: int) -> bool:
-    """By the flags of proc_pid_stat(5): an exiting process has no program either."""
+    """PF_KTHREAD is set in the flags of proc_pid_stat(5): an exiting process has no program either."""
     try:
         flags = int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[9 - 3])
     except (OSError, ValueError, IndexError):
@@ -249,7 +243,7 @@ def _is_kernel_thread(pid: int) -> bool:
 def check_architecture(pid: int) -> int:
     """The e_machine of the program. Raises TargetError, TargetGone, NotPermitted, ForeignArchitecture."""
     try:
-        with open(f"/proc/{alive_in(pid)}/exe", "rb") as file:
+        with open(f"/proc/{living_tid(pid)}/exe", "rb") as file:
             header = file.read(20)
     except FileNotFoundError as error:
         check_exists(pid)  # else it has just ended
@@ -278,11 +272,11 @@ def uses_servers(pid: int) -> bool:
     """The process has a file of a file system that needs a server open or mapped, or its program or current folder is
     there. Reads links and maps of /proc, which ask no server. Only for a process without threads in uninterruptible
     sleep."""
-    places = tuple(f"{place.rstrip('/')}/" for place in served_places(pid))
+    places = tuple(f"{place.rstrip('/')}/" for place in served_mount_points(pid))
     return bool(places) and any(f"{path}/".startswith(places) for path in _paths_of(pid))
 
 
-def served_places(pid: int) -> list[str]:
+def served_mount_points(pid: int) -> list[str]:
     """The places at which file systems are mounted that need a server (proc_pid_mountinfo(5)), except the root: without
     that one nothing works at all."""
     try:
@@ -292,7 +286,7 @@ def served_places(pid: int) -> list[str]:
     places = []
     for line in lines:
         mount, _, kind = line.partition(" - ")
-        if kind.startswith(SERVED) and not kind.startswith(("fusectl", "fuse.lxcfs")) and " / / " not in mount:
+        if kind.startswith(SERVED_TYPES) and not kind.startswith(("fusectl", "fuse.lxcfs")) and " / / " not in mount:
             place = mount.split()[4]
             # the kernel writes these four as octal digits (fs/proc_namespace.c)
             for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
@@ -302,8 +296,8 @@ def served_places(pid: int) -> list[str]:
 
 
 def _paths_of(pid: int) -> Iterator[str]:
-    """Everything that is open in a process, and the paths in its memory map."""
-    folder = f"/proc/{alive_in(pid)}"
+    """The paths of a process's program, current folder, open files and mapped files."""
+    folder = f"/proc/{living_tid(pid)}"
     names = ["exe", "cwd"]
     with suppress(OSError):
         names += [f"fd/{name}" for name in os.listdir(f"{folder}/fd")]  # noqa: PTH208 - as above

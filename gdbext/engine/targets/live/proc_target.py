@@ -19,7 +19,7 @@ from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.targets.base_target import Signal, TargetThread
 from gdbext.engine.targets.live import proc_checks, ptrace
 from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
-from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
+from gdbext.engine.targets.live.thread_motion import kernel_side, syscall_text
 from gdbext.engine.targets.system import linux
 from gdbext.errors import NotPermitted, TargetError, TargetGone, as_root
 
@@ -42,15 +42,11 @@ class ProcThread(TargetThread):
         self.held = 0
         self._architecture = architecture
         self._pid = pid
-        self._kernel_state = kernel_state
+        self.kernel_state = kernel_state
         asleep = kernel_state in ("S", "D")
-        call = call_of(pid, tid) if asleep else ""
+        call = syscall_text(pid, tid) if asleep else ""
         self.kernel_side = kernel_side(pid, tid, kernel_state, call, architecture) if asleep else None
         self._registers: dict[str, int] | None = None
-
-    @property
-    def kernel_state(self) -> str | None:
-        return self._kernel_state
 
     @property
     def cannot_stop(self) -> bool:
@@ -61,7 +57,7 @@ class ProcThread(TargetThread):
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
         if not self.stopped:
             what = f"thread {self.tid} could not be stopped"
-            if self._kernel_state == "R":
+            if self.kernel_state == "R":
                 raise TargetError(
                     what,
                     why=f"it is ready to run, and no CPU was free for it within {STOP_SECONDS:g} s",
@@ -84,6 +80,7 @@ class ProcThread(TargetThread):
             return {}
 
     def note_stop(self, stop: ptrace.PtraceStop) -> None:
+        """Note that the thread has stopped, the signal that is held back, and a crash that it means."""
         self.stopped = True
         self.held = stop.signal
         self.stop_signal = stop.stopped_by
@@ -96,17 +93,15 @@ class ProcThread(TargetThread):
 
 
 class ProcTarget(LocalProcess):
-    """Process ``pid``, stopped from construction to close(); a context manager.
-
-    Use it from one thread only (ptrace's rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
-    """
+    """Process ``pid``, stopped from construction to close(); a context manager. Use it from one thread only (ptrace's
+    rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
 
     debugger = "none"
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
-        self._left: dict[int, TargetThread] = {}
+        self._unstoppable: dict[int, TargetThread] = {}
         """Threads that cannot be stopped, and were not seized."""
         self._memory = -1
         self._handlers: dict[int, Any] = {}
@@ -129,11 +124,13 @@ class ProcTarget(LocalProcess):
     @property
     def is_stopped(self) -> bool:
         """All threads could be seized; False if one of them cannot be stopped."""
-        return not self._left
+        return not self._unstoppable
 
     def add_sleepers(self, threads: Iterable[TargetThread]) -> None:
-        """Replace the threads that cannot be stopped by these, as they sleep."""
-        self._left.update((each.tid, each) for each in threads if each.tid in self._left and not each.runs_on)
+        """Replace the threads that cannot be stopped by those of ``threads``, which are described as they sleep."""
+        for thread in threads:
+            if thread.tid in self._unstoppable and not thread.runs_on:
+                self._unstoppable[thread.tid] = thread
 
     def read(self, address: int, size: int) -> bytes:
         if self._memory < 0:
@@ -142,7 +139,7 @@ class ProcTarget(LocalProcess):
 
     def threads(self) -> Sequence[TargetThread]:
         """All threads that could be seized, and those that cannot be stopped, by tid."""
-        threads: dict[int, TargetThread] = {**self._threads, **self._left}
+        threads: dict[int, TargetThread] = {**self._threads, **self._unstoppable}
         return [threads[tid] for tid in sorted(threads)]
 
     def selected_thread(self) -> TargetThread | None:
@@ -150,14 +147,12 @@ class ProcTarget(LocalProcess):
         return self._threads.get(self.pid) or next(iter(self.threads()), None)
 
     def close(self) -> None:
-        """Resume every thread with the signal that was held back from it; idempotent.
-
-        In the order of their stops, so that all are stopped equally long.
-        """
+        """Resume every thread with the signal that was held back from it; idempotent. In the order of their stops, so
+        that all are stopped equally long."""
         atexit.unregister(self.close)
         exited = [tid for tid in list(self._threads) if not _detach(self._threads.pop(tid))]
         if exited:
-            _collect(self.pid, exited)
+            _reap(self.pid, exited)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
@@ -179,13 +174,11 @@ class ProcTarget(LocalProcess):
                     return
 
     def _stop_all(self) -> None:
-        """Stop every thread, repeatedly until the list has no new one.
-
-        Seizing does not stop a thread, so all are seized before the first is interrupted.
-        """
+        """Stop every thread, repeatedly until the list has no new one. Seizing does not stop a thread, so all are
+        seized before the first is interrupted."""
         for _ in range(100):  # a process may start threads faster than they can be stopped
             try:
-                stats = proc_checks.thread_stats(self.pid, {*self._threads, *self._left})
+                stats = proc_checks.thread_stats(self.pid, {*self._threads, *self._unstoppable})
             except OSError as error:
                 raise TargetGone.of(self.pid) from error
             new = []
@@ -193,7 +186,7 @@ class ProcTarget(LocalProcess):
                 if state not in "ZX":
                     thread = ProcThread(self.architecture, self.pid, tid, state, name)
                     if thread.cannot_stop:
-                        self._left[tid] = thread
+                        self._unstoppable[tid] = thread
                     else:
                         new.append(thread)
             if not new:
@@ -209,10 +202,12 @@ class ProcTarget(LocalProcess):
                     except OSError:  # it has exited since
                         del self._threads[thread.tid]
             self._await_stops()
-        if not self._threads and not self._left:
+        if not self._threads and not self._unstoppable:
             raise TargetGone.of(self.pid)
 
     def _seize(self, thread: ProcThread, is_first: bool = True) -> None:
+        """Become the thread's tracer, and add it to ``_threads``; without effect if it has exited. Raises
+        NotPermitted."""
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
         try:
             ptrace.seize(thread.tid)
@@ -241,30 +236,24 @@ class ProcTarget(LocalProcess):
         """Wait until all seized threads have stopped, at most STOP_SECONDS. Those that exited are dropped."""
         deadline = time.monotonic() + STOP_SECONDS
         pause = 0.0001
-        waiting = [thread for thread in self._threads.values() if not thread.stopped]
-        while True:
-            waiting = [thread for thread in waiting if not self._has_settled(thread)]
-            if not waiting or time.monotonic() > deadline:
+        while waiting := [thread for thread in self._threads.values() if not thread.stopped]:
+            for thread in waiting:
+                try:
+                    stop = ptrace.poll(thread.tid)
+                except ChildProcessError:  # it exited, and its exit was not reported to us
+                    stop = ptrace.PtraceStop(True, 0)
+                if stop and stop.exited:
+                    self._threads.pop(thread.tid, None)
+                elif stop:
+                    thread.note_stop(stop)
+            if time.monotonic() > deadline:
                 return
             time.sleep(pause)
             pause = min(pause * 2, 0.001)
 
-    def _has_settled(self, thread: ProcThread) -> bool:
-        try:
-            stop = ptrace.poll(thread.tid)
-        except ChildProcessError:  # it exited, and its exit was not reported to us
-            stop = ptrace.PtraceStop(True, 0)
-        if not stop:
-            return False
-        if stop.exited:
-            self._threads.pop(thread.tid, None)
-        else:
-            thread.note_stop(stop)
-        return True
-
 
 def _detach(thread: ProcThread) -> bool:
-    """False if the thread has exited."""
+    """Let the thread resume with the signal that is held back from it; False if it has exited."""
     try:
         if not thread.stopped:
             stop = ptrace.poll(thread.tid)
@@ -277,7 +266,7 @@ def _detach(thread: ProcThread) -> bool:
     return True
 
 
-def _collect(pid: int, tids: Collection[int]) -> None:
+def _reap(pid: int, tids: Collection[int]) -> None:
     """Wait for threads that exited while we traced them: until then the process is a zombie that its parent cannot
     collect, for as long as we live. If we are the parent, the code that started it collects it."""
     left = set(tids) - ({pid} if proc_checks.parent(pid) == os.getpid() else set())

@@ -39,10 +39,10 @@ class PtraceStop(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _ptrace() -> Any:
-    found = libc.function("ptrace")
-    found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    found.restype = ctypes.c_long
-    return found
+    function = libc.function("ptrace")
+    function.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    function.restype = ctypes.c_long
+    return function
 
 
 def _request(request: int, tid: int, address: Any, data: Any) -> None:
@@ -66,8 +66,8 @@ def detach(tid: int, signal: int = 0) -> None:
     _request(PTRACE_DETACH, tid, None, signal or None)
 
 
-def go_on(tid: int) -> None:
-    """Resume a stopped thread, without the signal that it stopped for. Raises OSError (ESRCH: it has exited)."""
+def resume(tid: int) -> None:
+    """Resume a stopped thread, still traced, without the signal that it stopped for. Raises OSError (ESRCH)."""
     _request(PTRACE_CONT, tid, None, None)
 
 
@@ -75,14 +75,14 @@ def peek_stop(tid: int | None = None) -> tuple[int, int] | None:
     """Peek (WNOWAIT) at a pending stop: (tid, signal or event << 8 | SIGTRAP), None if there is none. ``tid`` None: any
     tracee. Raises ChildProcessError if it has exited."""
     kind, number = (os.P_ALL, 0) if tid is None else (os.P_PID, tid)
-    found = os.waitid(kind, number, os.WSTOPPED | os.WNOWAIT | os.WNOHANG | WALL)
-    return (found.si_pid, found.si_status) if found else None
+    status = os.waitid(kind, number, os.WSTOPPED | os.WNOWAIT | os.WNOHANG | WALL)
+    return (status.si_pid, status.si_status) if status else None
 
 
 def poll(tid: int) -> PtraceStop | None:
     """Fetch the stop or exit of a seized thread; None while it runs. Raises ChildProcessError."""
-    found, status = os.waitpid(tid, os.WNOHANG | WALL)
-    if found == 0:
+    reported_tid, status = os.waitpid(tid, os.WNOHANG | WALL)
+    if reported_tid == 0:
         return None
     if not os.WIFSTOPPED(status):
         return PtraceStop(True, 0)
@@ -93,36 +93,31 @@ def poll(tid: int) -> PtraceStop | None:
     return PtraceStop(False, 0 if event else number, number if event and number in STOP_SIGNALS else 0)
 
 
-class _IoVec(ctypes.Structure):
-    """``struct iovec``."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
 def registers(tid: int, architecture: Architecture) -> dict[str, int]:
     """All register sets of the architecture, of a stopped thread. Raises TargetGone, TargetError."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for kind, names in architecture.register_sets.items():
-        found.update(architecture.unpack_registers(kind, _register_set(tid, kind, 8 * len(names))))
-    return found
+        values.update(architecture.unpack_registers(kind, _register_set(tid, kind, 8 * len(names))))
+    return values
 
 
 def float_registers(tid: int, architecture: Architecture) -> dict[str, int]:
     """The low 8 bytes of the vector registers of a stopped thread. Raises TargetGone, TargetError."""
-    known = architecture.float_registers
-    return architecture.unpack_floats(_register_set(tid, known.kind, known.size)) if known else {}
+    floats = architecture.float_registers
+    return architecture.unpack_floats(_register_set(tid, floats.kind, floats.size)) if floats else {}
 
 
 def _register_set(tid: int, kind: int, size: int) -> bytes:
+    """At most ``size`` bytes of a register set; ``kind`` is its NT_ number. Raises TargetGone, TargetError."""
     buffer = ctypes.create_string_buffer(size)
-    vector = _IoVec(ctypes.addressof(buffer), size)
+    vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), size)  # struct iovec: iov_base, iov_len
     try:
         _request(PTRACE_GETREGSET, tid, kind, ctypes.byref(vector))
     except OSError as error:
         if error.errno == errno.ESRCH:
             raise TargetGone(f"thread {tid} exited while it was examined") from error
         raise TargetError(f"cannot read the registers of thread {tid}: {error.strerror}") from error
-    return buffer.raw[: vector.length]
+    return buffer.raw[: vector[1]]
 
 
 def signal_information(tid: int) -> tuple[int, int] | None:

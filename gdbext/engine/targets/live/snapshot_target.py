@@ -8,8 +8,8 @@ Slow work (symbols, layouts, call frame information) happens while the process r
 the rest is read on demand. A hung process does not change meanwhile, and its threads' places in /proc prove that. If
 threads seem to have moved, the process is stopped once more, and all memory that was read so far is copied with the
 stacks. If nothing changed, the threads only took their time to fall asleep again, and what was read holds. Otherwise
-``retake`` adopts the later stop. The second look may read other memory than the first one; as long as a thread that is
-then said to wait forever has moved (``has_run``), this repeats until the copy is enough.
+``retake`` adopts the later stop. The second inspection may read other memory than the first one; as long as a thread
+that is then said to wait forever has moved (``has_run``), this repeats until the copy is enough.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gdbext.engine.targets.live.stop_copy import (
     StopCopy,
     code_files,
     mapping_at,
+    merge_pages,
     pages_of,
-    parts,
-    ranges,
+    parts_in_pages,
     real_time_priority,
     writable_pages,
 )
@@ -50,31 +50,29 @@ _MIN_STACK_SIZE = 64 << 10
 _USUAL_STACK_SIZE = 16 << 10
 """Bytes of their stacks that most waiting threads have used."""
 _MAX_LOGGED_READ = 1 << 17
-"""Larger reads are whole tables, which a second look reads again by itself."""
+"""Larger reads are whole tables, which a second inspection reads again by itself."""
 _MAX_WANTED_PAGES = 4096
 """Pages besides the stacks that a later stop copies."""
 _SETTLING_SECONDS = 0.001
 """Seconds that a thread takes to go back to sleep in the system call that the stop interrupted; more on a busy machine,
 so each further stop is given four times as long."""
-_MAX_LOOKS = 2
-_MAX_LOOKS_IN_DOUBT = 5
-"""Limit of looks; the second one while a thread that is said to wait forever has moved each time."""
+_MAX_COPIES = 2
+_MAX_COPIES_IN_DOUBT = 5
+"""Limit of copies; the second one while a thread that is said to wait forever has moved each time."""
 
 
 class SnapshotTarget(LocalProcess):
-    """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes.
-
-    ``stop`` stops it and gives the stopped target; ``let_go`` resumes that. ``unstopped`` opens the process as it
-    sleeps: if all threads do, nothing is stopped. A process that is about to die of a signal is held until close():
-    otherwise it would be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
-    """
+    """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes. ``stop`` stops
+    it and gives the stopped target; ``resume`` resumes that. ``unstopped`` opens the process as it sleeps: if all
+    threads do, nothing is stopped. A process that is about to die of a signal is held until close(): otherwise it would
+    be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
 
     def __init__(
         self,
         pid: int,
         debugger: str,
         stop: Callable[[], Target],
-        let_go: Callable[[Target], None],
+        resume: Callable[[Target], None],
         unstopped: Callable[[], UnstoppedProcess] | None = None,
     ) -> None:
         self.pid = pid
@@ -82,22 +80,22 @@ class SnapshotTarget(LocalProcess):
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
         self._memory = proc_checks.open_memory(pid)
         self._stop = stop
-        self._let_go = let_go
+        self._resume = resume
         self._unstopped = unstopped
         self._needs_registers = False
         self._cut_short: dict[int, str] = {}
-        self._held: Target | None = None
+        self._held_target: Target | None = None
         self._copy: StopCopy | None = None
-        self._next: StopCopy | None = None
+        self._later_copy: StopCopy | None = None
         """A later copy that differs from ``_copy``, for ``retake``."""
         self._moved: tuple[int, ...] | None = None
         self._reads: dict[tuple[int, int], bytes] = {}
         """(address, size) → bytes that were read besides the copy, since it was made."""
         self._wanted_pages: set[int] = set()
         """Numbers of the pages that the next copy has besides the stacks."""
-        self._is_mixed = False
+        self._read_besides_copy = False
         self._paused_seconds = 0.0
-        self._looks = 0
+        self._copies_made = 0
         self._stops = 0
         self._actions: list[Callable[[], None]] = []
         self._prepare: Callable[[], Callable[[], None] | None] = lambda: None
@@ -130,8 +128,9 @@ class SnapshotTarget(LocalProcess):
     def stopped_thread(self, tid: int) -> TargetThread | None:
         self.need_registers(tid)
         if self._must_stop_sleepers():
-            is_same, self._next = self._is_confirmed(_MAX_LOOKS), None  # else the next look has a stop of its own
-            self._looks = 1 if is_same else self._looks
+            if self._is_confirmed(_MAX_COPIES):
+                self._copies_made = 1
+            self._later_copy = None  # the next copy has a stop of its own
         return self._copy.thread(tid) if self._copy else None
 
     def _must_stop_sleepers(self) -> bool:
@@ -152,7 +151,7 @@ class SnapshotTarget(LocalProcess):
             return data
         if size <= _MAX_LOGGED_READ:
             self._reads[address, size] = data
-        return self._copy.memory.over(address, data) if self._copy else data
+        return self._copy.memory.overlay_on(address, data) if self._copy else data
 
     def copied_page(self, number: int) -> bytes:
         return self._copy.memory.page(number) if self._copy and self._pages_at_stop is None else b""
@@ -182,46 +181,46 @@ class SnapshotTarget(LocalProcess):
         """Threads that ran since the stop, if anything besides the copy was read; determined once for each stop."""
         if self._moved is None:
             moved: tuple[int, ...] = ()
-            if self._copy and self._may_be_mixed():
+            if self._copy and self._may_mix_moments():
                 moved = tuple(thread.tid for thread in self._copy.threads if self._has_moved(self._copy, thread.tid))
-            self._moved = () if moved and self._is_confirmed(_MAX_LOOKS) else moved
+            self._moved = () if moved and self._is_confirmed(_MAX_COPIES) else moved
         return self._moved
 
     def has_run(self, tid: int) -> bool:
         """The thread ran since the stop, or began after it, and something was read besides the copy."""
-        if not self._copy or not self._may_be_mixed():
+        if not self._copy or not self._may_mix_moments():
             return False
-        return self._has_moved(self._copy, tid) and not self._is_confirmed(_MAX_LOOKS_IN_DOUBT)
+        return self._has_moved(self._copy, tid) and not self._is_confirmed(_MAX_COPIES_IN_DOUBT)
 
-    def has_moved_on(self, tid: int) -> bool:
-        runs = self._copy and not self._held and self._memory >= 0
+    def may_have_left(self, tid: int) -> bool:
+        runs = self._copy and not self._held_target and self._memory >= 0
         return bool(runs and self._copy and self._has_moved(self._copy, tid))
 
     def _has_moved(self, copy: StopCopy, tid: int) -> bool:
-        return copy.has_moved(tid, self.architecture, self._code)
+        return copy.has_moved(tid, self.architecture, self._read_code)
 
     def retake(self, in_doubt: bool = False) -> bool:
-        """Adopt a later look if threads have moved since the last one, or libraries were loaded since the first began;
-        or stop the process, if registers are wanted; or look again if ``in_doubt`` and what was read may be of two
+        """Adopt a later copy if threads have moved since the last one, or libraries were loaded since the first began;
+        or stop the process, if registers are wanted; or copy again if ``in_doubt`` and what was read may be of two
         moments. All that was read so far is copied."""
         if self._must_stop_sleepers():
             self._wanted_pages.update(self._pages_read())
-            self._adopt(self._take())
+            self._adopt(self._copy_process())
             return True
         self.threads_that_ran()
-        again = in_doubt and self._looks < _MAX_LOOKS_IN_DOUBT and self._may_be_mixed()
-        if not self._next and (again or self._has_other_files()):
+        again = in_doubt and self._copies_made < _MAX_COPIES_IN_DOUBT and self._may_mix_moments()
+        if not self._later_copy and (again or self._loaded_other_code()):
             self._wanted_pages.update(self._pages_read())
             with suppress(TargetError):
-                self._next = self._take()
-        if not self._next:
+                self._later_copy = self._copy_process()
+        if not self._later_copy:
             return False
-        self._adopt(self._next)
+        self._adopt(self._later_copy)
         return True
 
-    def _has_other_files(self) -> bool:
-        """Other code is mapped than when this look began: a library was loaded before the stop, or after it."""
-        if not self._copy or self._held or self._memory < 0 or self._looks >= _MAX_LOOKS_IN_DOUBT:
+    def _loaded_other_code(self) -> bool:
+        """Other code is mapped than when this copy began: a library was loaded before the stop, or after it."""
+        if not self._copy or self._held_target or self._memory < 0 or self._copies_made >= _MAX_COPIES_IN_DOUBT:
             return False
         try:
             before, text = self.maps(), self._maps_text
@@ -233,31 +232,31 @@ class SnapshotTarget(LocalProcess):
             self._maps = None
             return False
 
-    def _may_be_mixed(self) -> bool:
+    def _may_mix_moments(self) -> bool:
         """The process runs, and something was read that is not in the copy and may change."""
-        self._is_mixed = self._is_mixed or any(True for _ in self._pages_read())
-        return self._is_mixed and not self._held and self._memory >= 0
+        self._read_besides_copy = self._read_besides_copy or any(True for _ in self._pages_read())
+        return self._read_besides_copy and not self._held_target and self._memory >= 0
 
-    def _is_confirmed(self, max_looks: int) -> bool:
-        """Look once more, if fewer than ``max_looks`` were made. True if threads that seem to have moved only took
-        their time to fall asleep again: they are where they were, all that was read is as it was, and no library was
-        loaded. Otherwise that look is kept for ``retake``."""
-        if not self._copy or self._next or self._looks >= max_looks:
+    def _is_confirmed(self, max_copies: int) -> bool:
+        """Copy the process once more, if fewer than ``max_copies`` were made. True if threads that seem to have moved
+        only took their time to fall asleep again: they are where they were, all that was read is as it was, and no
+        library was loaded. Otherwise that copy is kept for ``retake``."""
+        if not self._copy or self._later_copy or self._copies_made >= max_copies:
             return False
         pages, files = set(self._pages_read()), code_files(self.maps())
         self._wanted_pages |= pages
         try:
-            later = self._take()
+            later = self._copy_process()
         except TargetError:
             return False
-        is_same = self._copy.is_as(later, self.architecture, self._code) and all(
+        is_same = self._copy.is_same_as(later, self.architecture, self._read_code) and all(
             piece and same_but_for_rseq(piece, data[low - address : high - address], low)
             for (address, size), data in self._reads.items()
-            for low, high in parts(address, size, pages)
+            for low, high in parts_in_pages(address, size, pages)
             for piece in (later.memory.read(low, high - low),)
         )
         if not is_same or code_files(self.maps()) != files:
-            self._next = later
+            self._later_copy = later
             return False
         self._copy = later
         self._forget_reads()
@@ -267,7 +266,7 @@ class SnapshotTarget(LocalProcess):
         """Numbers of the pages that were read besides the copy, in memory that the process can write to."""
         return writable_pages(self._reads, self.maps())
 
-    def _code(self, address: int, size: int) -> bytes:
+    def _read_code(self, address: int, size: int) -> bytes:
         try:
             return self.sample(address, size)
         except (MemoryFault, TargetError):
@@ -276,29 +275,30 @@ class SnapshotTarget(LocalProcess):
     # --- the stop --------------------------------------------------------------------------------
 
     def _first_copy(self) -> StopCopy:
+        """The adopted copy; the first call makes it."""
         if not self._copy:
-            self._adopt(self._take())
+            self._adopt(self._copy_process())
         assert self._copy
         return self._copy
 
     def _adopt(self, copy: StopCopy) -> None:
-        self._copy, self._next = copy, None
+        self._copy, self._later_copy = copy, None
         self._forget_reads()
         for action in self._actions:
             action()
 
     def _forget_reads(self) -> None:
         self._reads.clear()
-        self._moved, self._is_mixed = None, False
+        self._moved, self._read_besides_copy = None, False
 
-    def _take(self) -> StopCopy:
+    def _copy_process(self) -> StopCopy:
         """Copy registers, stacks and the wanted pages, at one moment: while all threads sleep, else while the process
         is stopped."""
-        page_ranges = list(ranges(sorted(self._wanted_pages), _MAX_WANTED_PAGES))
-        if self._looks:
+        page_ranges = list(merge_pages(sorted(self._wanted_pages), _MAX_WANTED_PAGES))
+        if self._copies_made:
             self._maps = None
         self.maps()
-        self._looks += 1
+        self._copies_made += 1
         size = sum(end - start for start, end in page_ranges)
         with suppress(OSError):
             threads = len(os.listdir(f"/proc/{self.pid}/task"))  # noqa: PTH208 - strings are all that is needed
@@ -320,7 +320,7 @@ class SnapshotTarget(LocalProcess):
                 self._release()
                 raise
         self._stops += 1
-        self._cut_short.update(copy.cut_short(self.architecture, self._code))
+        self._cut_short.update(copy.cut_short(self.architecture, self._read_code))
         time.sleep(_SETTLING_SECONDS * 4 ** (self._stops - 1))
         copy.note_places()
         return copy
@@ -342,7 +342,7 @@ class SnapshotTarget(LocalProcess):
     ) -> StopCopy:
         """All that happens while the process is stopped."""
         started = time.perf_counter()
-        stopped = self._held = self._stop()
+        stopped = self._held_target = self._stop()
         started = stopped.moment.stopped_since or started
         threads = []
         for thread in stopped.memory.threads():
@@ -381,9 +381,9 @@ class SnapshotTarget(LocalProcess):
             ]
 
     def _release(self) -> None:
-        if self._held:
-            held, self._held = self._held, None
-            self._let_go(held)
+        if self._held_target:
+            held, self._held_target = self._held_target, None
+            self._resume(held)
 
     def _pieces(
         self, address_ranges: Sequence[tuple[int, int]], prepared: PreparedMemory

@@ -18,9 +18,9 @@ from gdbext.engine.targets.live.local_process import read_memory, thread_name
 from gdbext.engine.targets.live.thread_motion import (
     SleepPlace,
     has_moved_since,
-    place_of,
+    run_count,
     same_but_for_rseq,
-    turns_of,
+    sleep_place,
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import MemoryFault, TargetError, TargetGone
@@ -62,9 +62,9 @@ class PageCopy:
     def is_part_of(self, other: PageCopy, same: Callable[[bytes, bytes], bool] = operator.eq) -> bool:
         """All pages of this copy are in the other one, with the ``same`` contents."""
         pairs = ((bytes(page), other.page(number)) for number, page in self._pages.items())
-        return all(theirs and same(ours, theirs) for ours, theirs in pairs)
+        return all(other_page and same(page, other_page) for page, other_page in pairs)
 
-    def over(self, address: int, data: bytes) -> bytes:
+    def overlay_on(self, address: int, data: bytes) -> bytes:
         """``data``, read at ``address``, with the copy in place of what was copied of it."""
         copied = [number for number in pages_of(address, len(data)) if number in self._pages]
         if not copied:
@@ -95,15 +95,15 @@ def writable_pages(pieces: Iterable[tuple[int, int]], maps: Sequence[MemoryMappi
             yield number
 
 
-def parts(address: int, size: int, pages: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Start and end of the pieces of ``size`` bytes at ``address`` that lie in some pages."""
+def parts_in_pages(address: int, size: int, pages: Collection[int]) -> Iterator[tuple[int, int]]:
+    """(start, end) of the pieces of ``size`` bytes at ``address`` that lie in the pages of these numbers."""
     for number in pages_of(address, size):
         if number in pages:
             yield max(number * PAGE_SIZE, address), min((number + 1) * PAGE_SIZE, address + size)
 
 
-def ranges(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
-    """Numbers of pages, sorted, as ranges of addresses of neighbours; of ``most`` pages at most."""
+def merge_pages(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """(start, end) addresses of each run of adjacent pages; of the first ``most`` of these sorted page numbers."""
     first = last = -1
     for count, number in enumerate(pages):
         if number != last + 1 or first < 0 or count == most:
@@ -119,11 +119,9 @@ def ranges(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def real_time_priority() -> Iterator[None]:
-    """Run without garbage collection and, if permitted, before all other processes of this machine.
-
-    The real-time policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); without these, the highest niceness may still
-    be permitted. A busy machine otherwise makes a stop of 200 threads twice as long.
-    """
+    """Run without garbage collection and, if permitted, before all other processes of this machine. The real-time
+    policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); without these, the highest niceness may still be permitted. A
+    busy machine otherwise makes a stop of 200 threads twice as long."""
     restore: Callable[[], None]
     with no_garbage_collection():
         try:
@@ -187,7 +185,7 @@ class CopiedThread(TargetThread):
         self.kernel_side = thread.kernel_side
         self._pid = pid
         self._listed_name = thread.listed_name
-        self._state = thread.kernel_state
+        self.kernel_state = thread.kernel_state
         self._registers: Mapping[str, int] | TargetError
         self._floats: Mapping[str, int] = {}
         try:
@@ -197,7 +195,7 @@ class CopiedThread(TargetThread):
             raise
         except TargetError as error:
             self._registers = error
-        if self._state not in ("S", "D"):  # else no function's arguments are in its registers
+        if self.kernel_state not in ("S", "D"):  # else no function's arguments are in its registers
             with suppress(TargetError):
                 self._floats = thread.float_registers()
 
@@ -208,21 +206,17 @@ class CopiedThread(TargetThread):
 
     def note_earlier(self, copy: StopCopy | None) -> None:
         """Take over how long the thread slept in the kernel before our own earlier stop let it run."""
-        before = copy.thread(self.tid) if copy else None
-        now, earlier = self.kernel_side, before.kernel_side if before else None
-        if not before or not now or not earlier or before.is_unread or self.is_unread:
+        earlier = copy.thread(self.tid) if copy else None
+        if not earlier or earlier.is_unread or self.is_unread or self._registers != earlier._registers:
             return
-        if now.call == earlier.call and self._registers == before._registers:
-            self.kernel_side = now._replace(seconds=max(now.seconds or 0, earlier.seconds or 0))
+        side, earlier_side = self.kernel_side, earlier.kernel_side
+        if side and earlier_side and side.call == earlier_side.call:
+            self.kernel_side = side._replace(seconds=max(side.seconds or 0, earlier_side.seconds or 0))
 
     @property
     def is_unread(self) -> bool:
         """It could not be stopped, so its registers are unknown."""
         return isinstance(self._registers, TargetError)
-
-    @property
-    def kernel_state(self) -> str | None:
-        return self._state
 
     def registers(self) -> Mapping[str, int]:
         if isinstance(self._registers, TargetError):
@@ -258,40 +252,40 @@ class StopCopy:
 
     def cut_short(self, architecture: Architecture, read: ReadCode) -> dict[int, str]:
         """Thread id → system call, of the threads in a call that a stop can end early."""
-        found = {}
+        calls = {}
         for thread in self.threads:
             with suppress(TargetError):
                 call = architecture.blocked_syscall(thread.registers(), read)
                 name = architecture.syscall_names.get(call[0], "") if call else ""
                 if name in ENDED_BY_STOPS:
-                    found[thread.tid] = name
-        return found
+                    calls[thread.tid] = name
+        return calls
 
     def note_places(self) -> None:
         """Note how much the threads have run, once they sleep again where they were stopped."""
-        self._places = {tid: turns_of(self._pid, tid) for tid in self._by_tid}
+        self._places = {tid: run_count(self._pid, tid) for tid in self._by_tid}
 
     def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
         """True unless the thread provably slept ever since; also if it began after the stop."""
         thread = self._by_tid.get(tid)
         if thread and self.is_asleep:
             return has_moved_since(self._pid, tid, self._places[tid])
-        place = place_of(self._pid, tid)
+        place = sleep_place(self._pid, tid)
         if not thread:
             return bool(place.call)
-        return place.has_moved(self._places[tid]) or not _is_at(thread, place, architecture, read)
+        return place.has_moved(self._places[tid]) or not _sleeps_as_copied(thread, place, architecture, read)
 
-    def is_as(self, later: StopCopy, architecture: Architecture, read: ReadCode) -> bool:
+    def is_same_as(self, later: StopCopy, architecture: Architecture, read: ReadCode) -> bool:
         """True if at a ``later`` stop threads and memory were the same, as far as this copy goes."""
         return (
             self._by_tid.keys() == later._by_tid.keys()
-            and all(_is_same(each, later._by_tid[each.tid], architecture, read) for each in self.threads)
+            and all(_waits_alike(thread, later._by_tid[thread.tid], architecture, read) for thread in self.threads)
             and self.memory.is_part_of(later.memory, same_but_for_rseq)
         )
 
 
-def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, read: ReadCode) -> bool:
-    """The thread sleeps with the copied stack pointer, in the same system call."""
+def _sleeps_as_copied(thread: CopiedThread, place: SleepPlace, architecture: Architecture, read: ReadCode) -> bool:
+    """At ``place`` the thread has the copied stack pointer, and is in the same system call; True if it has none."""
     if place.stack_pointer is None:
         return True
     try:
@@ -303,7 +297,7 @@ def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, 
     return (registers[architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
 
 
-def _is_same(first: CopiedThread, second: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
+def _waits_alike(first: CopiedThread, second: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
     """True if the thread is in the same system call, with the same registers that unwinding starts from (as far as
     ``first`` has them); the call's result register depends on how it was interrupted."""
     try:

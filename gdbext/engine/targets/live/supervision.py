@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.live import proc_checks
-from gdbext.engine.targets.live.thread_motion import SleepPlace, call_of, kernel_side, place_of
+from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, sleep_place, syscall_text
 from gdbext.engine.targets.system import proc_files
 from gdbext.errors import TargetError, TargetGone
 
@@ -34,7 +34,7 @@ _STEP = 0.05
 _PIPE_SIZE = 1 << 16
 
 
-def is_suspect(pid: int) -> bool:
+def may_block_readers(pid: int) -> bool:
     """The kernel may block readers of this process: one of its threads is in uninterruptible sleep, or it uses a file
     system that needs a server."""
     try:
@@ -56,23 +56,23 @@ def check_can_stop(pid: int) -> None:
     except OSError as error:
         raise TargetGone.of(pid) from error
     for tid, (state, name) in stats.items():
-        side = kernel_side(pid, tid, state, call_of(pid, tid), architecture)
+        side = kernel_side(pid, tid, state, syscall_text(pid, tid), architecture)
         if side and side.is_frozen:
             raise TargetError(
-                f"process {pid} cannot be stopped: its cgroup is frozen, and thread {tid} ({name}) sleeps there",
-                why="a debugger would wait for it until the cgroup is thawed",
+                f"process {pid} cannot be stopped: its control group is frozen, and thread {tid} ({name}) sleeps there",
+                why="a debugger would wait for it until the group is thawed",
                 help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
             )
         if side and side.cannot_stop:
             raise TargetError(
-                f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.where})",
-                why="a debugger would wait for it without end, and no other tool could examine the process meanwhile",
+                f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.location})",
+                why="a debugger would wait for it without end, and nobody else could look at the process meanwhile",
                 help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
             )
 
 
-def by_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
-    """Run ``look`` in a child of ours; its result, b"" if it failed, None once the kernel has blocked the child for
+def run_in_child(work: Callable[[], bytes], seconds: float) -> bytes | None:
+    """Run ``work`` in a child of ours; its result, b"" if it failed, None once the kernel has blocked the child for
     ``seconds``."""
     output, into = os.pipe()
     child = os.fork()
@@ -83,7 +83,7 @@ def by_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
             nothing = os.open("/dev/null", os.O_RDWR)
             for standard in (0, 1, 2):
                 os.dup2(nothing, standard)
-            _write_all(into, look())
+            _write_all(into, work())
         finally:
             os._exit(0)
     os.close(into)
@@ -113,7 +113,7 @@ def _receive(child: int, output: int, seconds: float) -> bytes | None:
         if has_exited:  # and an abandoned child of its own has the pipe
             return bytes(data)
         has_exited = _has_exited(child)
-        now = place_of(child, child)
+        now = sleep_place(child, child)
         if now != place or not _is_blocked(child, now.call):
             place, since = now, time.monotonic()
         elif time.monotonic() - since >= seconds and not has_exited:
@@ -155,16 +155,16 @@ def _kill(child: int) -> None:
         time.sleep(0.001)
 
 
-def begun_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
+def stream_from_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
     """Run ``produce`` in a child of ours, on another CPU, while we process what it yields: pieces of whole records of
     ``size`` bytes. If the child fails, ``produce`` runs here and yields everything once more. Only for a process of one
     thread."""
-    pieces = _streamed_by_child(produce, size)
+    pieces = _child_stream(produce, size)
     next(pieces)
     return pieces
 
 
-def _streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
+def _child_stream(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
     """The pieces, after an empty one: the child has begun then."""
     output, into = os.pipe()
     child = os.fork()
@@ -196,7 +196,7 @@ def _streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Ite
         yield from produce()
 
 
-def sleepers(pid: int) -> str:
+def thread_states_text(pid: int) -> str:
     """The states of at most four threads of a process, for people."""
     try:
         states = proc_checks.thread_stats(pid)
@@ -205,7 +205,7 @@ def sleepers(pid: int) -> str:
     return ", ".join(f"thread {tid} ({name}): state {state}" for tid, (state, name) in sorted(states.items())[:4])
 
 
-def read_file_of(pid: int, name: str, beginning: int = 0) -> bytes:
+def read_proc_file(pid: int, name: str, beginning: int = 0) -> bytes:
     """A file of /proc/PID that needs the lock of the process's memory: ``environ``, ``maps``; only the first
     ``beginning`` bytes if not 0. Raises OSError: it cannot be read, is longer than its limit (EFBIG), or the kernel
     does not answer within half a second."""
@@ -217,7 +217,7 @@ def read_file_of(pid: int, name: str, beginning: int = 0) -> bytes:
 
     if "D" not in proc_checks.thread_states(pid).values():
         return read()
-    data = by_child(read, 0.5)
+    data = run_in_child(read, 0.5)
     if not data:
         raise TimeoutError(f"/proc/{pid}/{name} is not answered")
     return data

@@ -27,12 +27,10 @@ RUNNING = "running"
 
 
 class SleepPlace(NamedTuple):
-    """Where a thread sleeps, and how much it has run.
-
-    ``call`` is the text of /proc/PID/task/TID/syscall: number and arguments of the system call, stack pointer, program
-    counter; or "running". ``ran`` is the text of schedstat (Documentation/scheduler/sched-stats.rst): time on a CPU,
-    time in the queue, number of turns. Each is "" if it cannot be read.
-    """
+    """Where a thread sleeps, and how much it has run. ``call`` is the text of /proc/PID/task/TID/syscall: number and
+    arguments of the system call, stack pointer, program counter; or "running". ``ran`` is the text of schedstat
+    (Documentation/scheduler/sched-stats.rst): time on a CPU, time in the queue, number of turns. Each is "" if it
+    cannot be read."""
 
     call: str
     ran: str
@@ -57,32 +55,34 @@ class SleepPlace(NamedTuple):
         return self.call == RUNNING or self != earlier
 
 
-def place_of(pid: int, tid: int) -> SleepPlace:
+def sleep_place(pid: int, tid: int) -> SleepPlace:
+    """Where the thread sleeps now, if it does; nothing is stopped."""
     folder = f"/proc/{pid}/task/{tid}"
-    ran = _ran(folder)  # before the call: an equal value later proves that the thread is still in this very call
-    return SleepPlace(_text(f"{folder}/syscall"), ran)
+    # before the call: an equal value later proves that the thread is still in this very call
+    ran = _run_counters(folder)
+    return SleepPlace(_stripped_line(f"{folder}/syscall"), ran)
 
 
 def has_moved_since(pid: int, tid: int, earlier: SleepPlace) -> bool:
-    """True if the thread may have run since ``place_of`` read ``earlier``. schedstat counts a turn when it begins
+    """True if the thread may have run since ``sleep_place`` read ``earlier``. schedstat counts a turn when it begins
     (sched_info_arrive, kernel/sched/stats.h): equal numbers are proof, the system call need not be read."""
-    schedstat = _text(f"/proc/{pid}/task/{tid}/schedstat")
+    schedstat = _stripped_line(f"/proc/{pid}/task/{tid}/schedstat")
     if schedstat not in ("", _NOT_COUNTED) and schedstat == earlier.ran:
         return False
-    return place_of(pid, tid).has_moved(earlier)
+    return sleep_place(pid, tid).has_moved(earlier)
 
 
-def call_of(pid: int, tid: int) -> str:
-    """The text of /proc/PID/task/TID/syscall, "" where it cannot be read."""
-    return _text(f"/proc/{pid}/task/{tid}/syscall")
+def syscall_text(pid: int, tid: int) -> str:
+    """The text of /proc/PID/task/TID/syscall, "" if it cannot be read."""
+    return _stripped_line(f"/proc/{pid}/task/{tid}/syscall")
 
 
-def _ran(folder: str) -> str:
+def _run_counters(folder: str) -> str:
     """schedstat; the number of context switches if the kernel was built without it, or does not count."""
-    schedstat = _text(f"{folder}/schedstat")
+    schedstat = _stripped_line(f"{folder}/schedstat")
     if schedstat and schedstat != _NOT_COUNTED:
         return schedstat
-    switches = _sum(f"{folder}/status", _SWITCHES)
+    switches = _sum_of_lines(f"{folder}/status", _SWITCHES)
     return f"{switches} switches" if switches is not None else ""
 
 
@@ -90,20 +90,20 @@ _NOT_COUNTED = "0 0 0"
 _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
-def turns_of(pid: int, tid: int) -> SleepPlace:
-    """How much a thread has run, and the call only if that is unknown: half of the reads of ``place_of``."""
-    ran = _ran(f"/proc/{pid}/task/{tid}")
-    return SleepPlace("", ran) if ran else place_of(pid, tid)
+def run_count(pid: int, tid: int) -> SleepPlace:
+    """The SleepPlace of a thread with ``ran`` alone, which needs half of the reads; whole if ``ran`` is unknown."""
+    ran = _run_counters(f"/proc/{pid}/task/{tid}")
+    return SleepPlace("", ran) if ran else sleep_place(pid, tid)
 
 
-def _text(path: str) -> str:
+def _stripped_line(path: str) -> str:
     try:
         return proc_files.line(path).decode(errors="replace").rstrip()
     except OSError:
         return ""
 
 
-_AREA = struct.Struct("<2IQ4I")
+_RSEQ = struct.Struct("<2IQ4I")
 
 
 def same_but_for_rseq(before: bytes, after: bytes, address: int = 0) -> bool:
@@ -113,20 +113,21 @@ def same_but_for_rseq(before: bytes, after: bytes, address: int = 0) -> bool:
         return True
     if len(before) != len(after):
         return False
-    first = -address % _AREA.size
-    bounds = [0, *range(first, len(before), _AREA.size), len(before)]
+    first = -address % _RSEQ.size
+    bounds = [0, *range(first, len(before), _RSEQ.size), len(before)]
     pieces = ((before[low:high], after[low:high]) for low, high in zip(bounds, bounds[1:]))
-    return all(old == new or _is_moved_area(old, new) for old, new in pieces)
+    return all(old == new or _differs_in_cpu_only(old, new) for old, new in pieces)
 
 
-def _is_moved_area(before: bytes, after: bytes) -> bool:
-    if len(before) < _AREA.size:
+def _differs_in_cpu_only(before: bytes, after: bytes) -> bool:
+    """Two copies of 32 bytes can be a struct rseq whose numbers of CPU, node and concurrency have changed."""
+    if len(before) < _RSEQ.size:
         return False
     cpus = os.sysconf("SC_NPROCESSORS_CONF")
-    areas = _AREA.unpack(before), _AREA.unpack(after)
+    areas = _RSEQ.unpack(before), _RSEQ.unpack(after)
     numbers = [(start, cpu, node, concurrency) for start, cpu, _, _, node, concurrency, _ in areas]
     constant = [(critical, flags, rest) for _, _, critical, flags, _, _, rest in areas]
-    return constant[0] == constant[1] and all(each[0] == each[1] and max(each) < cpus for each in numbers)
+    return constant[0] == constant[1] and all(area[0] == area[1] and max(area) < cpus for area in numbers)
 
 
 _MINOR, _MAJOR, _CPU = 10 - 3, 12 - 3, 39 - 3
@@ -152,29 +153,29 @@ def activities(pid: int) -> dict[int, ThreadActivity]:
         names = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
     except OSError:
         return {}
-    return {int(tid): _activity(f"/proc/{pid}/task/{tid}") for tid in names if tid.isdecimal()}
+    return {int(tid): _thread_activity(f"/proc/{pid}/task/{tid}") for tid in names if tid.isdecimal()}
 
 
-def _activity(folder: str) -> ThreadActivity:
-    runtime = _read(f"{folder}/schedstat").split()
-    fields = stat_fields(_read(f"{folder}/stat"))
+def _thread_activity(folder: str) -> ThreadActivity:
+    runtime = _file_text(f"{folder}/schedstat").split()
+    fields = stat_fields(_file_text(f"{folder}/stat"))
     faults = sum(int(fields[at]) for at in (_MINOR, _MAJOR)) if len(fields) > _MAJOR else None
     return ThreadActivity(
         int(runtime[0]) if runtime and runtime[0].isdecimal() else None,
-        _sum(f"{folder}/status", _SWITCHES),
-        _sum(f"{folder}/io", ("rchar", "wchar")),
+        _sum_of_lines(f"{folder}/status", _SWITCHES),
+        _sum_of_lines(f"{folder}/io", ("rchar", "wchar")),
         faults,
     )
 
 
-def _sum(path: str, names: tuple[str, ...]) -> int | None:
+def _sum_of_lines(path: str, names: tuple[str, ...]) -> int | None:
     """The sum of some lines ``name: number``, None if there are none."""
-    lines = (line.partition(":") for line in _read(path).splitlines())
-    found = [int(value) for name, _, value in lines if name in names and value.strip().isdecimal()]
-    return sum(found) if found else None
+    lines = (line.partition(":") for line in _file_text(path).splitlines())
+    values = [int(value) for name, _, value in lines if name in names and value.strip().isdecimal()]
+    return sum(values) if values else None
 
 
-def _read(path: str) -> str:
+def _file_text(path: str) -> str:
     try:
         return proc_files.text(path)
     except OSError:
@@ -204,66 +205,64 @@ def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Archite
         return None
     folder = f"/proc/{pid}/task/{tid}"
     name = architecture.syscall_names.get(number, "")
-    ordinary = state == "S" and number != -1
-    if ordinary and tid != pid and name not in _FILE_CALLS:
+    is_ordinary = state == "S" and number != -1
+    if is_ordinary and tid != pid and name not in _FILE_CALLS:
         return None
-    channel = _text(f"{folder}/wchan")
+    channel = _stripped_line(f"{folder}/wchan")
     arguments = tuple(int(word, 16) for word in words[1:-2]) if number >= 0 else ()
-    found = KernelSide(state, number, "" if channel == "0" else channel, arguments)
-    if ordinary and not found.is_frozen and not (name in _FILE_CALLS and found.is_served):
+    side = KernelSide(state, number, "" if channel == "0" else channel, arguments)
+    if is_ordinary and not side.is_frozen and not (name in _FILE_CALLS and side.is_served):
         return None
     # a line each: ``[<0>] folio_wait_bit_common+0x110/0x310`` (proc_pid_stack(5))
-    stack = (line.rpartition("] ")[2].partition("+")[0] for line in _read(f"{folder}/stack").splitlines())
+    stack = (line.rpartition("] ")[2].partition("+")[0] for line in _file_text(f"{folder}/stack").splitlines())
     clocks = SchedulerClocks()
     try:
-        seconds = clocks.since(folder)
+        seconds = clocks.seconds_since_run(folder)
     finally:
         clocks.restore()
-    return found._replace(stack=tuple(stack), seconds=None if seconds is None else round(seconds, 2))
+    return side._replace(stack=tuple(stack), seconds=None if seconds is None else round(seconds, 2))
 
 
 class SchedulerClocks:
-    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken.
-
-    Each is read by running there for a moment; call ``restore`` afterwards. When a thread last ran is se.exec_start of
-    /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its last CPU; our own value there is the time now.
-    """
+    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken. Each is
+    read by running there for a moment; call ``restore`` afterwards. When a thread last ran is se.exec_start of
+    /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its last CPU; our own value there is the time
+    now."""
 
     def __init__(self) -> None:
         self._allowed = os.sched_getaffinity(0)
         self._now: dict[int, float | None] = {}
 
-    def since(self, folder: str) -> float | None:
+    def seconds_since_run(self, folder: str) -> float | None:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 if it runs or is ready to; None if
-        unknown. Raises nothing.
-
-        The time now is read first: it may take a second until we get that CPU, and the thread may run then."""
-        fields = stat_fields(_read(f"{folder}/stat"))
+        unknown. Raises nothing. The time now is read first: it may take a second until we get that CPU, and the thread
+        may run then."""
+        fields = stat_fields(_file_text(f"{folder}/stat"))
         if len(fields) <= _CPU:
             return None
         if fields[0] == "R":
             return 0.0
-        now, before = self._at(int(fields[_CPU])), _ran_at(f"{folder}/sched")
+        now, before = self._clock_ms(int(fields[_CPU])), _last_run_ms(f"{folder}/sched")
         return None if now is None or before is None else max(0.0, (now - before) / 1e3)
 
-    def _at(self, cpu: int) -> float | None:
+    def _clock_ms(self, cpu: int) -> float | None:
         """Milliseconds on that CPU's clock; None if unknown, or we may not run there."""
         if cpu not in self._now:
             try:
                 os.sched_setaffinity(0, {cpu})
-                self._now[cpu] = _ran_at("/proc/thread-self/sched")
+                self._now[cpu] = _last_run_ms("/proc/thread-self/sched")
             except (OSError, ValueError):
                 self._now[cpu] = None
         return self._now[cpu]
 
     def restore(self) -> None:
-        """Run again on the CPUs that we may use."""
+        """Let this thread run again on the CPUs that it was allowed before."""
         os.sched_setaffinity(0, self._allowed)
 
 
-def _ran_at(path: str) -> float | None:
+def _last_run_ms(path: str) -> float | None:
     """se.exec_start, in milliseconds of the CPU's clock."""
-    line = next((line for line in _read(path).splitlines() if line.startswith("se.exec_start")), "")
+    line = next((line for line in _file_text(path).splitlines() if line.startswith("se.exec_start")), "")
     try:
         return float(line.partition(":")[2])
     except ValueError:
@@ -273,16 +272,16 @@ def _ran_at(path: str) -> float | None:
 _SIGSTOP_BIT = 1 << (19 - 1)
 
 
-def is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
+def has_no_stop_pending(pid: int, tid: int, earlier: ThreadActivity | None) -> bool:
     """No SIGSTOP is on its way to the thread: none is pending, and it sleeps, or has run for a millisecond since
-    ``begun``, which puts it past the signals that it had."""
+    ``earlier``, which puts it past the signals that it had."""
     status = status_fields(f"/proc/{pid}/task/{tid}/status")
     if status.get("TracerPid", "0") != "0" or (signals_in(status, "SigPnd", "ShdPnd") or 0) & _SIGSTOP_BIT:
         return False
     if status.get("State", "Z")[0] != "R":
         return True
     now = activities(pid).get(tid, ThreadActivity()).nanoseconds
-    before = begun.nanoseconds if begun else None
+    before = earlier.nanoseconds if earlier else None
     return now is None or (before is not None and now - before > 1_000_000)
 
 
@@ -306,11 +305,11 @@ def is_stopped(pid: int) -> bool:
 def undo_stop(pid: int) -> None:
     """Resume a process that was left with SIGSTOPs, one per thread, by a debugger that detached or exited while it
     stopped it; no effect on one that runs. Waits at most 5 seconds until the SIGSTOPs arrive: each thread must run."""
-    deadline, begun = time.monotonic() + 5.0, activities(pid)
+    deadline, earlier = time.monotonic() + 5.0, activities(pid)
     with suppress(OSError):  # it has just exited
         while time.monotonic() < deadline:
             if is_stopped(pid) or will_stop(pid):
                 os.kill(pid, signal.SIGCONT)
-            elif all(is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
+            elif all(has_no_stop_pending(pid, tid, earlier.get(tid)) for tid in thread_states(pid)):
                 return
             time.sleep(0.005)

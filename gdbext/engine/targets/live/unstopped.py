@@ -19,7 +19,7 @@ from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target,
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, ProcessOrigin, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
-from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, place_of
+from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, sleep_place
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
@@ -30,16 +30,14 @@ if TYPE_CHECKING:
 
     FindThreadPointer = Callable[[Target, int, int, int], int]
     """(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block,
-    0 where it is not found."""
+    0 if it is not found."""
     CopyStacks = Callable[[Sequence[int]], Sequence[tuple[int, Piece]]]
     """Copies the stacks that end at these addresses, and other wanted memory, as addresses and bytes."""
 
 
 class RunningProcess(LocalProcess):
-    """Process ``pid`` as it runs. Values that change while they are read may be torn: read what rarely changes.
-
-    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
-    """
+    """Process ``pid`` as it runs. Values that change while they are read may be torn: read what rarely changes. Raises
+    NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
 
     debugger = "none"
     runs_meanwhile = True
@@ -62,7 +60,7 @@ class RunningProcess(LocalProcess):
         return 0.0
 
     def threads(self) -> Sequence[TargetThread]:
-        """None: only a stopped thread has registers."""
+        """No threads: only a stopped one has registers."""
         return ()
 
     def selected_thread(self) -> TargetThread | None:
@@ -101,22 +99,18 @@ class SleepingThread(TargetThread):
     def __init__(self, target: UnstoppedProcess, tid: int, state: str, name: str) -> None:
         self.tid = tid
         self.name = self.listed_name = name
-        self.place: SleepPlace = place_of(target.pid, tid)
+        self.place: SleepPlace = sleep_place(target.pid, tid)
         self._target = target
-        self._state = state
+        self.kernel_state = state
 
     @property
     def runs_on(self) -> bool:  # type: ignore[override]
         return self.place.stack_pointer is None
 
-    @property
-    def kernel_state(self) -> str | None:
-        """The state when the threads were listed."""
-        return self._state
-
     @cached_property
     def kernel_side(self) -> KernelSide | None:  # type: ignore[override]
-        return kernel_side(self._target.pid, self.tid, self._state, self.place.call, self._target.architecture)
+        state, call = self.kernel_state or "", self.place.call
+        return kernel_side(self._target.pid, self.tid, state, call, self._target.architecture)
 
     def registers(self) -> Mapping[str, int]:
         """Stack pointer, program counter, and the arguments of its system call. Raises TargetError: it runs."""
@@ -185,7 +179,7 @@ class UnstoppedProcess(RunningProcess):
         """Thread id → where the thread was when the threads were listed. Raises TargetGone."""
         return {thread.tid: thread.place for thread in self.threads()}
 
-    def is_asleep(self) -> bool:
+    def all_threads_sleep(self) -> bool:
         """Every thread sleeps in the kernel. Raises TargetGone."""
         threads = self.threads()
         return bool(threads) and all(
@@ -198,13 +192,11 @@ class UnstoppedProcess(RunningProcess):
 
     def has_run(self, tid: int) -> bool:
         """The thread does not sleep, or no longer where it did when the threads were listed."""
-        listed = next((thread for thread in self._threads or () if thread.tid == tid), None)
-        now = place_of(self.pid, tid)
-        return now.has_moved(listed.place) if listed else bool(now.call)
+        place = next((thread.place for thread in self._threads or () if thread.tid == tid), None)
+        now = sleep_place(self.pid, tid)
+        return now.has_moved(place) if place else bool(now.call)
 
-    def has_moved_on(self, tid: int) -> bool:
-        """As ``has_run``: nothing is copied."""
-        return self.has_run(tid)
+    may_have_left = has_run  # nothing is copied
 
 
 class SleepingProcess(UnstoppedProcess):
@@ -222,7 +214,7 @@ class SleepingProcess(UnstoppedProcess):
     def can_be_read(self) -> bool:
         """Every thread sleeps, and its control block is found without a stop. Raises TargetGone."""
         pointer = self.architecture.thread_pointer
-        return self.is_asleep() and all(pointer(thread.registers()) for thread in self.threads())
+        return self.all_threads_sleep() and all(pointer(thread.registers()) for thread in self.threads())
 
     def is_consistent(self) -> bool:
         """No thread ran while the process was read, and no proof needs registers that only a stop shows."""
@@ -237,10 +229,8 @@ class _UnreadableOrigin(ProcessOrigin):
 
 
 class UnreadableProcess(UnstoppedProcess):
-    """Process ``pid`` whose memory the kernel does not let us read: only what /proc says of its threads.
-
-    Whatever would wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline).
-    """
+    """Process ``pid`` whose memory the kernel does not let us read: only what /proc says of its threads. Whatever would
+    wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -263,35 +253,21 @@ class UnreadableProcess(UnstoppedProcess):
         return {}
 
 
-_TRIES = 4
-_PAUSE = 0.001
-"""Seconds after the first attempt, doubled after each: many waiting threads wake at times, only to check whether they
-should keep waiting."""
-
-
 def snapshot_while_asleep(
     unstopped: Callable[[], UnstoppedProcess], maps: list[MemoryMapping], copy: CopyStacks
 ) -> StopCopy | None:
     """Copy threads and stacks if all threads sleep for as long as it takes, else None; ``maps``: the memory map. Raises
     TargetGone."""
-    for attempt in range(_TRIES):
+    # many waiting threads wake at times, only to check whether they should keep waiting
+    for pause in (0.001, 0.002, 0.004, 0.008):
         with closing(unstopped()) as process:
             process._maps = maps
-            snapshot = _snapshot(process, copy)
-        if snapshot:
-            return snapshot
-        time.sleep(_PAUSE * 2**attempt)
+            if process.all_threads_sleep():
+                pieces = copy([place.stack_pointer or 0 for place in process.places.values()])
+                if process.no_thread_ran():
+                    threads = [CopiedThread(process.pid, thread) for thread in process.threads()]
+                    # only a stop shows where a thread without this pointer has its control block
+                    if all(process.architecture.thread_pointer(thread.registers()) for thread in threads):
+                        return StopCopy(process.pid, threads, PageCopy(pieces), process.pid, process.places)
+        time.sleep(pause)
     return None
-
-
-def _snapshot(process: UnstoppedProcess, copy: CopyStacks) -> StopCopy | None:
-    if not process.is_asleep():
-        return None
-    pieces = copy([place.stack_pointer or 0 for place in process.places.values()])
-    if not process.no_thread_ran():
-        return None
-    threads = [CopiedThread(process.pid, thread) for thread in process.threads()]
-    pointer = process.architecture.thread_pointer
-    if not all(pointer(thread.registers()) for thread in threads):
-        return None  # only a stop shows where such a thread has its control block
-    return StopCopy(process.pid, threads, PageCopy(pieces), process.pid, process.places)

@@ -13,7 +13,6 @@ import zlib
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import parse_json
-from gdbext.engine.formats.whole_file import PRIVATE, WholeFile
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
 
@@ -51,11 +50,9 @@ def pack(document: dict[str, Any], blocks: Sequence[SparseBytes], preset: int = 
     text = json.dumps(document, separators=(",", ":")).encode()
     parts = [_START.pack(len(text), len(blocks)), text]
     for block in blocks:
-        count = len(block.pieces)
-        parts.append(_BLOCK.pack(count))
-        parts.append(struct.pack(f"<{count}Q", *block.starts))
-        parts.append(struct.pack(f"<{count}I", *map(len, block.pieces)))
-        parts.extend(block.pieces)
+        count, sizes = len(block.pieces), map(len, block.pieces)
+        parts += [_BLOCK.pack(count), struct.pack(f"<{count}Q", *block.starts), struct.pack(f"<{count}I", *sizes)]
+        parts += block.pieces
     contents = b"".join(parts)
     if len(contents) > MAX_CONTENTS:
         raise GdbextError(f"the recording would hold {len(contents) >> 20} MB, and {MAX_CONTENTS >> 20} are allowed")
@@ -69,11 +66,6 @@ def wrap(contents: bytes, preset: int = FAST) -> bytes:
     else:
         kind, packed = LZMA, lzma.compress(contents, lzma.FORMAT_XZ, lzma.CHECK_CRC32, preset)
     return HEADER.pack(MAGIC, FORMAT, kind, 0, len(contents), len(packed)) + packed
-
-
-def write(path: str, data: bytes) -> None:
-    with WholeFile(path, PRIVATE) as file:
-        file.write(data)
 
 
 def read(path: str) -> bytes:
@@ -98,7 +90,7 @@ def unpack(data: bytes) -> tuple[Any, list[SparseBytes]]:
 
 
 def parse(contents: bytes) -> tuple[Any, list[SparseBytes]]:
-    """The document and the blocks of the contents. Raises BadRecording."""
+    """The document and the blocks of the contents (see ``unwrap``). Raises BadRecording."""
     if len(contents) < _START.size:
         raise BadRecording("the recording is empty")
     size, count = _START.unpack_from(contents)
@@ -163,7 +155,7 @@ def _decompressed(packed: bytes, kind: int, size: int) -> bytes:
 
 
 def _block(contents: bytes, position: int, most: int) -> tuple[SparseBytes, int]:
-    """The block at ``position``, of at most ``most`` pieces, and where it ends. Raises BadRecording."""
+    """The block at ``position``, of at most ``most`` pieces, and the position after it. Raises BadRecording."""
     end = len(contents)
     if position + _BLOCK.size > end:
         raise BadRecording("a block of the recording is cut short")

@@ -81,7 +81,7 @@ class LoggedFile:
         self._log = BlockLog(FILE_BITS)
         self._offsets: dict[tuple[bytes, int, int], int] = {}
         self.found: dict[Search, int | None] = {}
-        """Searches in the image with their results."""
+        """Searches in the image with their results: virtual addresses, None for none."""
         self._arrays: dict[str, tuple[LoggedNumbers, LoggedNumbers]] = {}
         self._silent = False
 
@@ -130,8 +130,8 @@ class LoggedImage(ElfImage):
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
         """As in any image; only the result is logged, not the steps to it."""
         with self._file.unlogged():
-            found = self._file.found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
-        return found
+            address = self._file.found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
+        return address
 
 
 class LoggedSymbols(SymbolCache):
@@ -158,7 +158,7 @@ class LoggedFiles(HostFiles):
         self.facts: dict[str, Fact] = {}
         self.texts: dict[str, str] = {}
         self._modules: dict[int, FoundFile] = {}
-        self._files: list[LoggedFile] = []
+        self.files: list[LoggedFile] = []
 
     @cached_property
     def symbols(self) -> SymbolCache:
@@ -166,26 +166,23 @@ class LoggedFiles(HostFiles):
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:
         """The file, logged from here on: what the search itself reads is not needed again."""
-        found = self._inner.module_file(start, search)
-        if found.image:
-            file = LoggedFile(found.image.path, found.image.data)
-            self._files.append(file)
-            found = found._replace(image=LoggedImage(file, found.image.path, found.image.identity))
-        self._modules[start] = found
-        return found
+        result = self._inner.module_file(start, search)
+        if result.image:
+            file = LoggedFile(result.image.path, result.image.data)
+            self.files.append(file)
+            result = result._replace(image=LoggedImage(file, result.image.path, result.image.identity))
+        self._modules[start] = result
+        return result
 
-    def keep(self, name: str, make: Callable[[], str]) -> None:
+    def store_text(self, name: str, make: Callable[[], str]) -> None:
         self.texts[name] = make()
-
-    def recorded_files(self) -> tuple[RecordedFile, ...]:
-        return tuple(file.recorded() for file in self._files)
 
     def recorded_modules(self) -> dict[int, RecordedModule]:
         """Start of a module → the result of the search for its file."""
-        numbers = {id(file): number for number, file in enumerate(self._files)}
+        numbers = {id(file): number for number, file in enumerate(self.files)}
         return {
-            start: RecordedModule(found.status, found.problem, numbers.get(id(found.image and found.image.data)))
-            for start, found in self._modules.items()
+            start: RecordedModule(result.status, result.problem, numbers.get(id(result.image and result.image.data)))
+            for start, result in self._modules.items()
         }
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:
@@ -221,11 +218,9 @@ class RecorderOrigin(TargetOrigin):
 
 
 class RecordingTarget(Target, TargetMemory, TargetMoment):
-    """``target`` itself to its users; ``recording`` gives what was read of it.
-
-    Memory is read through a page cache (NotedMemory), which notes the wanted part of each page: only that is kept. Of a
-    page that was fetched again, after the process ran, the last contents are kept.
-    """
+    """``target`` itself to its users; ``recording`` gives what was read of it. Memory is read through a page cache
+    (NotedMemory), which notes the wanted part of each page: only that is kept. Of a page that was fetched again, after
+    the process ran, the last contents are kept."""
 
     reads_ahead = False
     records = True
@@ -244,14 +239,6 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         self._wanted = BlockLog(MEMORY_BITS)
         self._size = 0
         self._unreadable: set[int] = set()
-
-    @property
-    def memory(self) -> TargetMemory:
-        return self
-
-    @property
-    def moment(self) -> TargetMoment:
-        return self
 
     @cached_property
     def origin(self) -> RecorderOrigin:
@@ -277,7 +264,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         return data
 
     def copied_page(self, number: int) -> bytes:
-        """As the target, but only the parts that ``note`` names are kept; b"" if it cannot be read."""
+        """As the target, but only the parts that ``note`` names are recorded; b"" if it cannot be read."""
         try:
             page = self._source.read(number * PAGE_SIZE, PAGE_SIZE)
         except MemoryFault:
@@ -317,9 +304,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
 
     def recording(self, command: str) -> Recording:
         """What was read so far, with all registers, and code and stack that they point to; while the target is stopped.
-
-        Raises TargetError.
-        """
+        Raises TargetError."""
         selected = self.selected_thread()
         threads = tuple(map(_recorded, self.threads()))
         for thread in threads:  # a later version may want a bit more of what the registers point to
@@ -340,11 +325,11 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
             threads=threads,
             maps=tuple(self.maps()),
             auxv=dict(self.auxv()),
-            environ=linux.shown(self.origin.environ()),
+            environ=linux.shown_variables(self.origin.environ()),
             facts={name: _public(name, fact, secrets) for name, fact in files.facts.items()},
             kept={name: str(_public("", text, secrets)) for name, text in files.texts.items()},
             modules=files.recorded_modules(),
-            files=files.recorded_files(),
+            files=tuple(file.recorded() for file in files.files),
             memory=self._recorded_memory(secrets),
             unreadable=frozenset(self._unreadable),
         )
@@ -358,7 +343,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         memory = SparseBytes.merged(
             (address, _blanked(address, piece, start, end)) for address, piece in pages + pieces
         )
-        public = SparseBytes(memory.starts, [linux.blanked(piece, secrets) for piece in memory.pieces])
+        public = SparseBytes(memory.starts, [linux.blank_secrets(piece, secrets) for piece in memory.pieces])
         return public.cut_to([*self._wanted.ranges(), *((address, address + len(piece)) for address, piece in pieces)])
 
     def _secrets(self) -> list[bytes]:
@@ -375,7 +360,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         """(start, end) of the arguments and environment: at the end of the main thread's stack, after the 16 bytes of
         AT_RANDOM (create_elf_tables and setup_arg_pages, Linux's fs/binfmt_elf.c and fs/exec.c)."""
         random = self.auxv().get(AT_RANDOM, 0)
-        stack = next((each for each in self.maps() if each.start <= random < each.end), None)
+        stack = next((mapping for mapping in self.maps() if mapping.start <= random < mapping.end), None)
         return (random + 16, stack.end) if stack else (0, 0)
 
 
@@ -390,40 +375,36 @@ def _blanked(address: int, piece: bytes, start: int, end: int) -> bytes:
 def _public(name: str, fact: Fact, secrets: Sequence[bytes]) -> Fact:
     """A fact of the system, without the arguments of other processes and without secrets."""
     if isinstance(fact, str):
-        text = linux.program_only(fact) if name.endswith("/cmdline") else fact
-        return linux.blanked(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
+        text = linux.hide_arguments(fact) if name.endswith("/cmdline") else fact
+        return linux.blank_secrets(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
     if isinstance(fact, list):
         return [str(_public("", item, secrets)) for item in fact]
     return fact
 
 
 def _recorded(thread: TargetThread) -> RecordedThread:
-    name, state, side = thread.name, thread.kernel_state, thread.kernel_side
+    """The record of a thread; if its registers cannot be read, the reason is in their place."""
+    recorded = RecordedThread(
+        thread.tid, thread.number, thread.name, None, thread.kernel_state, {}, kernel_side=thread.kernel_side
+    )
     try:
-        return RecordedThread(
-            tid=thread.tid,
-            number=thread.number,
-            name=name,
+        return recorded._replace(
             signal=thread.signal,
-            kernel_state=state,
             registers=dict(thread.registers()),
             float_registers={} if thread.lacks_registers else dict(thread.float_registers()),
-            kernel_side=side,
             stop_signal=thread.stop_signal,
         )
     except GdbextError as error:
-        return RecordedThread(
-            thread.tid, thread.number, name, None, state, {}, error.what, error.help, kernel_side=side
-        )
+        return recorded._replace(problem=error.what, help=error.help)
 
 
 def encode(recording: Recording, preset: int = container.FAST) -> bytes:
     """The bytes of the file. Raises GdbextError if it would be too large."""
-    return container.pack(*parts(recording), preset)
+    return container.pack(*document_and_blocks(recording), preset)
 
 
-def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
-    """The document and the blocks of a recording."""
+def document_and_blocks(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
+    """The JSON document of a recording, which refers to blocks by their index, and these blocks."""
     blocks: list[SparseBytes] = []
 
     def number_of(block: SparseBytes) -> int:
@@ -442,7 +423,7 @@ def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
             "selected": recording.selected,
         },
         "made": {"command": recording.run.command, "taken": recording.run.taken, "gdbext": recording.run.gdbext},
-        "threads": [_thread(thread) for thread in recording.threads],
+        "threads": [_thread_document(thread) for thread in recording.threads],
         "maps": [list(mapping) for mapping in recording.maps],
         "auxv": {str(key): value for key, value in recording.auxv.items()},
         "environ": dict(recording.environ),
@@ -466,7 +447,7 @@ def parts(recording: Recording) -> tuple[dict[str, Any], list[SparseBytes]]:
     return document, blocks
 
 
-def _thread(thread: RecordedThread) -> dict[str, Any]:
+def _thread_document(thread: RecordedThread) -> dict[str, Any]:
     document = {
         "tid": thread.tid,
         "number": thread.number,
@@ -479,10 +460,14 @@ def _thread(thread: RecordedThread) -> dict[str, Any]:
         "float_registers": dict(thread.float_registers),
     }
     if side := thread.kernel_side:
-        milliseconds = None if side.seconds is None else round(side.seconds * 1e3)
-        names = {"state": side.state, "channel": side.channel, "stack": list(side.stack)}
-        call = {"call": side.call, "arguments": list(side.arguments), "slept_ms": milliseconds}
-        document["kernel_side"] = {**names, **call}
+        document["kernel_side"] = {
+            "state": side.state,
+            "channel": side.channel,
+            "stack": list(side.stack),
+            "call": side.call,
+            "arguments": list(side.arguments),
+            "slept_ms": None if side.seconds is None else round(side.seconds * 1e3),
+        }
     if thread.stop_signal:
         document["stop_signal"] = thread.stop_signal
     return document

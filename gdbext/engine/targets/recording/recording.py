@@ -56,7 +56,7 @@ class SparseBytes:
                 yield at, piece[at - first : end - first]
             index += 1
 
-    def known_from(self, start: int) -> int:
+    def known_size(self, start: int) -> int:
         """Number of bytes that are known from ``start`` on."""
         index = bisect_right(self.starts, start) - 1
         return max(0, self.starts[index] + len(self.pieces[index]) - start) if index >= 0 else 0
@@ -152,11 +152,8 @@ class RecordedNumbers(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """The parts of an ELF file of ``size`` bytes that were read.
-
-    ``offsets`` are searches (needle, start, end) by file offset with their results, ``found`` those in the image;
-    ``arrays`` those of the symbol index by kind.
-    """
+    """The parts of an ELF file of ``size`` bytes that were read. ``offsets`` are searches (needle, start, end) by file
+    offset with their results, ``found`` those in the image; ``arrays`` those of the symbol index by kind."""
 
     path: str
     size: int

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from gdbext.engine.targets.host_files import Fact
-    from gdbext.engine.targets.recording.recording import Search
 
     Value = TypeVar("Value")
 
@@ -110,14 +109,6 @@ def is_number(value: Any, low: int = 0, high: int = WORD) -> bool:
 MAX_TID = (1 << 31) - 1
 
 
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-_MAPPING = (is_number, is_number, is_number, is_text, is_text, is_flag, is_text, is_number)
-"""The check of each item of a line of the memory map."""
-
-
 def load(path: str) -> Recording:
     """The recording in a file. Raises BadRecording."""
     return decode(container.read(path))
@@ -125,10 +116,11 @@ def load(path: str) -> Recording:
 
 def decode(data: bytes) -> Recording:
     """The recording in a file's bytes. Raises BadRecording."""
-    return from_parts(*container.unpack(data))
+    return recording_from(*container.unpack(data))
 
 
-def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
+def recording_from(document: Any, blocks: list[SparseBytes]) -> Recording:
+    """The recording that a JSON document with numbered blocks of bytes describes. Raises BadRecording."""
     fields = Fields(document)
     target, made = fields.object("target"), fields.object("made")
     if target.text("kind") not in ("live", "core"):
@@ -194,8 +186,11 @@ def _kernel_side(side: Fields) -> KernelSide:
 
 def _maps(fields: Fields) -> Iterator[MemoryMapping]:
     for row in fields.items("maps"):
-        right = isinstance(row, list) and len(row) == len(_MAPPING)
-        if not right or not all(check(value) for check, value in zip(_MAPPING, row)) or row[0] >= row[1]:
+        is_valid = isinstance(row, list) and len(row) == len(MemoryMapping._fields)
+        if is_valid:
+            *numbers, path, permissions, deleted, device, inode = row
+            is_valid = all(map(is_number, (*numbers, inode))) and all(map(is_text, (path, permissions, device)))
+        if not is_valid or not isinstance(deleted, bool) or row[0] >= row[1]:
             raise BadRecording("a line of the recording's memory map is not what it must be")
         yield MemoryMapping(*row)
 
@@ -222,35 +217,29 @@ def _file(file: Fields, blocks: list[SparseBytes]) -> RecordedFile:
         path=file.text("path"),
         size=file.number("size", 0, 1 << 40),
         contents=_block(file.number("contents"), blocks),
-        offsets=dict(_offsets(file)),
-        found=dict(_searches(file)),
+        offsets={
+            (row[0], row[1], row[2]): row[3] for row in _search_rows(file, "offsets", 4, lambda at: is_number(at, -1))
+        },
+        found={
+            (row[0], row[1], row[2], row[3]): row[4]
+            for row in _search_rows(file, "found", 5, lambda at: at is None or is_number(at))
+        },
         arrays=dict(_arrays(file.object("arrays"), blocks)),
     )
 
 
-def _offsets(file: Fields) -> Iterator[tuple[tuple[bytes, int, int], int]]:
-    for needle, start, end, at in _rows(file, "offsets", 4):
-        if not (is_number(start) and is_number(end) and is_number(at, -1)):
-            raise BadRecording("a search in a file of the recording has numbers out of range")
-        yield (needle, start, end), at
-
-
-def _searches(file: Fields) -> Iterator[tuple[Search, int | None]]:
-    for needle, start, end, step, at in _rows(file, "found", 5):
-        if not all(map(is_number, (start, end, step))) or not (at is None or is_number(at)):
-            raise BadRecording("a search in a file of the recording has numbers out of range")
-        yield (needle, start, end, step), at
-
-
-def _rows(file: Fields, name: str, size: int) -> Iterator[tuple[Any, ...]]:
-    """Arrays of that many items, the first of them bytes in hexadecimal."""
+def _search_rows(file: Fields, name: str, size: int, is_result: Callable[[Any], bool]) -> Iterator[tuple[Any, ...]]:
+    """The searches under ``name``: arrays of bytes in hexadecimal, ``size`` - 2 numbers and the result."""
     for row in file.items(name):
         if not isinstance(row, list) or len(row) != size or not is_text(row[0]):
             raise BadRecording("a search in a file of the recording is not what it must be")
         try:
-            yield (bytes.fromhex(row[0]), *row[1:])
+            needle = bytes.fromhex(row[0])
         except ValueError as error:
             raise BadRecording("a search in a file of the recording is not hexadecimal") from error
+        if not all(map(is_number, row[1:-1])) or not is_result(row[-1]):
+            raise BadRecording("a search in a file of the recording has numbers out of range")
+        yield (needle, *row[1:])
 
 
 def _arrays(arrays: Fields, blocks: list[SparseBytes]) -> Iterator[tuple[str, tuple[RecordedNumbers, RecordedNumbers]]]:

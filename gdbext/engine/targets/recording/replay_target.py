@@ -153,7 +153,7 @@ class ReplayedFiles(HostFiles):
         except SymbolFileError as error:
             return FoundFile("missing", error.what, None)
 
-    def kept(self, name: str) -> str:
+    def stored_text(self, name: str) -> str:
         return self._recording.kept.get(name, "")
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
@@ -169,24 +169,20 @@ class ReplayedFiles(HostFiles):
 class ReplayThread(TargetThread):
     """One thread of a recording."""
 
-    def __init__(self, thread: RecordedThread, wanted: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
-        """``wanted``: names of the registers of a stopped thread; ``of_sleeper``: of one that sleeps without a stop."""
+    def __init__(self, thread: RecordedThread, general: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
+        """``general``: names of a stopped thread's registers; ``of_sleeper``: of one that sleeps without a stop."""
         self.tid, self.number, self.name = thread.tid, thread.number, thread.name
         self.signal, self.stop_signal = thread.signal, thread.stop_signal
-        self.kernel_side = thread.kernel_side
+        self.kernel_state, self.kernel_side = thread.kernel_state, thread.kernel_side
         self._thread = thread
-        self._wanted, self._of_sleeper = wanted, of_sleeper
-
-    @property
-    def kernel_state(self) -> str | None:
-        return self._thread.kernel_state
+        self._general, self._of_sleeper = general, of_sleeper
 
     def registers(self) -> Mapping[str, int]:
         """Raises TargetError if they could not be read when it was recorded."""
         registers = self._thread.registers
         has_sleepers = bool(self._of_sleeper) and registers.keys() >= set(self._of_sleeper)
         is_asleep = bool(registers) and bool(self.kernel_side or has_sleepers)  # not stopped: only some are known
-        if not is_asleep and not registers.keys() >= set(self._wanted):
+        if not is_asleep and not registers.keys() >= set(self._general):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
         return registers
@@ -215,10 +211,8 @@ class ReplayOrigin(TargetOrigin):
 
 
 class ReplayTarget(Target, TargetMemory):
-    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``.
-
-    Raises BadRecording, ForeignArchitecture.
-    """
+    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``. Raises BadRecording,
+    ForeignArchitecture."""
 
     reads_ahead = False
     moment = TargetMoment()
@@ -229,16 +223,12 @@ class ReplayTarget(Target, TargetMemory):
         self.debugger = recording.debugger
         self.pid = recording.pid
         self.missing = Missing()
-        wanted, sleeper = self.architecture.general_registers, self.architecture.sleeping_registers(0, (0,) * 6, 0, 0)
-        self._threads = [ReplayThread(thread, wanted, sleeper) for thread in recording.threads]
+        general, sleeper = self.architecture.general_registers, self.architecture.sleeping_registers(0, (0,) * 6, 0, 0)
+        self._threads = [ReplayThread(thread, general, sleeper) for thread in recording.threads]
 
     @classmethod
     def load(cls, path: str) -> ReplayTarget:
         return cls(recording_reader.load(path))
-
-    @property
-    def memory(self) -> TargetMemory:
-        return self
 
     @cached_property
     def origin(self) -> ReplayOrigin:
@@ -254,9 +244,9 @@ class ReplayTarget(Target, TargetMemory):
         self.missing.note("pages of memory", gap // PAGE_SIZE)
         raise MemoryFault(gap, size, NOT_RECORDED)
 
-    def known_from(self, address: int) -> int:
+    def known_size(self, address: int) -> int:
         """Number of bytes to the end of a piece; 1 if there is none: reading that raises."""
-        return self.recording.memory.known_from(address) or 1
+        return self.recording.memory.known_size(address) or 1
 
     def threads(self) -> Sequence[TargetThread]:
         return self._threads

@@ -50,10 +50,8 @@ def signal_name(number: int) -> str:
 
 
 def fault_address(number: int, code: int | None, raw_address: int) -> int | None:
-    """si_addr, or None if the union holds something else (a signal that a process sent: si_code <= 0).
-
-    SI_KERNEL (0x80) marks a general protection fault, for which the kernel knows no address and writes 0.
-    """
+    """si_addr, or None if the union holds something else (a signal that a process sent: si_code <= 0). SI_KERNEL (0x80)
+    marks a general protection fault, for which the kernel knows no address and writes 0."""
     has_address = number in (4, 5, 7, 8, 11)  # for these siginfo_t has si_addr if the kernel sent them (sigaction(2))
     return raw_address if has_address and code is not None and code > 0 and code != 0x80 else None
 
@@ -69,16 +67,19 @@ def parse_maps(text: str) -> list[MemoryMapping]:
     maps = []
     for start, end, permissions, offset, device, inode, raw in _MAPS_LINE.findall(text):
         path, deleted = split_deleted(raw.replace("\\012", "\n")) if raw else ("", False)
-        place = (int(start, 16), int(end, 16), int(offset, 16))
-        maps.append(MemoryMapping(*place, path, permissions, deleted, device, int(inode)))
+        numbers = int(start, 16), int(end, 16), int(offset, 16)
+        maps.append(MemoryMapping(*numbers, path, permissions, deleted, device, int(inode)))
     return maps
 
 
 def command_text(data: bytes) -> str:
     """The words of /proc/PID/cmdline with spaces between, and asterisks in place of the secrets in them."""
     words = data.rstrip(b"\0").split(b"\0")
-    public = (blanked(word, [each for each in secrets if each[:1] != b"/"]) for word, secrets in _secrets_of(words))
-    return b" ".join(public).decode("utf-8", "replace")
+    public_words = [
+        blank_secrets(word, [secret for secret in secrets if not secret.startswith(b"/")])
+        for word, secrets in _secrets_of(words)
+    ]
+    return b" ".join(public_words).decode("utf-8", "replace")
 
 
 def split_stat(stat: str | bytes) -> tuple[str, str]:
@@ -102,16 +103,16 @@ def status_values(status: str | bytes) -> dict[str, str]:
 
 def signals_in(status: Mapping[str, str], *names: str) -> int | None:
     """The signals in any of the masks ``names`` (SigCgt, SigPnd, …), a bit each; None if one of them is unknown."""
-    found = 0
+    signals = 0
     for name in names:
         mask = number(status.get(name, ""), 16)
         if mask is None:
             return None
-        found |= mask
-    return found
+        signals |= mask
+    return signals
 
 
-def has_ended(stat: str | bytes) -> bool:
+def has_exited(stat: str | bytes) -> bool:
     """True for the /proc/PID/stat of a zombie, and for ""."""
     return stat_fields(stat)[:1] in ([], ["Z"], ["X"])
 
@@ -119,23 +120,21 @@ def has_ended(stat: str | bytes) -> bool:
 def is_alive(pid: int) -> bool:
     """The process exists and is no zombie."""
     try:
-        return not has_ended(proc_files.read(f"/proc/{pid}/stat"))
+        return not has_exited(proc_files.read(f"/proc/{pid}/stat"))
     except OSError:
         return False
 
 
 @contextmanager
 def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object] | int) -> Iterator[None]:
-    """Handle these signals by ``handler`` inside; afterwards as before, here and in later children.
-
-    Must be entered by the main thread. A handler that was not Python's becomes the default.
-    """
-    before = [(each, signal.signal(each, handler)) for each in numbers]
+    """Handle these signals by ``handler`` inside; afterwards as before, here and in later children. Must be entered by
+    the main thread. A handler that was not Python's becomes the default."""
+    before = [(signal_number, signal.signal(signal_number, handler)) for signal_number in numbers]
     try:
         yield
     finally:
-        for each, old in before:
-            signal.signal(each, signal.SIG_DFL if old is None else old)
+        for signal_number, old_handler in before:
+            signal.signal(signal_number, signal.SIG_DFL if old_handler is None else old_handler)
 
 
 @contextmanager
@@ -143,23 +142,21 @@ def actions_restored(numbers: Collection[int]) -> Iterator[None]:
     """Restore the actions of these signals afterwards, also those that Python did not set (sigaction(2))."""
     sigaction = libc.function("sigaction")
     # 512 bytes: more than struct sigaction has on any architecture
-    before = {each: ctypes.create_string_buffer(512) for each in numbers}
-    for each, action in before.items():
-        sigaction(each, None, action)
+    before = {signal_number: ctypes.create_string_buffer(512) for signal_number in numbers}
+    for signal_number, action in before.items():
+        sigaction(signal_number, None, action)
     try:
         yield
     finally:
-        for each, action in before.items():
-            sigaction(each, action, None)
+        for signal_number, action in before.items():
+            sigaction(signal_number, action, None)
 
 
 @contextmanager
-def signals_held(numbers: Collection[int] = ()) -> Iterator[None]:
-    """Block these signals in this thread inside; all signals if no ``numbers`` are given.
-
-    Pending ones are delivered at the end: no KeyboardInterrupt comes between the result of a call and recording it.
-    Children forked inside keep the signals blocked.
-    """
+def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
+    """Block these signals in this thread inside; all signals if no ``numbers`` are given. Pending ones are delivered at
+    the end: no KeyboardInterrupt comes between the result of a call and recording it. Children forked inside keep the
+    signals blocked."""
     # asked separately: blocking raises what was pending, and blocks nevertheless (signal_pthread_sigmask_impl, CPython)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -170,20 +167,18 @@ def signals_held(numbers: Collection[int] = ()) -> Iterator[None]:
 
 
 def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
-    """Fork a process that does ``work`` and exits; only SIGKILL reaches it. Gives its PID. Raises OSError.
-
-    ``keep``: the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
-    include/linux/sched.h).
-    """
-    with signals_held():
+    """Fork a process that does ``work`` and exits; only SIGKILL reaches it. Gives its PID. Raises OSError. ``keep``:
+    the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
+    include/linux/sched.h)."""
+    with signals_blocked():
         child = os.fork()
         if child:
             return child
         try:  # os._exit: what belongs to the program's own exit, like flushing its files, is not for this process
             os.setsid()  # kill -9 of the program's process group does not reach us
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            null = os.open(os.devnull, os.O_RDWR)
             for fd in range(3):  # a reader of the program's output must not wait for our exit
-                os.dup2(nowhere, fd)
+                os.dup2(null, fd)
             opened = {int(fd) for fd in os.listdir("/proc/self/fd")}  # noqa: PTH208 - pathlib is slow to import
             for fd in opened - {*keep, 0, 1, 2} if keep is not None else ():
                 with suppress(OSError):
@@ -209,24 +204,24 @@ def parse_environ(data: bytes) -> dict[str, str]:
     return environ
 
 
-_SHOWN = re.compile(
+_SHOWN_VARIABLE = re.compile(
     r"^(TORCH|PYTORCH|ATEN|NCCL|GLOO|CUDA|OMP|MKL|KMP|GOMP|OPENBLAS|UCX|TP_|MASTER_|PYTHON|LD_|MALLOC_|MASTER)"
     r"|^(RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|TOKENIZERS_PARALLELISM)$"
     r"|^(OMPI_COMM_WORLD_|PMIX?_RANK$|PMI_SIZE$|MPI_LOCAL|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|LOCALID)$)"
 )
 
 
-def public(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of ``shown`` without secret ones."""
-    return {name: value for name, value in shown(environ).items() if not is_secret(name)}
+def public_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """``shown_variables`` without secret ones."""
+    return {name: value for name, value in shown_variables(environ).items() if not is_secret(name)}
 
 
-def shown(environ: Mapping[str, str]) -> dict[str, str]:
+def shown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that change what torch, OpenMP, NCCL or Python do, sorted by name; the values of secrets are hidden."""
     return {
         name: HIDDEN if is_secret(name) else without_user(value)
         for name, value in sorted(environ.items())
-        if _SHOWN.match(name)
+        if _SHOWN_VARIABLE.match(name)
     }
 
 
@@ -237,8 +232,8 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_FILE = re.compile(r"[^-=@:\s][^=@:\s]*\.(?:pyc?|cpp|cc|c|cu|ptx|sh)")
-_KEPT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
+_SOURCE_FILE = re.compile(r"[^-=@:\s][^=@:\s]*\.(?:pyc?|cpp|cc|c|cu|ptx|sh)")
+_SHOWN_ARGUMENT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
 """Arguments that say how a program was started, and which rank it is."""
 
 
@@ -252,20 +247,18 @@ def without_user(value: str) -> str:
     return _USER_IN_URL.sub(HIDDEN, value) if "://" in value else value
 
 
-def program_only(command: str) -> str:
-    """A command line (words that end in NUL) with arguments hidden, except names of source files, flags of one letter
-    and a rank: what a diagnosis says of another process."""
+def hide_arguments(command: str) -> str:
+    """A command line (words that end in NUL) without its arguments, except names of source files, flags of one letter
+    and a rank: a diagnosis shows no more of another process."""
     program, *words = command.removesuffix("\0").split("\0")
-    kept = [word if _FILE.fullmatch(word) or _KEPT.fullmatch(word) else HIDDEN for word in words]
-    return "".join(f"{word}\0" for word in [program, *kept] if word)
+    words = [word if _SOURCE_FILE.fullmatch(word) or _SHOWN_ARGUMENT.fullmatch(word) else HIDDEN for word in words]
+    return "".join(f"{word}\0" for word in [program, *words] if word)
 
 
 def secrets_among(words: Sequence[bytes]) -> list[bytes]:
     """The secrets in the arguments and variables of a process: values of ``NAME=…``, ``--name=…``, ``--name …``.
-
     Longest first, so that none is left in part. Not paths (SSH_AUTH_SOCK), which name files, nor values below 6 bytes:
-    "1" and "true" occur everywhere in memory.
-    """
+    "1" and "true" occur everywhere in memory."""
     values = {value for _, secrets in _secrets_of(words) for value in secrets}
     long_values = (value for value in values if len(value) >= 6 and not value.startswith(b"/"))
     return sorted(long_values, key=lambda value: (-len(value), value))
@@ -287,7 +280,7 @@ def _secrets_of(words: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
         previous = "" if equals else text
 
 
-def blanked(data: bytes, secrets: Sequence[bytes]) -> bytes:
+def blank_secrets(data: bytes, secrets: Sequence[bytes]) -> bytes:
     """``data`` with asterisks in place of the secrets."""
     for secret in filter(None, secrets):
         if secret in data:

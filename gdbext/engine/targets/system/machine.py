@@ -1,4 +1,4 @@
-"""Machine: what of the system around a process may keep it from running: file systems, cgroups, its terminal. Linux.
+"""What in the system around a process may keep it from running: file systems, cgroups, its terminal. Linux.
 
 Only what a thread's state asks for is read, and all of it through HostFiles, so that a recording keeps it.
 """
@@ -10,19 +10,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_descriptors, link_of, names_of, text_of
-from gdbext.engine.targets.live.proc_checks import SERVED
+from gdbext.engine.targets.host_files import all_fds, file_text, folder_names, link_target
+from gdbext.engine.targets.live.proc_checks import SERVED_TYPES
 from gdbext.engine.targets.system.linux import stat_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from gdbext.engine.targets.host_files import HostFiles
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _MAX_DESCRIPTORS = 256
-_GROUP, _FOREGROUND, _TTY = 5 - 3, 8 - 3, 7 - 3
-"""pgrp, tpgid and tty_nr of proc_pid_stat(5), counted from the state, its third field."""
+_FOREGROUND, _TTY = 8 - 3, 7 - 3
+"""tpgid and tty_nr of proc_pid_stat(5), counted from the state, its third field."""
 _SHARED_MEMORY = "/dev/shm"
 
 
@@ -33,7 +33,7 @@ class FileSystem(NamedTuple):
     """Its type as mountinfo names it: ``ext4``, ``nfs4``, ``fuse.sshfs``."""
     source: str
     """What is mounted: ``server:/export``, a device."""
-    place: str
+    mount_point: str
     """The path at which it is mounted."""
     servers: tuple[ChildProcess, ...] = ()
     """The processes of this machine that serve it (FUSE)."""
@@ -41,20 +41,20 @@ class FileSystem(NamedTuple):
     @property
     def is_served(self) -> bool:
         """A server, or a process, answers requests for it."""
-        return self.type.startswith(SERVED)
+        return self.type.startswith(SERVED_TYPES)
 
     @property
     def phrase(self) -> str:
         """``the nfs4 file system at /data (server:/export)``."""
         served = f", which process {self.servers[0].label} serves" if self.servers else ""
-        return f"the {self.type} file system at {self.place} ({self.source}{served})"
+        return f"the {self.type} file system at {self.mount_point} ({self.source}{served})"
 
 
 class Machine:
     """The surroundings of process ``pid``; unknown answers are None or empty, nothing raises."""
 
     def __init__(self, pid: int, files: HostFiles, process: Callable[[int], ChildProcess]) -> None:
-        """``process`` describes any process of this machine."""
+        """``process`` describes the process of this machine with a PID."""
         self._pid = pid
         self._folder = f"/proc/{pid}"
         self._files = files
@@ -64,10 +64,10 @@ class Machine:
         """The file system of an open file, by the mnt_id of /proc/PID/fdinfo/FD (proc_pid_fdinfo(5))."""
 
         def read() -> list[str]:
-            mount = next(iter(_values(self._pid, str(fd), "mnt_id:")), "")
+            mount = next(iter(_fd_info_values(self._pid, str(fd), "mnt_id:")), "")
             return next((row for row_id, row in self._mounts if row_id == mount), [])
 
-        return self._file_system_in(self._files.strings(f"file system of {self._pid}/{fd}", read))
+        return self._file_system_of_row(self._files.strings(f"file system of {self._pid}/{fd}", read))
 
     def file_system_of(self, path: str) -> FileSystem | None:
         """The file system that has a file of the process, by the longest mount point that its path begins with."""
@@ -76,20 +76,27 @@ class Machine:
             rows = [row for _, row in self._mounts if f"{path}/".startswith(f"{row[2].rstrip('/')}/")]
             return max(reversed(rows), key=lambda row: len(row[2]), default=[])
 
-        return self._file_system_in(self._files.strings(f"file system of {path}", read))
+        return self._file_system_of_row(self._files.strings(f"file system of {path}", read))
 
-    def _file_system_in(self, row: list[str]) -> FileSystem | None:
+    def _file_system_of_row(self, row: list[str]) -> FileSystem | None:
         """The file system of a row of ``_mounts``; None for an empty one."""
         if len(row) < 4:
             return None
-        kind, source, place, device = row[:4]
+        kind, source, mount_point, device = row[:4]
         servers: tuple[ChildProcess, ...] = ()
         if kind.startswith("fuse"):
-            name = f"servers of FUSE {device}"
-            servers = self._processes(self._files.strings(name, lambda: list(map(str, _fuse_servers(device)))))
-        return FileSystem(kind, source, place, servers)
 
-    def _processes(self, pids: list[str]) -> tuple[ChildProcess, ...]:
+            def read() -> list[str]:
+                # all that have any FUSE device open if their fdinfo lacks its number (it is there since Linux 6.11)
+                accepted: tuple[list[str], ...] = ([], [device.partition(":")[2]])
+                openers = _fds_of("/dev/fuse")
+                pids = (pid for pid, fd in openers if _fd_info_values(pid, fd, "fuse_conn") in accepted)
+                return [str(pid) for pid in dict.fromkeys(pids)]
+
+            servers = self._processes(self._files.strings(f"servers of FUSE {device}", read))
+        return FileSystem(kind, source, mount_point, servers)
+
+    def _processes(self, pids: Sequence[str]) -> tuple[ChildProcess, ...]:
         return tuple(self._process(pid) for word in pids if (pid := number(word)) is not None)
 
     def lacks_descriptors(self) -> bool:
@@ -98,10 +105,7 @@ class Machine:
 
         def read() -> float | None:
             folder = f"{self._folder}/fd"
-            try:
-                used = os.stat(folder).st_size or len(names_of(folder))  # noqa: PTH116 - pathlib is slow to import
-            except OSError:
-                return None
+            used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
             lines = (line.split() for line in _lines(f"{self._folder}/limits"))
             limit = next((number(words[3]) for words in lines if words[:3] == ["Max", "open", "files"]), None)
             return float(limit is not None and used >= limit)
@@ -113,16 +117,16 @@ class Machine:
         and /dev/shm. Those that need a server are not asked: it might not answer."""
 
         def read() -> list[str]:
-            places: dict[str, str] = {}
-            for fd in names_of(f"{self._folder}/fd")[:_MAX_DESCRIPTORS]:
-                flags = number(next(iter(_values(self._pid, fd, "flags:")), "0"), 8) or 0
-                found = self.file_system(int(fd)) if flags & os.O_ACCMODE else None
-                if found and not found.is_served:
-                    places.setdefault(found.phrase, f"{self._folder}/fd/{fd}")
+            paths: dict[str, str] = {}
+            for fd in folder_names(f"{self._folder}/fd")[:_MAX_DESCRIPTORS]:
+                flags = number(next(iter(_fd_info_values(self._pid, fd, "flags:")), "0"), 8) or 0
+                file_system = self.file_system(int(fd)) if flags & os.O_ACCMODE else None
+                if file_system and not file_system.is_served:
+                    paths.setdefault(file_system.phrase, f"{self._folder}/fd/{fd}")
             shared = self.file_system_of(_SHARED_MEMORY)
-            if shared and shared.place == _SHARED_MEMORY:
-                places.setdefault(shared.phrase, f"{self._folder}/root{_SHARED_MEMORY}")
-            return [phrase for phrase, place in places.items() if _is_full(place)]
+            if shared and shared.mount_point == _SHARED_MEMORY:
+                paths.setdefault(shared.phrase, f"{self._folder}/root{_SHARED_MEMORY}")
+            return [phrase for phrase, path in paths.items() if _is_full(path)]
 
         return self._files.strings(f"full file systems of {self._pid}", read)
 
@@ -136,18 +140,20 @@ class Machine:
 
     def frozen_group(self) -> str:
         """The frozen cgroup that the process is in, or the outermost one around it that is frozen; "" for none."""
-        return self._files.fact(f"frozen group of {self._pid}", "", lambda: next(self._frozen(), ""))
 
-    def _frozen(self) -> Iterator[str]:
-        for controller, group in self._groups:
-            folders = self.group_folders(controller)
-            if not folders or controller not in ("freezer", ""):
-                continue
-            is_v1_frozen = controller == "freezer" and _first_line(f"{folders[0]}/freezer.state") == "FROZEN"
-            if is_v1_frozen or (not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events")):
-                file = "freezer.self_freezing" if controller else "cgroup.freeze"
-                frozen = [level for level, folder in enumerate(folders) if _first_line(f"{folder}/{file}") == "1"]
-                yield "/".join(group.split("/")[: -frozen[-1] or None]) if frozen else group
+        def read() -> str:
+            for controller, group in self._groups:
+                folders = self.group_folders(controller)
+                if not folders or controller not in ("freezer", ""):
+                    continue
+                is_v1_frozen = controller == "freezer" and _first_line(f"{folders[0]}/freezer.state") == "FROZEN"
+                if is_v1_frozen or (not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events")):
+                    file = "freezer.self_freezing" if controller else "cgroup.freeze"
+                    levels = [level for level, folder in enumerate(folders) if _first_line(f"{folder}/{file}") == "1"]
+                    return "/".join(group.split("/")[: -levels[-1] or None]) if levels else group
+            return ""
+
+        return self._files.fact(f"frozen group of {self._pid}", "", read)
 
     def group_out_of_memory(self) -> str:
         """The folder of the cgroup that is out of memory and whose OOM killer is off, as it is mounted here
@@ -171,12 +177,13 @@ class Machine:
         mounted, group = self._group_mounts.get(name), groups.get(name)
         if not mounted or group is None:
             return []
-        root, place = mounted
-        below = group[len(root.rstrip("/")) :] if f"{group}/".startswith(f"{root.rstrip('/')}/") else None
-        if below is None or "/.." in below:
+        root, mount_point = mounted
+        is_below = f"{group}/".startswith(f"{root.rstrip('/')}/")
+        relative = group[len(root.rstrip("/")) :]
+        if not is_below or "/.." in relative:
             return []
-        parts = [part for part in below.split("/") if part]
-        return ["/".join([place.rstrip("/"), *parts[:count]]) for count in range(len(parts), -1, -1)]
+        parts = [part for part in relative.split("/") if part]
+        return ["/".join([mount_point.rstrip("/"), *parts[:count]]) for count in range(len(parts), -1, -1)]
 
     @cached_property
     def _groups(self) -> list[tuple[str, str]]:
@@ -188,18 +195,18 @@ class Machine:
     def _group_mounts(self) -> dict[str, tuple[str, str]]:
         """Controller → (cgroup, folder at which this machine has it mounted): in a container that is often not the root
         of the hierarchy."""
-        found: dict[str, tuple[str, str]] = {}
+        mounts: dict[str, tuple[str, str]] = {}
         for mount, rest in _mount_lines("/proc/self/mountinfo"):
             if len(rest) > 2 and rest[0].startswith("cgroup"):
                 for name in rest[2].split(",") if rest[0] == "cgroup" else ("",):
-                    found.setdefault(name, (_unescaped(mount[3]), _unescaped(mount[4])))
-        return found
+                    mounts.setdefault(name, (_unescaped(mount[3]), _unescaped(mount[4])))
+        return mounts
 
     def file_watchers(self) -> tuple[ChildProcess, ...]:
         """The processes that must permit each opening of a file, and others that only watch (fanotify(7))."""
 
         def read() -> list[str]:
-            return [str(pid) for pid in dict.fromkeys(pid for pid, _ in _openers("anon_inode:[fanotify]"))]
+            return [str(pid) for pid in dict(_fds_of("anon_inode:[fanotify]"))]
 
         return self._processes(self._files.strings("processes with fanotify", read))
 
@@ -222,26 +229,17 @@ class Machine:
 
         def read() -> float | None:
             fields = stat_fields(_first_line(f"{self._folder}/stat"))
-            return float(fields[_GROUP] == fields[_FOREGROUND]) if len(fields) > _FOREGROUND else None
+            return float(fields[5 - 3] == fields[_FOREGROUND]) if len(fields) > _FOREGROUND else None  # pgrp
 
         return bool(self._files.fact(f"foreground of {self._pid}", None, read))
 
 
-def _fuse_servers(device: str) -> Iterator[int]:
-    """The processes that have the device of a FUSE connection open; all that have any FUSE device open if their fdinfo
-    lacks its number (it is there since Linux 6.11)."""
-    connection = device.partition(":")[2]
-    yield from dict.fromkeys(
-        pid for pid, fd in _openers("/dev/fuse") if _values(pid, fd, "fuse_conn") in ([], [connection])
-    )
-
-
-def _openers(link: str) -> Iterator[tuple[int, str]]:
+def _fds_of(link: str) -> Iterator[tuple[int, str]]:
     """(PID, fd) of the processes of this machine that have ``link`` open."""
-    return ((pid, fd) for pid, fd in all_descriptors(_MAX_DESCRIPTORS) if link_of(f"/proc/{pid}/fd/{fd}") == link)
+    return ((pid, fd) for pid, fd in all_fds(_MAX_DESCRIPTORS) if link_target(f"/proc/{pid}/fd/{fd}") == link)
 
 
-def _values(pid: int, fd: str, name: str) -> list[str]:
+def _fd_info_values(pid: int, fd: str, name: str) -> list[str]:
     """The last words of the lines of /proc/PID/fdinfo/FD that begin with ``name``."""
     return [line.split()[-1] for line in _lines(f"/proc/{pid}/fdinfo/{fd}") if line.startswith(name)]
 
@@ -249,10 +247,10 @@ def _values(pid: int, fd: str, name: str) -> list[str]:
 def _is_full(path: str) -> bool:
     """A file system with blocks has none left, or no inodes."""
     try:
-        found = os.statvfs(path)
+        status = os.statvfs(path)
     except OSError:
         return False
-    return bool(found.f_blocks) and (not found.f_bavail or (bool(found.f_files) and not found.f_favail))
+    return bool(status.f_blocks) and (not status.f_bavail or (bool(status.f_files) and not status.f_favail))
 
 
 def _mount_lines(path: str) -> Iterator[tuple[list[str], list[str]]]:
@@ -274,4 +272,4 @@ def _first_line(path: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    return text_of(path).splitlines()
+    return file_text(path).splitlines()

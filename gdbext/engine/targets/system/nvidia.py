@@ -21,7 +21,7 @@ from gdbext.engine.targets.live import supervision
 if TYPE_CHECKING:
     from typing import Union
 
-    _Whole = Union[type[ctypes.c_uint], type[ctypes.c_ulonglong]]
+    _Unsigned = Union[type[ctypes.c_uint], type[ctypes.c_ulonglong]]
 
 LIBRARY = "libnvidia-ml.so.1"
 _SECONDS = 2
@@ -80,29 +80,31 @@ class NvidiaFacts(NamedTuple):
 def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = _KERNEL_LOG) -> NvidiaFacts:
     """The facts; ``files``: what the process has open. Of the devices, those whose files these are; if none, all."""
     problems: list[str] = []
-    opened = tuple(sorted(each for each in files if _FILE.fullmatch(each)))
-    driver, figures = _figures(library, problems)
-    by_file = {f"nvidia{each.minor}": each for each in figures}
-    of_process = tuple(each for name, each in by_file.items() if any(file.endswith(f"/{name}") for file in opened))
-    return NvidiaFacts(driver, of_process or figures, _xids(kernel_log, problems), opened, tuple(problems))
+    opened = tuple(sorted(path for path in files if _FILE.fullmatch(path)))
+    driver, figures = _read_figures(library, problems)
+    names = {path.rpartition("/")[2] for path in opened}
+    by_name = {f"nvidia{device.minor}": device for device in figures}
+    of_process = tuple(device for name, device in by_name.items() if name in names)
+    return NvidiaFacts(driver, of_process or figures, _read_xids(kernel_log, problems), opened, tuple(problems))
 
 
 # --- NVML, in a child ---------------------------------------------------------------------------
 
 
-def _figures(library: str, problems: list[str]) -> tuple[str, tuple[NvidiaFigures, ...]]:
-    answer = supervision.by_child(lambda: _asked(library), _SECONDS)
+def _read_figures(library: str, problems: list[str]) -> tuple[str, tuple[NvidiaFigures, ...]]:
+    """(the driver's version, each device's figures), asked by a child; adds to ``problems``."""
+    answer = supervision.run_in_child(lambda: _ask_nvml(library), _SECONDS)
     if not answer:
         problems.append(f"NVML: the driver did not answer within {_SECONDS} seconds")
         return "", ()
-    found = json.loads(answer)
-    if found["problem"]:
-        problems.append(f"NVML: {found['problem']}")
-    return found["driver"], tuple(NvidiaFigures(*row) for row in found["devices"])
+    document = json.loads(answer)
+    if document["problem"]:
+        problems.append(f"NVML: {document['problem']}")
+    return document["driver"], tuple(NvidiaFigures(*row) for row in document["devices"])
 
 
-def _asked(library: str) -> bytes:
-    """Runs in the child, which an alarm kills if the driver blocks it, or loops."""
+def _ask_nvml(library: str) -> bytes:
+    """The answers as JSON. Runs in the child, which an alarm kills if the driver blocks it, or loops."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.alarm(_SECONDS)
@@ -143,11 +145,12 @@ class _Nvml:
                 yield (number, *self._device(device))
 
     def _device(self, device: ctypes.c_void_p) -> Iterator[object]:
+        """The members of NvidiaFigures but ``number``, in their order."""
         name = ctypes.create_string_buffer(_TEXT)
         failed = self._call("nvmlDeviceGetName", device, name, _TEXT)
         yield "" if failed else name.value.decode("utf-8", "replace")
         yield from self._numbers("nvmlDeviceGetMinorNumber", device)
-        mig = next(self._numbers("nvmlDeviceGetMigMode", device, count=2, apart=True))
+        mig = next(self._numbers("nvmlDeviceGetMigMode", device, count=2, separate=True))
         yield None if mig is None else bool(mig)
         yield from self._numbers("nvmlDeviceGetUtilizationRates", device, count=2)
         yield from self._numbers("nvmlDeviceGetPowerUsage", device)
@@ -160,26 +163,32 @@ class _Nvml:
         yield from self._numbers("nvmlDeviceGetTotalEccErrors", *arguments, kind=ctypes.c_ulonglong)
 
     def _numbers(
-        self, function: str, *arguments: object, count: int = 1, kind: _Whole = ctypes.c_uint, apart: bool = False
+        self,
+        function: str,
+        *arguments: object,
+        count: int = 1,
+        kind: _Unsigned = ctypes.c_uint,
+        separate: bool = False,
     ) -> Iterator[int | None]:
-        """The numbers that the function writes through its last pointer, or (``apart``) its last ``count`` pointers;
+        """The numbers that the function writes through its last pointer, or (``separate``) its last ``count`` pointers;
         None for each if it fails, or this library lacks it."""
         values = (kind * count)()
-        places = [ctypes.byref(values, index * ctypes.sizeof(kind)) for index in range(count if apart else 1)]
-        failed = self._call(function, *arguments, *places)
+        pointers = [ctypes.byref(values, index * ctypes.sizeof(kind)) for index in range(count if separate else 1)]
+        failed = self._call(function, *arguments, *pointers)
         yield from ([None] * count if failed else list(values))
 
-    def _call(self, function: str, *arguments: object) -> int:
-        found = getattr(self._library, function, None)
-        return 1 if found is None else int(found(*arguments))
+    def _call(self, name: str, *arguments: object) -> int:
+        """The status that the function returns, 0 for success; 1 if this library lacks it."""
+        function = getattr(self._library, name, None)
+        return 1 if function is None else int(function(*arguments))
 
 
 # --- the kernel's log ---------------------------------------------------------------------------
 
 
-def _xids(path: str, problems: list[str]) -> tuple[str, ...]:
+def _read_xids(path: str, problems: list[str]) -> tuple[str, ...]:
     """The driver's last lines "NVRM: Xid (PCI:0000:41:00): 79, …". Each read gives one record and never blocks."""
-    found: list[str] = []
+    xids: list[str] = []
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -191,11 +200,11 @@ def _xids(path: str, problems: list[str]) -> tuple[str, ...]:
                 record = os.read(log, _RECORD)
                 if not record:
                     break
-                found += [match.group(0).strip() for match in _XID.finditer(record.decode("utf-8", "replace"))]
+                xids += [match.group(0).strip() for match in _XID.finditer(record.decode("utf-8", "replace"))]
     except BlockingIOError:
         pass  # the end of what was logged
     except OSError as error:
         problems.append(f"the kernel's log, for Xid errors: {error.strerror}")
     finally:
         os.close(log)
-    return tuple(found[-_MOST_XIDS:])
+    return tuple(xids[-_MOST_XIDS:])

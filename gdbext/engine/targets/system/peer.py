@@ -1,4 +1,4 @@
-"""Peer: what is at the other end of a wait: a socket, a pipe, a lock of a file, a store, or a child process."""
+"""The other end of a wait: a socket, a pipe, a lock of a file, a store, or a child process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ProcessState(Enum):
 
     STOPPED = "stopped"
     TRACED = "traced"
-    ENDED = "zombie"
+    ENDED = "ended, not waited for"
     UNINTERRUPTIBLE = "in uninterruptible sleep"
 
 
@@ -60,7 +60,7 @@ class ChildProcess(NamedTuple):
 
     @property
     def doing(self) -> str:
-        """What it does: ``in futex``, ``stopped``, ``zombie: killed by SIGKILL``."""
+        """Its activity, for people: ``in futex``, ``stopped``, ``ended, not waited for: killed by SIGKILL``."""
         if self.state:
             return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
         if self.waits_for_us:
@@ -90,8 +90,8 @@ class ChildProcess(NamedTuple):
 
 
 def listed(processes: Sequence[ChildProcess], limit: int = 8) -> str:
-    """``124 (python), 125 and 126``."""
-    labels = [each.label for each in processes[:limit]]
+    """The processes' labels as a list for people: ``124 (python), 125 and 126``."""
+    labels = [process.label for process in processes[:limit]]
     if len(processes) > limit:
         return f"{', '.join(labels)} and {len(processes) - limit} more"
     return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1]))) if labels else ""
@@ -131,7 +131,7 @@ class Peer(NamedTuple):
     @json_member(after="name")
     def pids(self) -> tuple[int, ...]:
         """The PIDs of the local processes there."""
-        return tuple(each.pid for each in self.processes)
+        return tuple(process.pid for process in self.processes)
 
     @property
     def is_listening(self) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_descriptors, link_of, names_of
+from gdbext.engine.targets.host_files import all_fds, folder_names, link_target
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 from gdbext.engine.targets.system.socket_table import SocketTables
@@ -28,58 +28,8 @@ _NO_PID = "-1"
 """The PID of a lock that belongs to an open file description (fcntl(2), F_OFD_SETLK): processes may share it."""
 
 
-class Holder(NamedTuple):
-    """A process with an fd of a pipe or socket; ``access`` as O_ACCMODE has it (0 reads, 1 writes, 2 both), None if
-    unknown."""
-
-    pid: int
-    access: int | None
-
-    @property
-    def reads(self) -> bool:
-        return self.access in (0, 2, None)
-
-    @property
-    def writes(self) -> bool:
-        return self.access in (1, 2, None)
-
-
-class DescriptorHolders:
-    """Which processes have a pipe, socket or terminal open; all fds are read once, on demand. Raises nothing."""
-
-    def of(self, link: str) -> list[Holder]:
-        """The processes that have ``link`` (``pipe:[77]``, ``socket:[5]``) open, except other users' processes."""
-        return [Holder(pid, _access(pid, fd)) for pid, fd in self._index.get(link, ())]
-
-    @cached_property
-    def _index(self) -> dict[str, list[tuple[int, str]]]:
-        """Link → (PID, fd)."""
-        found: dict[str, list[tuple[int, str]]] = {}
-        for pid, fd in all_descriptors():
-            link = link_of(f"/proc/{pid}/fd/{fd}")
-            if link.startswith(("pipe:", "socket:", *_MULTIPLEXERS)):
-                found.setdefault(link, []).append((pid, fd))
-        return found
-
-    def of_terminal(self, index: str, namespace: str) -> list[int]:
-        """PIDs that have the other side of /dev/pts/``index`` open (tty-index of proc_pid_fdinfo(5)), and are in the
-        mount ``namespace``: each container has terminals of its own."""
-        pids: dict[int, None] = {}
-        for link in _MULTIPLEXERS:
-            for pid, fd in self._index.get(link, ()):
-                lines = _fd_info(pid, fd).splitlines()
-                if index in [line.split()[-1] for line in lines if line.startswith("tty-index:")]:
-                    pids[pid] = None
-        return [pid for pid in pids if link_of(f"/proc/{pid}/ns/mnt") == namespace]
-
-
-def _access(pid: int, fd: str) -> int | None:
-    flags = next((line.split() for line in _fd_info(pid, fd).splitlines() if line.startswith("flags:")), [])
-    found = number(flags[1], 8) if len(flags) > 1 else None
-    return None if found is None else found & os.O_ACCMODE
-
-
-def _fd_info(pid: int | str, fd: str) -> str:
+def _fd_info(pid: int, fd: str) -> str:
+    """The text of /proc/PID/fdinfo/FD, "" if it cannot be read."""
     try:
         return proc_files.text(f"/proc/{pid}/fdinfo/{fd}")
     except OSError:
@@ -90,16 +40,11 @@ class Peers:
     """Other ends of one process's fds; unknown ones are None, nothing raises."""
 
     def __init__(self, pid: int, files: HostFiles, process: Callable[[int], ChildProcess]) -> None:
-        """``process`` describes any process of this machine."""
+        """``process`` describes the process of this machine with a PID."""
         self._pid = pid
         self._files = files
         self._process = process
         self._sockets = SocketTables(pid)
-
-    @staticmethod
-    def has_open(path: str) -> bool:
-        """A process has a file of that path open, among those whose fds may be read."""
-        return any(link_of(f"/proc/{pid}/fd/{fd}") == path for pid, fd in all_descriptors())
 
     def process_of(self, fd: int) -> Peer | None:
         """The process that a pidfd refers to (/proc/PID/fdinfo/FD, pidfd_open(2))."""
@@ -110,53 +55,54 @@ class Peers:
         process = self._process(pid)
         return Peer(PeerKind.PROCESS, f"the exit of process {process.label}", (process,))
 
-    def watched(self, fd: int) -> list[int]:
+    def epoll_fds(self, fd: int) -> list[int]:
         """At most 64 of the fds in an epoll set (/proc/PID/fdinfo/FD, proc_pid_fdinfo(5))."""
         lines = self._files.text(f"/proc/{self._pid}/fdinfo/{fd}").splitlines()
-        words = (line.split() for line in lines if line.startswith("tfd:"))
-        watched = [number(each[1]) for each in words if len(each) > 1]
-        return [each for each in watched if each is not None][:64]
+        rows = (line.split() for line in lines if line.startswith("tfd:"))
+        return [watched for row in rows if len(row) > 1 and (watched := number(row[1])) is not None][:64]
 
-    def of(self, link: str, call_writes: bool) -> Peer | None:
-        """The other end of ``link`` (an fd's target); ``call_writes``: the process writes to it."""
+    def peer_of(self, link: str, call_writes: bool) -> Peer | None:
+        """The other end of ``link``, an fd's target (``pipe:[77]``), that the process waits for; ``call_writes``: the
+        process writes to it."""
         if link.startswith("pipe:"):
             others = [pid for pid, reads, writes in self._holders(link) if (reads if call_writes else writes)]
-            return self._held(PeerKind.PIPE, others)
+            return self._peer_held_by(PeerKind.PIPE, others)
         if link.startswith("/dev/pts/") and call_writes:
-            return self._terminal(link)
-        return self._socket(link) if link.startswith("socket:") else None
+            return self._terminal_peer(link)
+        return self._socket_peer(link) if link.startswith("socket:") else None
 
     # --- locks of files --------------------------------------------------------------------------
 
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
         """The process that has locked the file of an fd; ``whole_file``: by flock(2), else by fcntl(2)."""
         kinds = ("FLOCK",) if whole_file else ("POSIX", "OFDLCK")  # these two exclude each other
-        place = f"/proc/{self._pid}/fd/{fd}"
+        path = f"/proc/{self._pid}/fd/{fd}"
         name = f"{kinds[0]} of {self._pid}/{fd}"
-        return self._lock(self._files.strings(name, lambda: _lock_holders(lambda: _status(place), kinds)))
+        return self._lock_peer(self._files.strings(name, lambda: _lock_holders(lambda: _status(path), kinds)))
 
-    def lock_of(self, path: str, place: Callable[[], str]) -> Peer | None:
-        """The process that has locked the target's file at ``place``, which it calls ``path``."""
+    def lock_of(self, path: str, absolute: Callable[[], str]) -> Peer | None:
+        """The process that has locked the target's file at the path ``absolute()``, which the target calls ``path``."""
 
         def read() -> list[str]:
-            return _lock_holders(lambda: self._files.foreign.status(place()), _LOCK_KINDS)
+            return _lock_holders(lambda: self._files.foreign.status(absolute()), _LOCK_KINDS)
 
-        return self._lock(self._files.strings(f"locks of {path}", read))
+        return self._lock_peer(self._files.strings(f"locks of {path}", read))
 
     def locked_elsewhere(self) -> tuple[str, Peer] | None:
         """(path, holder) of the only file that this process has open and another one has locked. None also if there are
         several: which one is wanted is unknown."""
-        row = self._files.strings(f"locked files of {self._pid}", lambda: _only(_locked_files(self._pid)))
-        peer = self._lock(row[1:]) if row else None
+        row = self._files.strings(f"locked files of {self._pid}", lambda: _only_file(_locked_files(self._pid)))
+        peer = self._lock_peer(row[1:]) if row else None
         return (row[0], peer) if peer else None
 
     def locked_here(self) -> str | None:
         """The only file that this process has open and has locked itself; None also if there are several."""
         name = f"files that {self._pid} has locked"
-        row = self._files.strings(name, lambda: _only(_locked_files(self._pid, own=True)))
+        row = self._files.strings(name, lambda: _only_file(_locked_files(self._pid, own=True)))
         return row[0] if row else None
 
-    def _lock(self, pids: Sequence[str]) -> Peer | None:
+    def _lock_peer(self, pids: Sequence[str]) -> Peer | None:
+        """The other processes of ``pids`` as holders of a lock; None if there are none."""
         holders = tuple(self._process(pid) for word in pids if (pid := number(word)) and pid != self._pid)
         if not holders:
             return None
@@ -165,20 +111,34 @@ class Peers:
     # --- pipes, terminals, sockets ---------------------------------------------------------------
 
     @cached_property
-    def _all_holders(self) -> DescriptorHolders:
-        return DescriptorHolders()
+    def _fds_by_link(self) -> dict[str, list[tuple[int, str]]]:
+        """Pipe, socket or multiplexer → (PID, fd) of the processes that have it open, except other users' processes."""
+        fds: dict[str, list[tuple[int, str]]] = {}
+        for pid, fd in all_fds():
+            link = link_target(f"/proc/{pid}/fd/{fd}")
+            if link.startswith(("pipe:", "socket:", *_MULTIPLEXERS)):
+                fds.setdefault(link, []).append((pid, fd))
+        return fds
 
     def _holders(self, link: str) -> list[tuple[int, bool, bool]]:
-        """(PID, may read, may write) of the processes that have ``link`` open."""
+        """(PID, may read, may write) of the processes that have ``link`` open; both True if that is unknown."""
 
         def read() -> list[str]:
-            return [f"{each.pid} {int(each.reads)} {int(each.writes)}" for each in self._all_holders.of(link)]
+            rows = []
+            for pid, fd in self._fds_by_link.get(link, ()):
+                lines = _fd_info(pid, fd).splitlines()
+                words = next((line.split() for line in lines if line.startswith("flags:")), [])
+                flags = number(words[1], 8) if len(words) > 1 else None
+                mode = os.O_RDWR if flags is None else flags & os.O_ACCMODE
+                rows.append(f"{pid} {int(mode in (os.O_RDONLY, os.O_RDWR))} {int(mode in (os.O_WRONLY, os.O_RDWR))}")
+            return rows
 
-        words = (text.split() for text in self._files.strings(f"holders of {link}", read))
-        rows = ((number(each[0]), each[1] == "1", each[2] == "1") for each in words if len(each) == 3)
-        return [(pid, reads, writes) for pid, reads, writes in rows if pid is not None]
+        rows = (text.split() for text in self._files.strings(f"holders of {link}", read))
+        valid = (row for row in rows if len(row) == 3)
+        return [(pid, row[1] == "1", row[2] == "1") for row in valid if (pid := number(row[0])) is not None]
 
-    def _held(self, kind: PeerKind, pids: Sequence[int], address: str = "", state: str = "") -> Peer:
+    def _peer_held_by(self, kind: PeerKind, pids: Sequence[int], address: str = "", state: str = "") -> Peer:
+        """The peer that the processes of ``pids`` have open; the examined process itself does not count."""
         processes = tuple(self._process(pid) for pid in dict.fromkeys(pids) if pid != self._pid)
         own = not processes and self._pid in pids
         if processes:
@@ -187,15 +147,20 @@ class Peers:
             text = "whose other end is open only in this process" if own else ""
         return Peer(kind, text, processes, address, state, own=own)
 
-    def _terminal(self, link: str) -> Peer:
+    def _terminal_peer(self, link: str) -> Peer:
         """The other side of a pseudo terminal, which should show what is written to it."""
-        index, own = link.rpartition("/")[2], f"/proc/{self._pid}/ns/mnt"
 
         def read() -> list[str]:
-            return [str(pid) for pid in self._all_holders.of_terminal(index, link_of(own))]
+            """PIDs with the other side open (tty-index of proc_pid_fdinfo(5)), in the same mount namespace: each
+            container has terminals of its own."""
+            line = f"tty-index: {link.rpartition('/')[2]}".split()
+            fds = [fd for multiplexer in _MULTIPLEXERS for fd in self._fds_by_link.get(multiplexer, ())]
+            pids = dict.fromkeys(pid for pid, fd in fds if line in map(str.split, _fd_info(pid, fd).splitlines()))
+            namespace = link_target(f"/proc/{self._pid}/ns/mnt")
+            return [str(pid) for pid in pids if link_target(f"/proc/{pid}/ns/mnt") == namespace]
 
         words = self._files.strings(f"holders of {link}", read)
-        held = self._held(PeerKind.FILE, [pid for word in words if (pid := number(word)) is not None])
+        held = self._peer_held_by(PeerKind.FILE, [pid for word in words if (pid := number(word)) is not None])
         whose = f", which {listed(held.processes, _MAX_SHOWN)} should" if held.processes else ""
         text = f"which accepts no output: it was stopped (Ctrl+S), or no process reads the other side{whose}"
         return held._replace(text=text)
@@ -205,41 +170,43 @@ class Peers:
         does not accept; None if unknown."""
 
         def read() -> list[str]:
-            found = self._sockets.unix_listener(name)
-            return [str(found.listener), str(found.queued)] if found else []
+            listening = self._sockets.unix_listener(name)
+            return [str(listening.listener), str(listening.queued)] if listening else []
 
         listener, queued = (*self._files.strings(f"listener of {name}", read), "", "")[:2]
         pids = [pid for pid, _, _ in self._holders(f"socket:[{listener}]")] if listener else []
-        found = self._connecting(pids, name, queued) if pids else None
-        return found._replace(text=f"connecting to {name}, {found.text}") if found else None
+        peer = self._connecting_peer(pids, name, queued) if pids else None
+        return peer._replace(text=f"connecting to {name}, {peer.text}") if peer else None
 
-    def _connecting(self, listening: Sequence[int], remote: str, queued: str = "0") -> Peer:
+    def _connecting_peer(self, listening: Sequence[int], remote: str, queued: str = "0") -> Peer:
         """A connection that is not made yet, to the processes that are ``listening``; ``queued``: how many connections
         these have not accepted."""
-        held = self._held(PeerKind.SOCKET, listening, remote, "SYN_SENT")
+        held = self._peer_held_by(PeerKind.SOCKET, listening, remote, "SYN_SENT")
         who = "this process itself" if held.own else listed(held.processes, _MAX_SHOWN)
         plural = "" if queued == "1" else "s"
         full = f" and has {queued} connection{plural} not accepted" if queued != "0" else ""
         return held._replace(text=f"where {who} listens{full}", is_queued=held.own)
 
-    def _socket(self, link: str) -> Peer | None:
+    def _socket_peer(self, link: str) -> Peer | None:
+        """The other end of a socket; None if it is unknown."""
+
         def read() -> list[str]:
             inode = number(link[len("socket:[") : -1])
-            found = self._sockets.find(inode) if inode is not None else None
-            if not found:
+            end = self._sockets.find(inode) if inode is not None else None
+            if not end:
                 return []
-            numbers = (found.peer, found.unsent, found.unread, found.listener, found.queued)
-            return [found.family, found.local, found.remote, found.state, *map(str, numbers)]
+            numbers = (end.peer, end.unsent, end.unread, end.listener, end.queued)
+            return [end.family, end.local, end.remote, end.state, *map(str, numbers)]
 
         row = self._files.strings(f"other end of {link}", read)
         if len(row) < 5:
             return None
         family, _, remote, state, other, *queues = row
         pids = [pid for pid, _, _ in self._holders(f"socket:[{other}]")] if other != "0" else []
-        held = self._held(PeerKind.SOCKET, pids, remote, state)
+        held = self._peer_held_by(PeerKind.SOCKET, pids, remote, state)
         listening = [pid for pid, _, _ in self._holders(f"socket:[{queues[2]}]")] if len(queues) > 2 else []
         if listening and state == "SYN_SENT":
-            held = self._connecting(listening, remote, *queues[3:])
+            held = self._connecting_peer(listening, remote, *queues[3:])
         elif {*listening} == {self._pid}:
             text = "which this process itself has not accepted yet"
             held = held._replace(text=text, own=True, is_queued=True)
@@ -267,11 +234,11 @@ def _lock_holders(status_of: Callable[[], os.stat_result], kinds: Collection[str
     file decides. A lock of flock(2) is listed with its taker, and belongs to all that inherited the open file."""
     try:
         status, rows = status_of(), _locks()
-        found = _holders_of(status, rows, kinds)
-        shared = [*_description_holders(status, "FLOCK")] if found and "FLOCK" in kinds else []
+        holders = _holders_of(status, rows, kinds)
+        shared = [*_description_holders(status, "FLOCK")] if holders and "FLOCK" in kinds else []
     except OSError:
         return []
-    return shared or found
+    return shared or holders
 
 
 def _locks() -> list[list[str]]:
@@ -284,21 +251,19 @@ def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Co
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     locked = [row for row in rows if len(row) > 5 and row[1] in kinds and row[5].endswith(f":{status.st_ino}")]
     exact = [row for row in locked if row[5].startswith(f"{device}:")]
-    found = [row[4] for row in exact or locked]  # some file systems show another device to stat(2)
-    return [*(pid for pid in found if pid != _NO_PID), *(_description_holders(status) if _NO_PID in found else ())]
+    pids = [row[4] for row in exact or locked]  # some file systems show another device to stat(2)
+    return [*(pid for pid in pids if pid != _NO_PID), *(_description_holders(status) if _NO_PID in pids else ())]
 
 
 def _description_holders(status: os.stat_result, kind: str = "OFDLCK") -> Iterator[str]:
     """PIDs that have a lock of an open file description on that file (proc_pid_fdinfo(5))."""
     yield from dict.fromkeys(
-        str(pid)
-        for pid, fd in all_descriptors()
-        if kind in (info := _fd_info(pid, fd)) and f":{status.st_ino} " in info
+        str(pid) for pid, fd in all_fds() if kind in (info := _fd_info(pid, fd)) and f":{status.st_ino} " in info
     )
 
 
-def _only(rows: Iterator[list[str]]) -> list[str]:
-    """The first row, if all rows are of one file."""
+def _only_file(rows: Iterator[list[str]]) -> list[str]:
+    """The first row [path, PID, …], if all rows are of one file; else []."""
     first = next(rows, [])
     return first if all(row[:1] == first[:1] for row in rows) else []
 
@@ -310,8 +275,8 @@ def _locked_files(pid: int, own: bool = False) -> Iterator[list[str]]:
         rows = _locks()
     except OSError:
         return
-    found = [*_files_in([row for row in rows if "WRITE" in row and (_is_of_sqlite(row) or not own)], pid, own)]
-    yield from found or (() if own else _files_in(rows, pid, own))
+    written = [row for row in rows if "WRITE" in row and (_is_of_sqlite(row) or not own)]
+    yield from [*_files_in(written, pid, own)] or (() if own else _files_in(rows, pid, own))
 
 
 def _is_of_sqlite(row: Sequence[str]) -> bool:
@@ -324,13 +289,13 @@ def _is_of_sqlite(row: Sequence[str]) -> bool:
 def _files_in(rows: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[list[str]]:
     """As _locked_files, among some rows of /proc/locks. SQLite's files beside a database count as the database
     (sqlite.org/tempfiles.html)."""
-    for fd in names_of(f"/proc/{pid}/fd")[:4096] if rows else ():
+    for fd in folder_names(f"/proc/{pid}/fd")[:4096] if rows else ():
         try:
-            path = link_of(f"/proc/{pid}/fd/{fd}")
+            path = link_target(f"/proc/{pid}/fd/{fd}")
             holders = _holders_of(_status(f"/proc/{pid}/fd/{fd}"), rows, _LOCK_KINDS) if path.startswith("/") else []
         except OSError:
             continue
-        found = [each for each in holders if (each == str(pid)) == own]
-        if found:
-            ends = (end for end in ("-shm", "-wal", "-journal") if path.endswith(end))
-            yield [path.removesuffix(next(ends, "")), *found]
+        wanted = [holder for holder in holders if (holder == str(pid)) == own]
+        if wanted:
+            suffixes = (suffix for suffix in ("-shm", "-wal", "-journal") if path.endswith(suffix))
+            yield [path.removesuffix(next(suffixes, "")), *wanted]

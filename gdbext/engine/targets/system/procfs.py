@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, link_of, text_of
+from gdbext.engine.targets.host_files import HostFiles, all_fds, file_text, link_target
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
@@ -41,7 +41,7 @@ _STATES = {
 """State letters of proc_pid_stat(5) that explain why a process does not answer."""
 _PARENT, _START_TIME, _EXIT_CODE = 4 - 3, 22 - 3, 52 - 3
 """ppid, starttime (ticks since boot) and exit_code of proc_pid_stat(5), counted from the state, its third field."""
-_PLACES = (26 - 3, 28 - 3, 47 - 3)
+_ADDRESSES = (26 - 3, 28 - 3, 47 - 3)
 """startcode, startstack and start_brk, counted likewise."""
 _COMMON_SIGNALS = frozenset({2, 4, 6, 7, 8, 11, 31, 32, 33})
 """SIGINT, which Python itself handles; SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which report faults; the
@@ -76,7 +76,7 @@ class ProcFs:
     @cached_property
     def peers(self) -> Peers:
         """Other ends of the fds."""
-        from gdbext.engine.targets.system.peers import Peers  # and socket: 4 ms, which few looks need
+        from gdbext.engine.targets.system.peers import Peers  # and socket: 4 ms, which few inspections need
 
         return Peers(self._pid, self._files, self.process)
 
@@ -87,44 +87,43 @@ class ProcFs:
         return self._link(self._pid, fd)
 
     def _link(self, pid: int, fd: int) -> str:
-        key = (pid, fd)
-        if key not in self._links:
-            self._links[key] = self._files.link(f"/proc/{pid}/fd/{fd}")
-        return self._links[key]
+        """The target of an fd of any process: ``pipe:[77]``, a path; "" if it cannot be read."""
+        if (pid, fd) not in self._links:
+            self._links[pid, fd] = self._files.link(f"/proc/{pid}/fd/{fd}")
+        return self._links[pid, fd]
 
-    def _descriptors(self, pid: int) -> list[int]:
+    def _fds_of(self, pid: int) -> list[int]:
         names = self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]
         return [fd for name in names if (fd := number(name)) is not None]
 
     def open_files(self, pid: int) -> set[str]:
-        """The targets of the fds of any process, of at most 4,096 of them."""
-        return {self._link(pid, fd) for fd in self._descriptors(pid)}
+        """The targets (``pipe:[77]``, paths) of at most 4,096 fds of any process."""
+        return {self._link(pid, fd) for fd in self._fds_of(pid)}
 
     def has_locked(self, pid: int, path: str) -> bool:
         """True if a process holds a lock of a file by one of its fds (proc_pid_fdinfo(5))."""
-        files = [fd for fd in self._descriptors(pid) if self._link(pid, fd) == path]
+        files = [fd for fd in self._fds_of(pid) if self._link(pid, fd) == path]
         return any("lock:" in self._files.text(f"/proc/{pid}/fdinfo/{fd}") for fd in files)
 
     # --- processes -------------------------------------------------------------------------------
 
     @cached_property
     def _children(self) -> dict[int, ChildProcess]:
-        return {pid: self._child(pid) for pid in self._children_of(self._pid)}
+        return {pid: self._describe(pid) for pid in self._children_of(self._pid)}
 
     def children(self) -> Mapping[int, ChildProcess]:
         """The child processes by PID."""
         return self._children
 
     def grandchildren(self) -> Mapping[int, Sequence[ChildProcess]]:
-        """The child processes of the children, by the child's PID; at most 64: of a launcher's agent, for
-        example."""
-        found, room = {}, 64
-        for pid in sorted(self._children)[:room]:
-            pids = self._children_of(pid)[:room]
+        """PID of a child → its own children, at most 64 of all together: a launcher's agent has some, for example."""
+        grandchildren, room = {}, 64
+        for child in sorted(self._children)[:room]:
+            pids = self._children_of(child)[:room]
             room -= len(pids)
             if pids:
-                found[pid] = [self._child(each, brief=True) for each in pids]
-        return found
+                grandchildren[child] = [self._describe(pid, brief=True) for pid in pids]
+        return grandchildren
 
     def descendants(self) -> Mapping[int, int]:
         """PID → its parent's PID, of each child, each child's child and so on, at most 4,096 of them."""
@@ -139,24 +138,29 @@ class ProcFs:
         return parents
 
     def process(self, pid: int) -> ChildProcess:
-        """Any process of this machine."""
-        return self._children[pid] if pid in self._children else self._child(pid)
+        """The description of any process of this machine."""
+        return self._children[pid] if pid in self._children else self._describe(pid)
 
     def _children_of(self, process: int) -> list[int]:
-        found: list[int] = []
+        children: list[int] = []
         for tid in self._files.names(f"/proc/{process}/task") if process > 1 else ():
             words = self._files.text(f"/proc/{process}/task/{tid}/children").split()
-            found += [child for word in words[:_MAX_CHILDREN] if (child := number(word)) is not None]
-        return found
+            children += [child for word in words[:_MAX_CHILDREN] if (child := number(word)) is not None]
+        return children
 
-    def _child(self, pid: int, brief: bool = False) -> ChildProcess:
-        """``brief``: without the pipes that its threads may wait for."""
+    def _describe(self, pid: int, brief: bool = False) -> ChildProcess:
+        """The description of a process; ``brief``: without the pipes that its threads may wait for."""
         name, fields = split_stat(self._files.text(f"/proc/{pid}/stat"))
         state = _STATES.get(fields[:1])
-        ending = self._ending(pid) if state is ProcessState.ENDED else ""
+        ending = ""
+        if state is ProcessState.ENDED:
+            all_fields = self._stat_fields(pid)
+            status = number(all_fields[_EXIT_CODE]) if len(all_fields) > _EXIT_CODE else None
+            if status is not None:  # as wait(2) has it
+                ending = f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
         words = self._files.text(f"/proc/{pid}/cmdline", 4096)
         command = command_text(words.encode("utf-8", "surrogateescape")).strip()
-        waits = None if brief else self._waits_for_us(pid)
+        waits = None if brief else self._pipe_wait(pid)
         syscall = number(self._files.text(f"/proc/{pid}/syscall").partition(" ")[0])
         call = "" if syscall is None else self._syscall_names.get(syscall, f"system call {syscall}")
         fd, writes = self._pipe_call(f"/proc/{pid}/syscall")
@@ -164,22 +168,14 @@ class ProcFs:
         asks_at = link if link.startswith(("/dev/pts/", "/dev/tty")) else ""
         return ChildProcess(pid, name, state, waits, ending, command, call, asks_at)
 
-    def _ending(self, pid: int) -> str:
-        """How a process exited, by the wait status that is the last field of /proc/PID/stat (exit_code)."""
-        fields = self._stat_fields(pid)
-        status = number(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE else None
-        if status is None:
-            return ""
-        return f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
-
-    def _waits_for_us(self, pid: int) -> PipeWait | None:
+    def _pipe_wait(self, pid: int) -> PipeWait | None:
         """The pipe of this process that one of the first 32 threads of the child is blocked on: this process may have
         to act itself."""
-        mine = self.open_files(self._pid)
+        own_files = self.open_files(self._pid)
         for tid in self._files.names(f"/proc/{pid}/task")[:32]:
             fd, writes = self._pipe_call(f"/proc/{pid}/task/{tid}/syscall")
             link = self._link(pid, fd) if fd is not None else ""
-            if link.startswith("pipe:") and link in mine:
+            if link.startswith("pipe:") and link in own_files:
                 return PipeWait(link, writes)
         return None
 
@@ -197,8 +193,11 @@ class ProcFs:
         fields = self._stat_fields(self._pid)
         parent = self._parent(fields)
         others = self._stat_fields(parent) if parent > 1 else []
-        if not others or any(fields[at] != others[at] or (number(fields[at]) or 0) <= 1 for at in _PLACES):
+        if not others:
             return None
+        for index in _ADDRESSES:  # the kernel hides them as 0 or 1 from other users
+            if fields[index] != others[index] or (number(fields[index]) or 0) <= 1:
+                return None
         personality = number(self._files.text(f"/proc/{self._pid}/personality").strip(), 16)
         # 0x40000: ADDR_NO_RANDOMIZE (include/uapi/linux/personality.h)
         return None if personality is None or personality & 0x40000 else parent
@@ -210,7 +209,7 @@ class ProcFs:
     def _stat_fields(self, pid: int) -> list[str]:
         """The fields of /proc/PID/stat from the third on; [] if there are too few of them."""
         fields = stat_fields(self._files.text(f"/proc/{pid}/stat"))
-        return fields if len(fields) > max(_PLACES) else []
+        return fields if len(fields) > max(_ADDRESSES) else []
 
     def sharers(self, mapping: MemoryMapping) -> list[ChildProcess] | None:
         """Parent, siblings and children that have mapped the same shared memory: what multiprocessing makes is
@@ -221,10 +220,10 @@ class ProcFs:
         wanted = f" {mapping.device} {mapping.inode} "
 
         def read() -> list[str]:
-            return [str(pid) for pid in sorted(relatives) if wanted in text_of(f"/proc/{pid}/maps", proc_files.TABLE)]
+            return [str(pid) for pid in sorted(relatives) if wanted in file_text(f"/proc/{pid}/maps", proc_files.TABLE)]
 
-        found = self._files.strings(f"sharers of{wanted}", read)
-        pids = [pid for each in found if (pid := number(each)) is not None and pid > 0]
+        words = self._files.strings(f"sharers of{wanted}", read)
+        pids = [pid for word in words if (pid := number(word)) is not None and pid > 0]
         return [self.process(pid) for pid in pids] if mapping.inode and fields else None
 
     def handled_signals(self) -> list[int] | None:
@@ -237,38 +236,32 @@ class ProcFs:
 
     def clock(self, number: int) -> float | None:
         """The clock's time; None for a clock that the process's time namespace changes."""
-        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) or self._has_own_time:
+        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
             return None
-        return self._files.clock(number)
-
-    @cached_property
-    def _has_own_time(self) -> bool:
-        return self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
+        has_own_clocks = self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
+        return None if has_own_clocks else self._files.clock(number)
 
     # --- files by their names --------------------------------------------------------------------
 
     def absolute(self, path: str) -> str:
-        """The path from the process's root; ``path`` if its current folder is unknown."""
+        """The path from the process's root, for people; ``path`` if its current folder is unknown."""
         folder = "" if path.startswith("/") else self._files.link(f"/proc/{self._pid}/cwd")
         return os.path.normpath(f"{folder}/{path}") if folder else path
 
-    def _place(self, path: str) -> str:
+    def _path_from_root(self, path: str) -> str:
         """The path from the root; not recorded, unlike the facts that are read there."""
-        folder = "" if path.startswith("/") else link_of(f"/proc/{self._pid}/cwd")
+        folder = "" if path.startswith("/") else link_target(f"/proc/{self._pid}/cwd")
         return f"{folder}/{path}" if folder else path
 
     def file_exists(self, path: str) -> bool | None:
-        """True if the process sees that file; a relative name is taken from its current folder."""
-        return self._files.exists(path, lambda: self._place(path))
+        """True if the process would find that file, from its current folder; None if unknown."""
+        return self._files.exists(path, lambda: self._path_from_root(path))
 
     def is_named_pipe(self, path: str) -> bool:
         """True if the process sees a named pipe there."""
 
         def read() -> float | None:
-            try:
-                return float(stat.S_ISFIFO(self._files.foreign.status(self._place(path)).st_mode))
-            except OSError:
-                return None
+            return float(stat.S_ISFIFO(self._files.foreign.status(self._path_from_root(path)).st_mode))
 
         return bool(self._files.fact(f"{path} is a named pipe", None, read))
 
@@ -276,14 +269,15 @@ class ProcFs:
         """True if any process whose fds may be read has that file open; None if unknown."""
 
         def read() -> float | None:
-            return float(self.peers.has_open(os.path.normpath(self._place(path))))
+            absolute = os.path.normpath(self._path_from_root(path))
+            return float(any(link_target(f"/proc/{pid}/fd/{fd}") == absolute for pid, fd in all_fds()))
 
-        found = self._files.fact(f"{path} is open", None, read)
-        return None if found is None else bool(found)
+        is_open = self._files.fact(f"{path} is open", None, read)
+        return None if is_open is None else bool(is_open)
 
     def file_lock(self, path: str) -> Peer | None:
         """The process that has locked that file, None for none or unknown."""
-        return self.peers.lock_of(path, lambda: self._place(path))
+        return self.peers.lock_of(path, lambda: self._path_from_root(path))
 
 
 class _UnknownFacts(HostFiles):
@@ -303,4 +297,4 @@ class _NoProcFs(ProcFs):
 
 
 NO_PROCFS = _NoProcFs()
-"""Stands for /proc/PID of a core: falsy, and everything is unknown."""
+"""Used for a core: falsy, and everything is unknown."""

@@ -18,12 +18,12 @@ _TCP_STATES = (
     *("LAST_ACK", "LISTEN", "CLOSING"),
 )
 """States of include/net/tcp_states.h by their number."""
-LISTEN, SYN_SENT = "LISTEN", "SYN_SENT"
+LISTEN = "LISTEN"
 _FAMILIES = ("tcp", "tcp6", "udp", "udp6")
 _SECONDS = 2.0
 """Seconds that all tables of one process may take to read."""
 _MAX_ROWS = 100_000
-_UNIX_NAMED, _ACCEPTS = 8, 1 << 16
+_UNIX_NAMED, _ACCEPTS_CONNECTIONS = 8, 1 << 16
 """Words of a row of the table of AF_UNIX that has a name; __SO_ACCEPTCON (linux/net.h)."""
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
 """NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
@@ -57,11 +57,11 @@ def peer_user(connection: socket.socket) -> int | None:
     """The uid of the process at the other end of a TCP connection, as the kernel has it with that socket; None if it is
     on another machine, in another network namespace, or not accepted yet."""
 
-    def end(name: tuple[str, int]) -> str:  # as _address writes it
+    def address_text(name: tuple[str, int]) -> str:  # as _address writes it
         host = name[0].rpartition("::ffff:")[2]
         return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
 
-    own, other = map(end, (connection.getsockname(), connection.getpeername()))
+    own, other = map(address_text, (connection.getsockname(), connection.getpeername()))
     for family in _FAMILIES[:2]:
         for row in _rows(os.getpid(), family):
             if row[9] != "0" and _address(row[1]) == other and _address(row[2]) == own:
@@ -70,10 +70,8 @@ def peer_user(connection: socket.socket) -> int | None:
 
 
 class SocketTables:
-    """The sockets of the network namespace of process ``pid``; each table is read once, on demand.
-
-    A machine with many connections has tables of megabytes: rows that are not read within the budget are unknown.
-    """
+    """The sockets of the network namespace of process ``pid``; each table is read once, on demand. A machine with many
+    connections has tables of megabytes: rows that are not read within the budget are unknown."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -82,30 +80,31 @@ class SocketTables:
 
     def find(self, inode: int) -> Socket | None:
         """The socket with that inode, None if it is of none of these families, or unknown."""
-        return (_unix(inode) or self._internet(str(inode))) if inode else None  # one request, before whole tables
+        # a request for one socket, before whole tables
+        return (_unix_socket(inode) or self._internet_socket(str(inode))) if inode else None
 
     def unix_listener(self, name: str) -> Socket | None:
         """The socket of AF_UNIX that listens under that name (/proc/PID/net/unix: flags, type, state, inode and path;
         an abstract name begins with "@"), and how many connections it has not accepted."""
         rows = _rows(self._pid, "unix", _UNIX_NAMED)
-        inode = next((row[6] for row in rows if row[7] == name and int(row[3], 16) & _ACCEPTS), "")
-        found = _ask(int(inode)) if inode else None
-        queued = int.from_bytes((found or {}).get(_QUEUES, b"")[:4], "little")
+        inode = next((row[6] for row in rows if row[7] == name and int(row[3], 16) & _ACCEPTS_CONNECTIONS), "")
+        attributes = _unix_attributes(int(inode)) if inode else None
+        queued = int.from_bytes((attributes or {}).get(_QUEUES, b"")[:4], "little")
         return Socket("unix", name, state=LISTEN, listener=int(inode), queued=queued) if inode else None
 
-    def _internet(self, inode: str) -> Socket | None:
+    def _internet_socket(self, inode: str) -> Socket | None:
         for family in _FAMILIES:
             table = self._table(family)
             row = table.by_inode.get(inode)
             if row is None:
                 continue
             other = table.by_ends.get((row[2], row[1]))
-            found = _socket_of(family, row, other)
-            is_queued = other is not None and other[9] == "0" and found.state == "ESTABLISHED"
-            if is_queued or found.state == SYN_SENT:
+            end = _socket_of_row(family, row, other)
+            is_queued = other is not None and other[9] == "0" and end.state == "ESTABLISHED"
+            if is_queued or end.state == "SYN_SENT":
                 listener, queued = table.listener(row[2], row[1])
-                return found._replace(listener=listener, queued=queued)
-            return found
+                return end._replace(listener=listener, queued=queued)
+            return end
         return None
 
     def _table(self, family: str) -> _Table:
@@ -142,7 +141,7 @@ class _Table:
         return (int(listeners[0][9]), int(listeners[0][4].partition(":")[2], 16)) if len(listeners) == 1 else (0, 0)
 
 
-def _socket_of(family: str, row: list[str], other: list[str] | None) -> Socket:
+def _socket_of_row(family: str, row: list[str], other: list[str] | None) -> Socket:
     """The socket of a row; ``other``: the row of its other end, if that is on this machine."""
     unsent, _, unread = row[4].partition(":")
     number = int(row[3], 16)
@@ -174,22 +173,22 @@ def _address(text: str) -> str:
     return f"{name}:{int(port, 16)}" if family == socket.AF_INET else f"[{name}]:{int(port, 16)}"
 
 
-def _unix(inode: int) -> Socket | None:
+def _unix_socket(inode: int) -> Socket | None:
     """A socket of AF_UNIX; only the kernel's sock_diag knows the other end."""
-    found = _ask(inode)
-    if found is None:
+    attributes = _unix_attributes(inode)
+    if attributes is None:
         return None
-    peer = int.from_bytes(found.get(_PEER, b"")[:4], "little")
-    ends = (found, _ask(peer) if peer else None)
+    peer = int.from_bytes(attributes.get(_PEER, b"")[:4], "little")
+    ends = (attributes, _unix_attributes(peer) if peer else None)
     names = [(end or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for end in ends]
-    if found.get(_STATE) == _LISTENS:  # its queues count connections
+    if attributes.get(_STATE) == _LISTENS:  # its queues count connections
         return Socket("unix", names[0], names[1], LISTEN)
     # struct unix_diag_rqlen: bytes unread; then what the unsent ones take of the kernel's memory, which are no bytes
-    unread = int.from_bytes(found.get(_QUEUES, b"")[:4], "little")
+    unread = int.from_bytes(attributes.get(_QUEUES, b"")[:4], "little")
     return Socket("unix", names[0], names[1], unread=unread, peer=peer)
 
 
-def _ask(inode: int) -> dict[int, bytes] | None:
+def _unix_attributes(inode: int) -> dict[int, bytes] | None:
     """Attribute → value of the socket of AF_UNIX with that inode; None if the kernel does not know it."""
     request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOWN, _NO_COOKIE, _NO_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
@@ -203,15 +202,12 @@ def _ask(inode: int) -> dict[int, bytes] | None:
     size, kind = struct.unpack_from("<IH", answer)
     if kind != _BY_FAMILY or size < 32:
         return None
-    return {**dict(_attributes(answer[32:size])), _STATE: answer[18:19]}
-
-
-def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """struct rtattr: length and type of two bytes each, then the value, padded to four."""
-    at = 0
-    while at + 4 <= len(raw):
-        size, kind = struct.unpack_from("<HH", raw, at)
+    # struct rtattr: length and type of two bytes each, then the value, padded to four
+    attributes, raw = {_STATE: answer[18:19]}, answer[32:size]
+    while len(raw) >= 4:
+        size, kind = struct.unpack_from("<HH", raw)
         if size < 4:
-            return
-        yield kind, raw[at + 4 : at + size]
-        at += (size + 3) & ~3
+            break
+        attributes[kind] = raw[4:size]
+        raw = raw[(size + 3) & ~3 :]
+    return attributes

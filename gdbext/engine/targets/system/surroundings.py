@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, link_of, text_of
+from gdbext.engine.targets.host_files import HostFiles, file_text, link_target
 from gdbext.engine.targets.live.proc_checks import living_threads
-from gdbext.engine.targets.system import control_groups as groups
-from gdbext.engine.targets.system.control_groups import Texts
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess
@@ -26,7 +25,21 @@ from gdbext.engine.targets.system.peer import ChildProcess
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
 
-_KEPT = "machine"
+Texts = Mapping[str, str]
+"""Path → text of a file; ``groups CONTROLLER`` → the folders of its cgroups, a line each, the process's own first."""
+GROUP_FILES = {
+    "cpu": ("cpu.max", "cpu.stat", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    "memory": (
+        *("memory.current", "memory.high", "memory.max", "memory.events", "memory.pressure", "memory.swap.current"),
+        *("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.failcnt"),
+    ),
+    "pids": ("pids.current", "pids.max", "pids.events"),
+    "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
+}
+"""Controller → its files, in the unified hierarchy and in the older ones."""
+_UNLIMITED = 1 << 60
+"""Limits of memory from here on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
+_STORED_AS = "machine"
 """The name of the texts in a recording."""
 _COUNTERS = ("cpu.stat", "memory.events", "memory.failcnt", "/schedstat", "/stat", "/loadavg")
 """Ends of the paths that are read a second time."""
@@ -39,6 +52,62 @@ _PAUSE = 0.25
 """Seconds between two readings: two periods of an ordinary quota."""
 _MAJOR_FAULTS, _USER_TIME, _SYSTEM_TIME, _NICE, _POLICY = 12 - 3, 14 - 3, 15 - 3, 19 - 3, 41 - 3
 """majflt, utime, stime, nice and policy of proc_pid_stat(5), counted from the state, its third field."""
+
+
+class Quota(NamedTuple):
+    """The CPU quota of a cgroup, and how often it was used up between the two readings (with one reading: since the
+    group was made)."""
+
+    group: str
+    """The folder of the group, as it is mounted here."""
+    processors: float
+    period_ms: float
+    periods: int
+    throttled: int
+    """The periods in which the group was throttled."""
+    stood_ms: float
+    """Milliseconds for which it was throttled, summed over CPUs."""
+    seconds: float | None
+    """Seconds between the readings; None if there is only one."""
+
+    @property
+    def share(self) -> float:
+        """The share of periods in which the group was throttled."""
+        return self.throttled / self.periods if self.periods else 0.0
+
+
+class Allowance(NamedTuple):
+    """Something that is counted: ``used`` of ``limit``."""
+
+    used: int
+    limit: int
+    source: str
+    """The file that has the numbers."""
+    refused: int | None = None
+    """Times that more was refused since the group was made; None if that is not counted."""
+    kinds: Mapping[str, int] | None = None
+    """Of fds: how many of them are sockets, pipes, and so on."""
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.used >= self.limit
+
+
+class MemoryUse(NamedTuple):
+    """The memory of a cgroup, in bytes; None for no limit."""
+
+    group: str
+    used: int
+    high: int | None
+    """The use above which the group is slowed down (memory.high)."""
+    limit: int | None
+    slowed: int
+    """Times that it was slowed down between the readings."""
+    full: int
+    """Times that it met the limit between the readings."""
+    swap: int | None
+    stalled: float | None
+    """Percent of the last ten seconds in which all of its threads waited for memory (pressure stall information)."""
 
 
 class Turns(NamedTuple):
@@ -65,14 +134,14 @@ class Surroundings(NamedTuple):
     """Number of CPUs of the cgroup, None without one."""
     pinned_parent: str
     """The parent process, if it may run on the same CPUs only; else ""."""
-    quota: groups.Quota | None
-    memory: groups.MemoryUse | None
-    tasks: groups.Allowance | None
+    quota: Quota | None
+    memory: MemoryUse | None
+    tasks: Allowance | None
     """Processes and threads of the cgroup (pids.max)."""
-    user_tasks: groups.Allowance | None
+    user_tasks: Allowance | None
     """Processes and threads of the process's user (RLIMIT_NPROC)."""
-    descriptors: groups.Allowance | None
-    address_space: groups.Allowance | None
+    descriptors: Allowance | None
+    address_space: Allowance | None
     threads: tuple[Turns, ...]
     idle: float | None
     """Share of time in which the CPUs on which it may not run were idle."""
@@ -94,33 +163,32 @@ def surroundings(target: Target, tids: Sequence[int], machine: Machine) -> Surro
     """The surroundings of a process with its threads ``tids``; None for a recording without them. Pauses for a quarter
     of a second if the first reading says that the process may be delayed."""
     pid, files = target.pid, target.origin.files
-    kept = files.kept(_KEPT)
-    if kept:
-        return understood(pid, *_checked(kept))
+    if stored := files.stored_text(_STORED_AS):
+        return surroundings_from(pid, *_stored_readings(stored))
     if not files.are_here:
         return None
-    found = target.origin.readings or readings(pid, tids, machine)
-    files.keep(_KEPT, lambda: json.dumps(found))
-    return understood(pid, *found)
+    texts = target.origin.readings or readings(pid, tids, machine)
+    files.store_text(_STORED_AS, lambda: json.dumps(texts))
+    return surroundings_from(pid, *texts)
 
 
-def readings_ahead(pid: int) -> Readings:
+def readings_before_stop(pid: int) -> Readings:
     """Read the surroundings of a process that is about to be stopped."""
     return readings(pid, sorted(living_threads(pid)), Machine(pid, HostFiles(), ChildProcess))
 
 
-def _checked(kept: str) -> Readings:
-    """The texts of a recording; empty ones of a damaged recording."""
+def _stored_readings(stored: str) -> Readings:
+    """The readings in the JSON text of a recording; empty ones if it is damaged."""
     try:
-        first, later, seconds = json.loads(kept)
-        texts = [{str(path): str(text) for path, text in each.items()} for each in (first, later)]
+        first, later, seconds = json.loads(stored)
+        texts = [{str(path): str(text) for path, text in reading.items()} for reading in (first, later)]
         return texts[0], texts[1], float(seconds) if seconds is not None else None
     except (ValueError, TypeError, AttributeError):
         return {}, {}, None
 
 
 def readings(pid: int, tids: Sequence[int], machine: Machine) -> Readings:
-    """Read once, or twice with a pause."""
+    """(texts by path, those of a second reading, seconds between): the second only if ``pause_for`` wants one."""
     first = dict(_first_texts(pid, tids, machine))
     pause = pause_for(pid, first)
     if not pause:
@@ -135,37 +203,39 @@ def readings(pid: int, tids: Sequence[int], machine: Machine) -> Readings:
 
 
 def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tuple[str, str]]:
+    """(path, or another name of a fact; its text) of everything that the first reading reads."""
     folder = f"/proc/{pid}"
     yield from _read_all([f"{folder}/status", f"{folder}/limits", _ONLINE, "/proc/stat", "/proc/loadavg"])
-    parent = status_values(text_of(f"{folder}/status", _MAX_TEXT)).get("PPid", "0")
-    status = status_values(text_of(f"/proc/{parent}/status", _MAX_TEXT)) if parent not in ("", "0") else {}
+    parent = status_values(file_text(f"{folder}/status", _MAX_TEXT)).get("PPid", "0")
+    status = status_values(file_text(f"/proc/{parent}/status", _MAX_TEXT)) if parent not in ("", "0") else {}
     if status:
         yield "parent", f"{parent} {status.get('Name', '?')}\t{status.get('Cpus_allowed_list', '')}"
-    ours, theirs = link_of(f"/proc/self/{_NAMESPACE}"), link_of(f"{folder}/{_NAMESPACE}")
-    if ours and theirs and ours != theirs:
-        yield f"{folder}/{_NAMESPACE}", theirs
+    namespace = link_target(f"{folder}/{_NAMESPACE}")
+    if namespace and link_target(f"/proc/self/{_NAMESPACE}") not in ("", namespace):
+        yield f"{folder}/{_NAMESPACE}", namespace
     with suppress(OSError):  # the size of the folder is the number of fds since Linux 6.2
         yield f"{folder}/fd", str(os.stat(f"{folder}/fd").st_size or len(os.listdir(f"{folder}/fd")))  # noqa: PTH116, PTH208
     for tid in tids[:_MAX_THREADS]:
-        stat = text_of(f"{folder}/task/{tid}/stat", _MAX_TEXT)
-        if _letter(stat) in ("R", "D"):
+        stat = file_text(f"{folder}/task/{tid}/stat", _MAX_TEXT)
+        if _state_letter(stat) in ("R", "D"):
             yield f"{folder}/task/{tid}/stat", stat
             yield from _read_all([f"{folder}/task/{tid}/schedstat"])
-    for controller, names in groups.GROUP_FILES.items():
+    for controller, names in GROUP_FILES.items():
         folders = machine.group_folders(controller)
         yield f"groups {controller}", "\n".join(folders)
         yield from _read_all([f"{each}/{name}" for each in folders for name in names])
 
 
 def _read_all(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((path, text) for path in paths if (text := text_of(path, _MAX_TEXT)))
+    return ((path, text) for path in paths if (text := file_text(path, _MAX_TEXT)))
 
 
 def pause_for(pid: int, texts: Texts) -> float:
-    """Seconds after which a second reading shows more; 0 if it would not, or the process is stopped."""
-    once = understood(pid, texts, {}, None)
+    """Seconds after which a second reading shows more; 0 if it would not, or the process is stopped. ``texts``: the
+    first reading."""
+    once = surroundings_from(pid, texts, {}, None)
     ready = [thread for thread in once.threads if thread.state == "R"]
-    if not once.threads or any(_letter(texts[path]) in ("t", "T") for path in texts if path.endswith("/stat")):
+    if not once.threads or any(_state_letter(texts[path]) in ("t", "T") for path in texts if path.endswith("/stat")):
         return 0.0
     pause = 0.0
     if once.quota and once.quota.throttled and ready:
@@ -181,53 +251,54 @@ def pause_for(pid: int, texts: Texts) -> float:
     return pause
 
 
-def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> Surroundings:
+def surroundings_from(pid: int, first: Texts, later: Texts, seconds: float | None) -> Surroundings:
     """What the texts of the readings say about the process; ``later`` is empty if there is only one."""
     folder = f"/proc/{pid}"
     status = status_values(first.get(f"{folder}/status", ""))
     allowed = numbers_of(status.get("Cpus_allowed_list", ""))
     online = numbers_of(first.get(_ONLINE, ""))
-    sets = [
-        numbers_of(text)
-        for group in groups.folders_of(first, "cpuset")
-        for text in groups.values_of(first, group, "cpuset")
-    ]
-    limits = dict(groups.limits_in(first.get(f"{folder}/limits", "")))
-    descriptors = groups.counted(
+    set_paths = [f"{group}/{name}" for group in _group_folders(first, "cpuset") for name in GROUP_FILES["cpuset"]]
+    set_sizes = [len(numbers_of(first.get(path, ""))) for path in set_paths]
+    # proc_pid_limits(5): the name and the soft limit are columns of a fixed width
+    rows = first.get(f"{folder}/limits", "").splitlines()[1:]
+    limits = {row[:26].strip(): row[26:47].strip() for row in rows}
+    descriptors = _allowance(
         first.get(f"{folder}/fd"), limits.get("Max open files"), f"{folder}/limits: Max open files"
     )
     size = number(status.get("VmSize", "").partition(" ")[0])
-    space = groups.counted(str(size * 1024 if size else ""), limits.get("Max address space"), f"{folder}/limits")
-    user = groups.user_tasks(first, status, limits.get("Max processes"), f"{folder}/limits: Max processes")
+    space = _allowance(str(size * 1024 if size else ""), limits.get("Max address space"), f"{folder}/limits")
+    user = _user_tasks(first, status, limits.get("Max processes"), f"{folder}/limits: Max processes")
     parent, _, parents_cpus = first.get("parent", "").partition("\t")
     unread = [] if f"{folder}/status" in first else [f"{folder}/status cannot be read"]
     unread += [
-        f"no cgroup of {controller} is mounted here, or it is outside of our container"
-        for controller in groups.GROUP_FILES
+        f"no control group of {controller} is mounted here, or it is outside of our container"
+        for controller in GROUP_FILES
         if not first.get(f"groups {controller}")
     ]
     found = Surroundings(
         online=len(online),
         allowed=tuple(allowed),
-        cpuset=min(map(len, filter(None, sets)), default=None),
+        cpuset=min(filter(None, set_sizes), default=None),
         pinned_parent=parent if parents_cpus == status.get("Cpus_allowed_list") else "",
-        quota=groups.quota_in(first, later, seconds),
-        memory=groups.memory_in(first, later, seconds),
-        tasks=groups.tasks_in(first),
+        quota=_tightest_quota(first, later, seconds),
+        memory=_tightest_memory(first, later, seconds),
+        tasks=_tightest_tasks(first),
         user_tasks=user,
         descriptors=descriptors,
         address_space=space,
-        threads=tuple(_turns(folder, first, later, seconds)),
-        idle=_idle(first, later, set(online) - set(allowed)),
+        threads=tuple(_ready_turns(folder, first, later, seconds)),
+        idle=_idle_share(first, later, set(online) - set(allowed)),
         seconds=seconds,
         files=(),
         unread=tuple(unread),
-        ready=_ready(first, later),
+        ready=_ready_threads(first, later),
     )
-    return found._replace(files=tuple(_evidence(found, folder, status, f"{folder}/{_NAMESPACE}" in first)))
+    return found._replace(files=tuple(_evidence_lines(found, folder, status, f"{folder}/{_NAMESPACE}" in first)))
 
 
-def _evidence(found: Surroundings, folder: str, status: Mapping[str, str], is_in_container: bool) -> Iterator[str]:
+def _evidence_lines(
+    found: Surroundings, folder: str, status: Mapping[str, str], is_in_container: bool
+) -> Iterator[str]:
     if is_in_container:
         yield (
             f"{folder}/ns/cgroup: not ours, but a container's: groups and limits stand here as this machine has them; "
@@ -237,9 +308,9 @@ def _evidence(found: Surroundings, folder: str, status: Mapping[str, str], is_in
         yield f"{folder}/status: Cpus_allowed_list {status.get('Cpus_allowed_list', '')}; {found.online} are online"
     quota = found.quota
     if quota:
-        when = "between two readings" if quota.seconds is not None else "since the cgroup was created"
+        when = "between two readings" if quota.seconds is not None else "since the group was made"
         yield (
-            f"{quota.group}: {quota.processors:g} CPUs for each {quota.period_ms:g} ms; "
+            f"{quota.group}: {quota.processors:g} processors for each {quota.period_ms:g} ms; "
             f"{quota.throttled} of {quota.periods} periods throttled {when}"
         )
     if found.memory:
@@ -252,7 +323,7 @@ def _evidence(found: Surroundings, folder: str, status: Mapping[str, str], is_in
             yield f"{allowance.source}: {allowance.used} of {allowance.limit}"
 
 
-def _letter(stat: str) -> str:
+def _state_letter(stat: str) -> str:
     """The state letter of proc_pid_stat(5)."""
     return split_stat(stat)[1][:1]
 
@@ -268,7 +339,8 @@ def numbers_of(text: str) -> list[int]:
     return numbers
 
 
-def _turns(folder: str, first: Texts, later: Texts, seconds: float | None) -> Iterator[Turns]:
+def _ready_turns(folder: str, first: Texts, later: Texts, seconds: float | None) -> Iterator[Turns]:
+    """The threads that did not sleep all the time between the readings; ``folder`` is /proc/PID."""
     for path in first:
         words = path.split("/")
         tid = number(words[4]) if path.startswith(f"{folder}/task/") and path.endswith("/schedstat") else None
@@ -276,22 +348,22 @@ def _turns(folder: str, first: Texts, later: Texts, seconds: float | None) -> It
             continue
         schedstats = [_run_and_wait(texts.get(path, "")) for texts in (first, later)]
         stats = [texts.get(f"{folder}/task/{tid}/stat", "") for texts in (first, later)]
-        state = _letter(stats[0] or ") S")
+        state = _state_letter(stats[0] or ") S")
         ran_ms = waited_ms = faults = None
         if seconds is not None and schedstats[0] and schedstats[1]:
             ran_ms, waited_ms = ((after - before) / 1e6 for before, after in zip(*schedstats))
             # The scheduler adds a thread's waiting time when the thread gets a CPU: one that was ready both times and
             # did not run waited all the time. On a CPU without ticks (nohz_full) utime and stime still show that it
             # runs.
-            used = [[_field(stat, at) for at in (_USER_TIME, _SYSTEM_TIME)] for stat in stats]
-            if not ran_ms + waited_ms and state == _letter(stats[1]) == "R" and used[0] == used[1]:
+            used = [[_stat_number(stat, index) for index in (_USER_TIME, _SYSTEM_TIME)] for stat in stats]
+            if not ran_ms + waited_ms and state == _state_letter(stats[1]) == "R" and used[0] == used[1]:
                 waited_ms = seconds * 1e3
-            counts = [_field(stat, _MAJOR_FAULTS) for stat in stats]
+            counts = [_stat_number(stat, _MAJOR_FAULTS) for stat in stats]
             faults = counts[1] - counts[0] if counts[0] is not None and counts[1] is not None else None
             ran_ms, waited_ms = round(ran_ms, 2), round(waited_ms, 2)
         if state == "S" and not ran_ms and not waited_ms:
             continue  # it slept all the time
-        policy, nice = _field(stats[0], _POLICY), _field(stats[0], _NICE)
+        policy, nice = _stat_number(stats[0], _POLICY), _stat_number(stats[0], _NICE)
         # policies of threads that come after the others (sched(7), include/uapi/linux/sched.h)
         low = {3: "SCHED_BATCH", 5: "SCHED_IDLE"}.get(policy or 0, "")
         priority = low or (f"nice {nice}" if nice is not None and nice > 0 else "")
@@ -304,19 +376,21 @@ def _run_and_wait(schedstat: str) -> tuple[int, int] | None:
     return (times[0], times[1]) if len(times) == 2 and times[0] is not None and times[1] is not None else None
 
 
-def _field(stat: str, at: int) -> int | None:
+def _stat_number(stat: str, index: int) -> int | None:
+    """One number of the text of /proc/PID/stat, by its index from the state on; None if it is missing."""
     fields = stat_fields(stat)
-    return number(fields[at]) if len(fields) > at else None
+    return number(fields[index]) if len(fields) > index else None
 
 
-def _ready(first: Texts, later: Texts) -> float | None:
-    """The fourth word of /proc/loadavg (proc_loadavg(5)), less one for the reader itself."""
-    words = [texts.get("/proc/loadavg", "").split() for texts in (first, later)]
-    counts = [count for each in words if len(each) > 3 and (count := number(each[3].partition("/")[0])) is not None]
+def _ready_threads(first: Texts, later: Texts) -> float | None:
+    """Ready threads of the whole machine, without the reader itself: the mean of both readings; None if unknown. They
+    are the fourth word of /proc/loadavg, ``2/845`` (proc_loadavg(5))."""
+    rows = [texts.get("/proc/loadavg", "").split() for texts in (first, later)]
+    counts = [count for row in rows if len(row) > 3 and (count := number(row[3].partition("/")[0])) is not None]
     return sum(counts) / len(counts) - 1 if counts else None
 
 
-def _idle(first: Texts, later: Texts, processors: set[int]) -> float | None:
+def _idle_share(first: Texts, later: Texts, processors: set[int]) -> float | None:
     """The share of idle time of some CPUs, by /proc/stat (proc_stat(5): idle and iowait are the fourth and fifth
     number)."""
     before, after = _processor_times(first, processors), _processor_times(later, processors)
@@ -334,3 +408,120 @@ def _processor_times(texts: Texts, processors: set[int]) -> tuple[int, int] | No
             times = [number(word) or 0 for word in rest[:8]]
             idle, total = idle + sum(times[3:5]), total + sum(times)
     return (idle, total) if total else None
+
+
+def _group_folders(texts: Texts, controller: str) -> list[str]:
+    """The folders of the process's cgroups, its own first."""
+    return list(filter(None, texts.get(f"groups {controller}", "").split("\n")))
+
+
+def _table(text: str) -> dict[str, int]:
+    """Name → number, of the lines ``name number``."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: value for row in rows if len(row) == 2 and (value := number(row[1])) is not None}
+
+
+def _tightest_quota(first: Texts, later: Texts, seconds: float | None) -> Quota | None:
+    """The quota that delays the process most, among its cgroup and those around it; if none does, the smallest."""
+    quotas = [quota for folder in _group_folders(first, "cpu") if (quota := _quota_of(folder, first, later, seconds))]
+    return max(quotas, key=lambda quota: (quota.share, quota.throttled, -quota.processors), default=None)
+
+
+def _quota_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> Quota | None:
+    words = first.get(f"{folder}/cpu.max", "").split()
+    if len(words) != 2:
+        words = [first.get(f"{folder}/cpu.cfs_{name}_us", "").strip() for name in ("quota", "period")]
+    quota, period = number(words[0]), number(words[1])  # "max" and -1 are no numbers here
+    if not quota or not period:
+        return None
+    path = f"{folder}/cpu.stat"
+    before = _table(first.get(path, "")) if path in later else {}
+    now = _table(later.get(path) or first.get(path, ""))
+    counts = {name: value - before.get(name, 0) for name, value in now.items()}
+    stood = counts["throttled_usec"] / 1e3 if "throttled_usec" in counts else counts.get("throttled_time", 0) / 1e6
+    return Quota(
+        folder,
+        round(quota / period, 3),
+        period / 1e3,
+        counts.get("nr_periods", 0),
+        counts.get("nr_throttled", 0),
+        round(stood, 1),
+        seconds if path in later else None,
+    )
+
+
+def _tightest_memory(first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
+    """The memory of the cgroup with the least room."""
+    uses = [use for folder in _group_folders(first, "memory") if (use := _memory_of(folder, first, later, seconds))]
+    return min(uses, key=lambda use: min(use.high or _UNLIMITED, use.limit or _UNLIMITED) - use.used, default=None)
+
+
+def _memory_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
+    def value(*names: str) -> int | None:
+        """The number in the first of these files that has one and does not mean "unlimited"; None for none."""
+        numbers = (number(first.get(f"{folder}/{name}", "").strip()) for name in names)
+        return next((limit for limit in numbers if limit is not None and limit < _UNLIMITED), None)
+
+    high, limit = value("memory.high"), value("memory.max", "memory.limit_in_bytes")
+    used = value("memory.current", "memory.usage_in_bytes")
+    if used is None or (high is None and limit is None):
+        return None
+
+    def count(texts: Texts, event: str) -> int:
+        """How often the group was slowed down ("high") or met its limit ("max")."""
+        failed = texts.get(f"{folder}/memory.failcnt", "") if event == "max" else ""
+        return _table(texts.get(f"{folder}/memory.events", "")).get(event) or number(failed.strip()) or 0
+
+    slowed, full = (
+        count(later, event) - count(first, event) if seconds is not None else count(first, event)
+        for event in ("high", "max")
+    )
+    # avg10 of the line "full" (Documentation/accounting/psi.rst)
+    pressure = re.search(r"^full \w+=([0-9.]+)", first.get(f"{folder}/memory.pressure", ""), re.M)
+    stalled = None
+    with suppress(ValueError):
+        stalled = float(pressure[1]) if pressure else None
+    return MemoryUse(folder, used, high, limit, slowed, full, value("memory.swap.current"), stalled)
+
+
+def _tightest_tasks(first: Texts) -> Allowance | None:
+    """The pids controller of the cgroup with the least room."""
+    allowances = []
+    for folder in _group_folders(first, "pids"):
+        used, limit = (number(first.get(f"{folder}/pids.{name}", "").strip()) for name in ("current", "max"))
+        if used is not None and limit is not None:
+            refused = _table(first.get(f"{folder}/pids.events", "")).get("max")
+            allowances.append(Allowance(used, limit, f"{folder}/pids.max", refused))
+    return min(allowances, key=lambda allowance: allowance.limit - allowance.used, default=None)
+
+
+def _allowance(used: str | None, limit: str | None, source: str) -> Allowance | None:
+    """The two numbers; None if one of them is unknown, or there is no limit."""
+    count, most = number(used or ""), number(limit or "")
+    return None if count is None or most is None else Allowance(count, most, source)
+
+
+def _user_tasks(first: Texts, status: Mapping[str, str], limit: str | None, source: str) -> Allowance | None:
+    """All tasks of the machine, as an upper bound of the user's; None if that leaves room, or the limit does not hold
+    for the process (RLIMIT_NPROC, setrlimit(2): it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN)."""
+    capable = number(status.get("CapEff", ""), 16) or 0
+    words = first.get("/proc/loadavg", "").split()
+    tasks = words[3].partition("/")[2] if len(words) > 3 else ""
+    allowance = _allowance(tasks, limit, source)
+    return allowance if allowance and allowance.is_used_up and not capable & (1 << 24 | 1 << 21) else None
+
+
+def descriptor_kinds(pid: int, files: HostFiles) -> dict[str, int]:
+    """Kind (``socket``, ``pipe``, ``files``) → number of fds of the process; the most frequent first."""
+    counts: dict[str, int] = {}
+    for name in files.names(f"/proc/{pid}/fd")[:4096]:
+        link = files.link(f"/proc/{pid}/fd/{name}")
+        if link.startswith("/"):
+            kinds = {"/dev/shm/": "/dev/shm", "/dev/pts/": "terminals"}
+            kind = next((kind for folder, kind in kinds.items() if link.startswith(folder)), "files")
+        elif link.startswith("anon_inode:"):
+            kind = link.removeprefix("anon_inode:").strip("[]")
+        else:  # pipe:[77]
+            kind = link.partition(":")[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))

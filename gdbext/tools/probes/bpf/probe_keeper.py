@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_held, start_survivor
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_blocked, start_survivor
 from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, LINK_CREATE, PER_CPU_ARRAY, Bpf, ProbePlace, refusal
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
@@ -188,7 +188,7 @@ class ProbeRun(contextlib.ExitStack):
                 help="name the operators: dispatch-top mm; or trace by breakpoints: "
                 "dispatch-trace OP --engine breakpoints",
             )
-        with signals_held(INTERRUPTS):
+        with signals_blocked(INTERRUPTS):
             keeper = ProbeKeeper(self.kernel, program, self.pid, places)
             self.callback(keeper.close)
         self.keepers.append(keeper)

@@ -25,7 +25,8 @@ from gdbext.engine.formats.cfi_program import (
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
-from gdbext.engine.process.symbolizer import Symbol, SymbolIndex
+from gdbext.engine.formats.symbol_index import SymbolIndex
+from gdbext.engine.formats.symbol_table import Symbol
 from support.installed.machine import own_libc
 from support.programs.harness import some
 from support.programs.native_build import torch_folder

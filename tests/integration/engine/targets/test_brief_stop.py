@@ -12,7 +12,7 @@ from gdbext.engine.process.code_reader import blocked_syscall
 from gdbext.engine.targets.base_target import Signal
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_stop
-from gdbext.engine.targets.live.thread_motion import place_of
+from gdbext.engine.targets.live.thread_motion import sleep_place
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import TargetError, TargetGone
@@ -127,7 +127,7 @@ def test_the_process_ends_meanwhile(moving: SnapshotTarget, counting: Plain) -> 
 
 
 def unstopped_process(plain: Plain) -> UnstoppedProcess:
-    wait_until(lambda: all(place_of(plain.pid, tid).stack_pointer for tid in procfs.threads(plain.pid)), "all sleep")
+    wait_until(lambda: all(sleep_place(plain.pid, tid).stack_pointer for tid in procfs.threads(plain.pid)), "all sleep")
     return UnstoppedProcess(plain.pid, ThreadFinder())
 
 

@@ -40,9 +40,9 @@ def packed(folder: Path, data: bytes, how: str) -> Path:
 
 
 def unpacked(folder: Path, data: bytes, how: str = "gz") -> os.stat_result:
-    name = core_sources.unpacked(str(packed(folder, data, how)))
+    name = core_sources.unpack_core(str(packed(folder, data, how)))
     found = Path(name).stat()
-    core_sources.let_go(name)
+    core_sources.close_unpacked(name)
     return found
 
 
@@ -74,14 +74,14 @@ def test_systemds_store(tmp_path: Path) -> None:
         (tmp_path / f"core.{name}").touch()
     (tmp_path / "other").touch()
     store = str(tmp_path)
-    assert core_sources.stored("systemd", store) == f"{store}/core.a.b.0.00ff.78.1800000000000000.lz4"
-    assert core_sources.stored("coredumpctl:77", store) == f"{store}/core.python3.0.00ff.77.1750000000000000"
-    assert core_sources.stored("core", store) == "core"
+    assert core_sources.stored_core("systemd", store) == f"{store}/core.a.b.0.00ff.78.1800000000000000.lz4"
+    assert core_sources.stored_core("coredumpctl:77", store) == f"{store}/core.python3.0.00ff.77.1750000000000000"
+    assert core_sources.stored_core("core", store) == "core"
     with pytest.raises(BadCore, match="no core of process 5") as caught:
-        core_sources.stored("coredumpctl:5", store)
+        core_sources.stored_core("coredumpctl:5", store)
     assert "77, 78" in caught.value.why
     with pytest.raises(BadCore, match="systemd's store"):
-        core_sources.stored("systemd", f"{store}/none")
+        core_sources.stored_core("systemd", f"{store}/none")
 
 
 @pytest.mark.parametrize("how", ["gz", "zst"])
@@ -107,7 +107,7 @@ def test_what_is_no_core_or_claims_more_than_fits_is_not_unpacked(tmp_path: Path
 
         def refuse() -> None:
             with pytest.raises(BadCore, match=reason):  # noqa: B023
-                core_sources.unpacked(str(path))  # noqa: B023
+                core_sources.unpack_core(str(path))  # noqa: B023
 
         refuse()
         assert lines_run(refuse) < 800

@@ -28,7 +28,7 @@ class RunningTarget(ReplayTarget, TargetMoment):
     def threads_that_ran(self) -> Sequence[int]:
         return tuple(thread.tid for thread in self.threads())
 
-    def has_moved_on(self, tid: int) -> bool:  # noqa: ARG002
+    def may_have_left(self, tid: int) -> bool:  # noqa: ARG002
         return True
 
 

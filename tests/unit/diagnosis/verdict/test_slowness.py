@@ -23,8 +23,7 @@ from gdbext.diagnosis.verdict.slowness import (
     over_samples,
 )
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-from gdbext.engine.targets.system.control_groups import Allowance, MemoryUse, Quota
-from gdbext.engine.targets.system.surroundings import Surroundings, Turns
+from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
 from support.fakes.analysis_facts import step, thread, wait
 from support.programs.wait_processes import NO_PYTHON_WAITS
 

@@ -125,7 +125,7 @@ def test_who_has_failed_does_not_connect(ending, told):
     """A child that failed, and that nobody has waited for, may be who should have connected."""
     listens = Peer(PeerKind.SOCKET, "a tcp socket that others connect to", state="LISTEN")
     procfs = Outside(ChildProcess(7, "worker", ProcessState.ENDED, ending=ending), other_ends={3: ()})
-    procfs.of = lambda link, _: listens if link else None
+    procfs.peer_of = lambda link, _: listens if link else None
     accepts = Process().thread(1, [("libc.so.6", "accept4")], call=288, args=(3,))
     name = wait_of(accepts, procfs=procfs).resource.name
     assert ("; its child process 7 (worker, exit status 1) has exited" in name) is told, name

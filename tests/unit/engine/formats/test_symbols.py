@@ -14,10 +14,12 @@ import pytest
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.formats.symbol_index import SymbolIndex
+from gdbext.engine.formats.symbol_table import Symbol
 from gdbext.engine.process import symbolizer as symbolizer_module
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
-from gdbext.engine.process.symbolizer import Symbol, SymbolIndex, Symbolizer, without_clone_suffix
+from gdbext.engine.process.symbolizer import Symbolizer, without_clone_suffix
 from support.fakes.elf_maker import DATA, DATA_START, INIT, INIT_START, TLS, Entry, make_elf
 from support.fakes.fake_target import OwnProcess
 

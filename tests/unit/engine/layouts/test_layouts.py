@@ -54,7 +54,7 @@ def test_a_layout_of_another_architecture_is_not_tried() -> None:
 def test_the_layout_is_of_the_process_s_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_choice, "torch_version", lambda _: "2.13.0")
     library = SimpleNamespace(build_id=store.load(TORCH).build_ids[store.TORCH_LIBRARY])
-    modules: Any = SimpleNamespace(named=lambda _: library, files=SimpleNamespace(kept=lambda _: ""))
+    modules: Any = SimpleNamespace(named=lambda _: library, files=SimpleNamespace(stored_text=lambda _: ""))
     ours, other = (SimpleNamespace(architecture=SimpleNamespace(name=name)) for name in ("x86_64", "aarch64"))
     choose: Any = layout_choice.torch_layout
     assert choose(modules, ours, None, lambda: 0).match == "exact"

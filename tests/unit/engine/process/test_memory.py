@@ -93,9 +93,9 @@ def test_what_a_running_process_was_changing_is_read_again() -> None:
             return value
 
         if runs and contradictions == 3:
-            assert memory.consistent(read) == 0
+            assert memory.read_consistently(read) == 0
             assert len(target.reads) == 4
         else:
             with pytest.raises(BadData, match="3626 claimed"):
-                memory.consistent(read)
+                memory.read_consistently(read)
             assert len(target.reads) < 10 if runs else len(target.reads) == 1

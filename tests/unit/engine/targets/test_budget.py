@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.targets import budget, budget_watch
-from gdbext.engine.targets.budget import SECONDS, MemoryLimitExceeded, TimeLimit, TimeLimitExceeded
-from gdbext.engine.targets.budget_watch import BudgetWatch
+from gdbext.engine.targets import budget
+from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryLimitExceeded, TimeLimit, TimeLimitExceeded
 from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.rooted_paths import ActingUser, Rights
 from gdbext.errors import NoSuchProcess, TargetGone, UsageError
@@ -80,7 +79,7 @@ def test_an_interruption_that_is_swallowed_comes_again(monkeypatch: pytest.Monke
         for _ in range(3):
             with pytest.raises(TimeLimitExceeded):
                 signal.raise_signal(signal.SIGALRM)
-    assert timers == [(signal.ITIMER_REAL, 60, budget._AGAIN), (signal.ITIMER_REAL, 0)]
+    assert timers == [(signal.ITIMER_REAL, 60, budget._REPEAT_SECONDS), (signal.ITIMER_REAL, 0)]
 
 
 class FakeClock:
@@ -100,7 +99,7 @@ class FakeClock:
 @pytest.mark.parametrize(("kind", "limits"), [(TimeLimitExceeded, (60, 0)), (MemoryLimitExceeded, (0, 60))])
 def test_a_debugger_is_interrupted(kind: Any, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    monkeypatch.setattr(budget_watch, "_private_memory", clock)
+    monkeypatch.setattr(budget, "_private_memory", clock)
     watched = BudgetWatch(*limits, clock)
     watched.begin()
     with pytest.raises(kind):
@@ -134,6 +133,6 @@ def test_a_process_that_has_ended_before_a_debugger_would_stop_it(monkeypatch: p
 
 
 def test_the_memory_of_this_process_is_counted() -> None:
-    before = budget_watch._private_memory()
+    before = budget._private_memory()
     held = b"x" * (100 << 20)
-    assert budget_watch._private_memory() - before > len(held) * 0.9
+    assert budget._private_memory() - before > len(held) * 0.9

@@ -378,4 +378,4 @@ def test_sources_are_shown_by_what_is_suggested() -> None:
 def test_what_is_withheld(tmp_path: Path) -> None:
     core = Core([Load(BASE, bytes(PAGE))], prstatus(1))
     for sysroot, path, withheld in (("", "/x/train.py", True), ("", "<string>", False), ("/", "/x/train.py", False)):
-        assert open_core(tmp_path, core, sysroot=sysroot).foreign.withholds(path) is withheld
+        assert open_core(tmp_path, core, sysroot=sysroot).foreign.is_unproven_source(path) is withheld

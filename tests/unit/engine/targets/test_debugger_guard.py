@@ -84,7 +84,7 @@ def test_a_small_file_that_is_mapped_far_and_wide(wide_code: int, memory: tuple[
     healer = Healer(INT3, os.getpid(), *memory)
     os.pwrite(memory[0], INT3, wide_code + 5)
     with MemoryLimit(64 << 20):
-        assert [place - wide_code for place, _ in healer.traps() if wide_code <= place] == [5]
+        assert [place - wide_code for place, _ in healer.breakpoints() if wide_code <= place] == [5]
         assert lines_run(healer.heal) < 50_000
     assert ctypes.string_at(wide_code, 8192) == b"\x90" * 8192
 
@@ -94,10 +94,10 @@ def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple
     (address, original), (file, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
     os.pwrite(file, INT3, address + 1)
-    healer.note()
+    healer.note_existing()
     for place, byte in ((5, INT3), (mmap.PAGESIZE + 2, INT3), (7, b"\x91")):
         os.pwrite(file, byte, address + place)
-    found = {place - address for place, _ in healer.traps() if 0 <= place - address < len(original)}
+    found = {place - address for place, _ in healer.breakpoints() if 0 <= place - address < len(original)}
     assert found == {1, 5, mmap.PAGESIZE + 2}
     healer.heal()
     meant = bytearray(original)
@@ -143,7 +143,7 @@ def test_probes_of_other_tools_are_left_alone(
     """The kernel would go on to believe that they are there, and the tool sees nothing any more."""
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
-    healer.note()
+    healer.note_existing()
     with probed(file, (5, mmap.PAGESIZE + 2), 0 if is_for_all else os.getpid(), at_once):
         os.pwrite(ours, INT3, address + 1)
         _elsewhere(healer.heal)
@@ -157,9 +157,9 @@ def test_a_probe_where_a_breakpoint_was(code: tuple[int, bytes], memory: tuple[i
     """The next command of the user begins as soon as his debugger was killed."""
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
-    healer.note()
+    healer.note_existing()
     os.pwrite(ours, INT3, address + 5)
-    healer.look()
+    healer.find_early()
     healer.heal()
     assert ctypes.string_at(address, len(original)) == original
     healer.forget()
@@ -186,10 +186,10 @@ def test_a_guard_ends_with_its_work() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         try:
             guard = DebuggerGuard(process.pid)
-            assert guard.is_there, "nobody traces the process yet"
+            assert guard.is_alive, "nobody traces the process yet"
             guard.close()
             guard.close()
-            assert not guard.is_there
+            assert not guard.is_alive
         finally:
             process.kill()
 

@@ -16,7 +16,7 @@ from gdbext.engine.arch.architectures import by_machine
 from gdbext.engine.targets.live import proc_checks, ptrace, supervision
 from gdbext.engine.targets.live.local_process import own_tid, read_file, read_memory
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.supervision import stream_from_child
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.errors import NotPermitted, TargetGone
 from gdbext.tools.outcome import error_text
@@ -45,7 +45,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> ProcTarget:
     monkeypatch.setattr(ptrace, "interrupt", lambda tid: end_at(ENDS_BEFORE_INTERRUPTED, tid))
     monkeypatch.setattr(ptrace, "poll", lambda tid: ptrace.PtraceStop(tid == ENDS_WHILE_WAITED_FOR, 0))
     made = object.__new__(ProcTarget)
-    made.pid, made.architecture, made._threads, made._left = MAIN, by_machine(62), {}, {}
+    made.pid, made.architecture, made._threads, made._unstoppable = MAIN, by_machine(62), {}, {}
     return made
 
 
@@ -196,14 +196,14 @@ def test_where_the_child_ends_early_the_work_is_done_here(signal: int) -> None:
             os.kill(os.getpid(), signal)
             raise ValueError("of the child")
 
-    found = {each for piece in begun_by_child(lambda: numbers(300, fail), 12) for each in RECORD.iter_unpack(piece)}
+    found = {each for piece in stream_from_child(lambda: numbers(300, fail), 12) for each in RECORD.iter_unpack(piece)}
     assert found == {(each, each % 7) for each in range(300)}
 
 
 def test_who_stops_listening_leaves_no_child() -> None:
     children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     before = children.read_text()
-    stream = begun_by_child(lambda: numbers(10_000_000), RECORD.size)
+    stream = stream_from_child(lambda: numbers(10_000_000), RECORD.size)
     next(stream)
     assert children.read_text() != before
     stream.close()

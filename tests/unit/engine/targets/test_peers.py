@@ -67,11 +67,11 @@ def fork(pids: list[int], prepare=lambda: None) -> int:
 
 def test_the_ends_of_a_pipe(peers, child):
     output, into = os.pipe()
-    found = peers.of(link(output), call_writes=False)
+    found = peers.peer_of(link(output), call_writes=False)
     assert (found.own, found.processes, found.kind.value) == (True, (), "pipe")
     pid = fork(child, lambda: os.close(output))
     os.close(into)
-    found = Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False)
+    found = Peers(os.getpid(), HostFiles(), ChildProcess).peer_of(link(output), call_writes=False)
     assert ([each.pid for each in found.processes], found.own) == ([pid], False)
     assert str(pid) in found.text
     os.close(output)
@@ -81,7 +81,7 @@ def test_a_table_is_read_no_longer_than_the_budget_allows(monkeypatch):
     monkeypatch.setattr(socket_table, "_SECONDS", 0.0)
     monkeypatch.setattr(socket_table, "_rows", lambda *_: iter([["0"] * 9 + [str(each)] for each in range(1000)]))
     tables = SocketTables(os.getpid())
-    tables._internet("999")
+    tables._internet_socket("999")
     assert len(tables._tables["tcp"].by_inode) < 1000
 
 
@@ -90,13 +90,13 @@ def test_the_backlog_of_a_listening_unix_socket_is_no_number_of_bytes(tmp_path, 
         server.bind(str(tmp_path / "socket"))
         server.listen(100)
         client.connect(str(tmp_path / "socket"))
-        found = peers.of(link(server.fileno()), call_writes=False)
+        found = peers.peer_of(link(server.fileno()), call_writes=False)
         if found is None:
             pytest.skip("this kernel has no unix_diag")
         assert found.state == "LISTEN"
         assert "bytes" not in found.text
         client.sendall(b"x" * 1000)
-        assert "unsent" not in peers.of(link(client.fileno()), call_writes=True).text, "what it takes of memory"
+        assert "unsent" not in peers.peer_of(link(client.fileno()), call_writes=True).text, "what it takes of memory"
 
 
 def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
@@ -109,7 +109,7 @@ def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
         found = SocketTables(os.getpid()).find(inode(client.fileno()))
         assert (found.remote, found.state, found.peer) == (f"{host}:{port}", "ESTABLISHED", inode(accepted.fileno()))
         assert SocketTables(os.getpid()).find(inode(server.fileno())).state == "LISTEN"
-        found = peers.of(link(client.fileno()), call_writes=False)
+        found = peers.peer_of(link(client.fileno()), call_writes=False)
         assert (found.kind.value, found.address, found.own) == ("socket", f"{host}:{port}", True)
         assert f"connected to {host}:{port}" in found.text
         accepted.close()
@@ -184,7 +184,7 @@ def test_bytes_that_nobody_has_read_yet(peers):
     here, there = socket.socketpair()
     here.sendall(b"x" * 100)
     assert SocketTables(os.getpid()).find(inode(there.fileno())).unread
-    assert "bytes unread" in peers.of(link(there.fileno()), call_writes=False).text
+    assert "bytes unread" in peers.peer_of(link(there.fileno()), call_writes=False).text
     here.close()
     there.close()
 

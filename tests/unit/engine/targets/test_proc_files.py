@@ -12,7 +12,7 @@ import pytest
 from gdbext.engine.targets.budget import MemoryLimit
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.live.local_process import ProcessOrigin, read_command, read_file
-from gdbext.engine.targets.live.supervision import read_file_of
+from gdbext.engine.targets.live.supervision import read_proc_file
 from gdbext.errors import TargetError, TargetGone
 from gdbext.tools import family
 from gdbext.tools.ps import torch_processes
@@ -53,7 +53,7 @@ def test_no_reader_takes_more_than_it_needs(pid: int, name: str) -> None:
 def test_what_is_too_long_is_an_error_that_says_so(pid: int) -> None:
     for name in ("environ", "cmdline"):
         with pytest.raises(OSError, match="longer than") as raised:
-            read_file_of(pid, name)
+            read_proc_file(pid, name)
         assert raised.value.errno == errno.EFBIG
         with pytest.raises(TargetError, match=f"/proc/{pid}/{name} is longer than 6291456 bytes") as told:
             read_file(pid, name)

@@ -17,14 +17,16 @@ def test_names_of_secrets() -> None:
 def test_reports_hide_them() -> None:
     given = {"TORCH_AUTH": "x", "TORCH_PASSWD": "y", "TORCH_LOG_URL": "https://me:pw@host/x", "OMP_NUM_THREADS": "4"}
     shown = {"OMP_NUM_THREADS": "4", "TORCH_LOG_URL": f"https://{HIDDEN}@host/x"}
-    assert linux.shown(given) == {**shown, "TORCH_AUTH": HIDDEN, "TORCH_PASSWD": HIDDEN}
-    assert linux.public(given) == shown
+    assert linux.shown_variables(given) == {**shown, "TORCH_AUTH": HIDDEN, "TORCH_PASSWD": HIDDEN}
+    assert linux.public_variables(given) == shown
 
 
 def test_a_command_without_its_arguments() -> None:
     command = "/usr/bin/g++\0-c\0/tmp/x/main.cpp\0-DKEY=abc\0--password\0hunter2\0https://a:b@c/x.py\0"
-    assert linux.program_only(command) == f"/usr/bin/g++\0-c\0/tmp/x/main.cpp\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0"
-    assert (linux.program_only(""), linux.program_only("sleep\0")) == ("", "sleep\0")
+    assert (
+        linux.hide_arguments(command) == f"/usr/bin/g++\0-c\0/tmp/x/main.cpp\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0"
+    )
+    assert (linux.hide_arguments(""), linux.hide_arguments("sleep\0")) == ("", "sleep\0")
 
 
 def test_a_command_line_that_is_shown_has_no_secrets() -> None:
@@ -40,5 +42,5 @@ def test_secrets_among_the_words_of_a_process() -> None:
         SSH_AUTH_SOCK=/run/agent|PWD=some folder|A=postgres://me:mypassword@host""".split(b"|")
     words = [word.strip() for word in words]
     assert linux.secrets_among(words) == [b"me:mypassword", b"abcdefgh", b"correct", b"hunter2"]
-    assert linux.blanked(b"x hunter2 y", linux.secrets_among(words)) == b"x ******* y"
+    assert linux.blank_secrets(b"x hunter2 y", linux.secrets_among(words)) == b"x ******* y"
     assert linux.without_user("no address") == "no address"

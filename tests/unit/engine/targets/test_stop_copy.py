@@ -70,16 +70,16 @@ def code(address: int, size: int) -> bytes:
     ],
 )
 def test_is_as_at_a_later_stop(later: StopCopy, same: bool) -> None:
-    assert stop(WAITING, WAITING).is_as(later, X86_64, code) is same
+    assert stop(WAITING, WAITING).is_same_as(later, X86_64, code) is same
 
 
 def test_of_a_thread_that_was_read_as_it_slept_the_registers_that_are_known_are_compared() -> None:
     asleep = stop({name: value for name, value in WAITING.items() if name not in X86_64.callee_saved}, WAITING)
-    assert not asleep.is_as(stop(WAITING, WAITING), X86_64, code)
+    assert not asleep.is_same_as(stop(WAITING, WAITING), X86_64, code)
     asleep.threads[0].lacks_registers = True
-    assert asleep.is_as(stop(WAITING, WAITING), X86_64, code)
-    assert not asleep.is_as(stop({**WAITING, "rsp": WAITING["rsp"] - 8}, WAITING), X86_64, code)
-    assert not asleep.is_as(stop({**WAITING, "rdi": 0x9100}, WAITING), X86_64, code)
+    assert asleep.is_same_as(stop(WAITING, WAITING), X86_64, code)
+    assert not asleep.is_same_as(stop({**WAITING, "rsp": WAITING["rsp"] - 8}, WAITING), X86_64, code)
+    assert not asleep.is_same_as(stop({**WAITING, "rdi": 0x9100}, WAITING), X86_64, code)
 
 
 START = 0x7000 * PAGE_SIZE
@@ -100,20 +100,20 @@ def test_what_was_copied_whole_is_read_from_the_copy(copy: PageCopy) -> None:
 
 def test_the_copy_covers_what_is_read_later(copy: PageCopy) -> None:
     later = b"\x11" * PAGE_SIZE
-    assert copy.over(START - PAGE_SIZE, later * 5) == later + DATA + later + b"\xee" * PAGE_SIZE
-    assert copy.over(START + 2 * PAGE_SIZE - 4, b"12345678") == DATA[2 * PAGE_SIZE - 4 : 2 * PAGE_SIZE] + b"5678"
-    assert copy.over(START + 3 * PAGE_SIZE - 4, b"12345678") == b"1234" + b"\xee" * 4
-    assert copy.over(START - 100, b"12345678") == b"12345678"
+    assert copy.overlay_on(START - PAGE_SIZE, later * 5) == later + DATA + later + b"\xee" * PAGE_SIZE
+    assert copy.overlay_on(START + 2 * PAGE_SIZE - 4, b"12345678") == DATA[2 * PAGE_SIZE - 4 : 2 * PAGE_SIZE] + b"5678"
+    assert copy.overlay_on(START + 3 * PAGE_SIZE - 4, b"12345678") == b"1234" + b"\xee" * 4
+    assert copy.overlay_on(START - 100, b"12345678") == b"12345678"
 
 
 def test_ranges_of_pages() -> None:
-    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in stop_copy.ranges([1, 2, 3, 7, 9, 10], 100)]
+    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in stop_copy.merge_pages([1, 2, 3, 7, 9, 10], 100)]
     assert found == [(1, 4), (7, 8), (9, 11)]
-    assert list(stop_copy.ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
-    assert list(stop_copy.ranges([], 2)) == []
+    assert list(stop_copy.merge_pages([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
+    assert list(stop_copy.merge_pages([], 2)) == []
     low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
     inside = [(low, 6 * PAGE_SIZE), (6 * PAGE_SIZE, 7 * PAGE_SIZE), (8 * PAGE_SIZE, high)]
-    assert list(stop_copy.parts(low, high - low, {5, 6, 8, 9})) == inside
+    assert list(stop_copy.parts_in_pages(low, high - low, {5, 6, 8, 9})) == inside
 
 
 def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy) -> None:

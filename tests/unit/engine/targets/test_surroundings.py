@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.engine.targets.system import surroundings
-from gdbext.engine.targets.system.control_groups import Allowance
-from gdbext.engine.targets.system.surroundings import understood
+from gdbext.engine.targets.system.surroundings import Allowance, surroundings_from
 
 LIMITS = f"{'Limit':26}{'Soft Limit':21}Hard\n{'Max open files':26}{'64':21}64\n{'Max processes':26}{'10':21}10\n"
 STATUS = "Name:\tpython\nPPid:\t3\nCpus_allowed_list:\t0-1\nVmSize:\t 100 kB\nCapEff:\t0000000000000000\n"
@@ -21,7 +20,7 @@ BASE = {
 
 
 def read(more, later=None, seconds=None):
-    return understood(7, {**BASE, **more}, later or {}, seconds)
+    return surroundings_from(7, {**BASE, **more}, later or {}, seconds)
 
 
 def test_lists_of_processors():
@@ -68,7 +67,7 @@ def test_no_quota_and_damaged_files():
     for text in ("max 100000", "", "x y", "-1 100000", "5 0"):
         assert read({"groups cpu": HERE, f"{HERE}/cpu.max": text}).quota is None
     assert read({"groups memory": HERE, f"{HERE}/memory.current": "many"}).memory is None
-    assert understood(7, {}, {}, None).unread
+    assert surroundings_from(7, {}, {}, None).unread
 
 
 def test_memory_of_both_hierarchies():

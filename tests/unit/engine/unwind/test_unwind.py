@@ -11,7 +11,7 @@ import pytest
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.cfi_program import OFFSET, SAME, evaluate
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.process.symbolizer import SymbolIndex
+from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
 from gdbext.engine.unwind.emulation_unwind import SymbolicValue as Value
 from support.fakes.unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
@@ -201,7 +201,7 @@ def flow_of(code: str, start: int = 0x1000) -> EmulationUnwinder:
     data = bytes.fromhex(code)
 
     class Bytes:
-        def after(self, address: int, size: int) -> bytes:
+        def read_after(self, address: int, size: int) -> bytes:
             at = address - start
             return data[at : at + size] if at >= 0 else b""
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gdbext
-from gdbext.engine.targets import budget_watch
+from gdbext.engine.targets import budget
 from gdbext.hosts.library import process as library_process
 from gdbext.hosts.library.threads import Threads
 from gdbext.render import plain_json
@@ -183,13 +183,13 @@ def test_a_call_that_takes_too_much_ends(limits: Any, said: str, named: str, mon
 
     before = signal.getsignal(signal.SIGALRM)
     clock = SimpleNamespace(monotonic=lambda: 0)
-    monkeypatch.setattr(budget_watch, "time", clock)
+    monkeypatch.setattr(budget, "time", clock)
     with gdbext.open(recording=str(RECORDINGS / "idle.rec"), **limits) as process:
         with monkeypatch.context() as patched:
             if named == "timeout":
                 patched.setattr(clock, "monotonic", itertools.count().__next__)
             else:
-                patched.setattr(budget_watch, "_private_memory", itertools.count(step=1 << 26).__next__)
+                patched.setattr(budget, "_private_memory", itertools.count(step=1 << 26).__next__)
             patched.setattr(library_process, "inspect_threads", forever)
             with pytest.raises(gdbext.GdbextError, match=said) as caught:
                 process.threads  # noqa: B018

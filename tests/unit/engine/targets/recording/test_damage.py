@@ -113,7 +113,7 @@ def test_damaged_contents_of_the_file(name: str) -> None:
         damaged = bytearray(contents)
         scatter(damaged, 0, len(damaged), source.choice((1, 10, 1000)), source)
         try:
-            found = recording_reader.from_parts(*container.parse(bytes(damaged)))
+            found = recording_reader.recording_from(*container.parse(bytes(damaged)))
         except BadRecording:
             continue
         assert_no_internal_error(found)

@@ -220,7 +220,7 @@ def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Proces
     strings = RANDOM + 16 - STACK
     assert kept[:strings] == process.stack[:strings]
     assert kept[strings:] == bytes(2 * PAGE - strings)
-    data = json.dumps(recorder.parts(recording)[0]) + kept.decode("latin-1")
+    data = json.dumps(recorder.document_and_blocks(recording)[0]) + kept.decode("latin-1")
     assert "hunter2" not in data
     assert "/secret/place" not in data
 
@@ -289,14 +289,14 @@ def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pyte
 def test_a_document_that_is_not_what_it_must_be(process: Process, path: tuple[Any, ...], value: Any) -> None:
     target = RecordingTarget(process)
     use(target)
-    document, blocks = recorder.parts(recorded(target))
+    document, blocks = recorder.document_and_blocks(recorded(target))
     place: Any = json.loads(json.dumps(document))
     changed = place
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(BadRecording):
-        recording_reader.from_parts(changed, blocks)
+        recording_reader.recording_from(changed, blocks)
 
 
 def test_a_secret_of_the_process_is_nowhere_in_the_recording(process: Process) -> None:
@@ -316,7 +316,7 @@ def test_a_secret_of_the_process_is_nowhere_in_the_recording(process: Process) -
     target.origin.files.texts["origin"] = f"python train.py --db-pass {word}\nhost"
     target.origin.files.facts["line 1 of x.py"] = [f"login({secret!r})"]
     recording = recorded(target)
-    data = json.dumps(recorder.parts(recording)[0]).encode() + b"".join(recording.memory.pieces)
+    data = json.dumps(recorder.document_and_blocks(recording)[0]).encode() + b"".join(recording.memory.pieces)
     for each in (secret, word, "abc", "hunter2"):
         assert each.encode() not in data, each
     assert recording.memory.read(heap, 12) == b"*" * 12
