@@ -358,9 +358,10 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def tool_of(row: ToolRow) -> Tool:
-    """The command of that row."""
-    tool: Tool = load(row.place)()
+def tool_of(row: ToolRow) -> Any:
+    """The tool of that row, a Program if its mode is "program", else a Tool."""
+    tool: BaseTool = load(row.place)()
+    tool.name, tool.summary, tool.mode = row.name, row.summary, Mode(row.mode)
     return tool
 
 
@@ -395,15 +396,16 @@ def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
     """It can answer these arguments in that mode, too. Imports the tool only if its row has the mode."""
     if mode not in row.modes:
         return False
-    return Mode(mode) in tool_of(row).modes(parser_of(row).parse(argv))
+    tool: Tool = tool_of(row)
+    return Mode(mode) in tool.modes(tool.parser().parse(argv))
 
 
 def parser_of(row: ToolRow) -> CommandParser:
-    """The parser of the command's arguments, which also makes its help."""
-    return tool_of(row).parser()
+    """The parser of the tool's arguments, which also makes its help."""
+    parser: CommandParser = tool_of(row).parser()
+    return parser
 
 
 def help_text(row: ToolRow) -> str:
     """The text that ``help dispatch-bt`` in gdb and ``scripts/dispatch dispatch-bt --help`` show."""
-    tool: BaseTool = load(row.place)()
-    return tool.parser().format_help()
+    return parser_of(row).format_help()

@@ -18,7 +18,6 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.clauses import listed, owner_clause
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 class AllThreads(Tool):
     """The command ``all-threads`` as a tool."""
-
-    name = "all-threads"
-    summary = "Show what each thread does and waits for, who holds that, and deadlocks."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the options: what is shown besides the threads' waits."""

@@ -10,7 +10,6 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import find_thread
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.render import Style, counted, escape
 from gdbext.tools.autograd.autograd_graph import graph_from, node_of_tensor, running_node, saved_text, write
 from gdbext.tools.autograd.autograd_report import AutogradReporter
@@ -50,10 +49,6 @@ ends in .txt. At most 10,000 nodes.
 
 class AutogradTool(Tool):
     """The command ``dispatch-autograd`` as a tool."""
-
-    name = "dispatch-autograd"
-    summary = "Show forward or backward: the running node, its forward operator and line, hooks."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

@@ -66,9 +66,6 @@ dispatch-values for what probes cannot do.
 class BreakTool(LiveTool):
     """The command ``dispatch-break`` as a tool."""
 
-    name = "dispatch-break"
-    summary = "Stop when the dispatcher reaches an operator. Resumes the process."
-
     completions = MappingProxyType({"where": PLACES})
 
     def arguments(self, parser: ArgumentParser) -> None:

@@ -15,7 +15,6 @@ from gdbext.diagnosis.job.collectives_section import CollectivesSection, Collect
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import duration, or_unknown
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 class CollectivesTool(Tool):
     """The command ``dispatch-collectives`` as a tool."""
-
-    name = "dispatch-collectives"
-    summary = "Show process groups, sequence numbers and pending collectives."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         output_help = (

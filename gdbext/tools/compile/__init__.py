@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
@@ -177,10 +176,6 @@ other release the answer is "unknown". Before torch 2.7 the reasons of recompila
 
 class CompileTool(Tool):
     """The command ``dispatch-compile`` as a tool."""
-
-    name = "dispatch-compile"
-    summary = "Show what torch.compile did, broke and compiled again, and what compiles now."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

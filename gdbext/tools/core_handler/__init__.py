@@ -69,9 +69,6 @@ in core_pattern before.
 class CoreHandlerProgram(Program):
     """The program ``scripts/dispatch core-handler`` as a tool."""
 
-    name = "core-handler"
-    summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         pid_help = "%%P of core_pattern: the process, as this machine counts"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
 from gdbext.engine.terminal import shown_json
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
 
 class InfoTool(Tool):
     """The command ``dispatch-info`` as a tool."""
-
-    name = "dispatch-info"
-    summary = "Show what was found of torch, Python and layouts, and what could not be read."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         settings_help = (
@@ -95,9 +90,7 @@ own looks read, under the build-id of libtorch_cpu.so; it may be copied into tha
 class MeasureProgram(Program):
     """The program ``scripts/dispatch measure`` as a tool."""
 
-    name = "measure"
     common = ("--json",)
-    summary = "Measure the structures of an installed PyTorch that is not known, from its headers."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _MEASURE_EPILOG

@@ -51,9 +51,7 @@ _NO_FRAMES = (
 class KnownProgram(Program):
     """The program ``scripts/dispatch known`` as a tool."""
 
-    name = "known"
     common = ("--json", "--why")
-    summary = "Compare a report or a recording with the known bugs of other projects, or list these."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

@@ -14,7 +14,6 @@ from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
 from gdbext.errors import GdbextError, UsageError
@@ -53,10 +52,6 @@ class KeySetSection(Section):
 
 class KeySetTool(Tool):
     """The command ``dispatch-keyset`` as a tool."""
-
-    name = "dispatch-keyset"
-    summary = "Decode a DispatchKeySet, or turn key names into bits."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         value_help = (
@@ -136,10 +131,6 @@ def _section(keys: KeyNames, bits: int) -> KeySetSection:
 
 class ThreadStateTool(Tool):
     """The command ``dispatch-tls`` as a tool."""
-
-    name = "dispatch-tls"
-    summary = "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …"
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         add_thread_choice(parser)

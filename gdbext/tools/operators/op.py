@@ -9,7 +9,6 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, counted
@@ -182,10 +181,6 @@ def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], limit
 
 class OperatorTool(Tool):
     """The command ``dispatch-op`` as a tool."""
-
-    name = "dispatch-op"
-    summary = "Show an operator: schema, registrations and its computed dispatch table."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         op_help = (

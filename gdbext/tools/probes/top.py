@@ -10,7 +10,6 @@ from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import running_thread
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.live.unstopped import RunningProcess
@@ -75,10 +74,6 @@ by probes that are placed one by one; ending then takes some seconds longer.
 
 class TopTool(Tool):
     """The command ``dispatch-top`` as a tool."""
-
-    name = "dispatch-top"
-    summary = "Count what a running process dispatches, stopping nothing."
-    mode = Mode.RUNNING
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
@@ -192,7 +187,7 @@ class _Reports(NamedTuple):
         ending = self.process.ending()
         if ending:
             error = TargetGone(ending.text, help="what is counted is what it did before")
-            self.session.errors.note(error, TopTool.name)
+            self.session.errors.note(error, "dispatch-top")
         return self.report(measure())
 
     def _measure_interval(self) -> bool:

@@ -108,9 +108,7 @@ def idle_text(seconds: float) -> str:
 class PsProgram(Program):
     """The program ``scripts/dispatch ps`` as a tool."""
 
-    name = "ps"
     common = ("--json",)
-    summary = "List the processes of this machine that use PyTorch, and how long each has been idle."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = (

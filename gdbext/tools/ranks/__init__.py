@@ -49,9 +49,6 @@ TIMEOUT = 60.0
 class RanksProgram(Program):
     """The program ``scripts/dispatch ranks`` as a tool."""
 
-    name = "ranks"
-    summary = "Look at all ranks of a job and say which one the others wait for, and why."
-
     def parser(self) -> CommandParser:
         parser = super().parser()
         parser.usage = "dispatch ranks SOURCE [OPTIONS]"

@@ -77,9 +77,6 @@ out.
 class ReportProgram(Program):
     """The program ``scripts/dispatch report`` as a tool."""
 
-    name = "report"
-    summary = "Write one bundle for a bug report: verdict, recording, versions, known bugs."
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")

@@ -29,9 +29,6 @@ Lines on standard input are run as a script: dispatch shell -p PID < look.py
 class ShellProgram(Program):
     """The program ``scripts/dispatch shell`` as a tool."""
 
-    name = "shell"
-    summary = "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …"
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")

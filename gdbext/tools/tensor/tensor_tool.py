@@ -15,7 +15,6 @@ from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape
@@ -65,10 +64,6 @@ Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
 
 class TensorTool(Tool):
     """The command ``dispatch-tensor`` as a tool."""
-
-    name = "dispatch-tensor"
-    summary = "Describe a tensor: metadata, statistics, values; --py finds it by its name."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
@@ -148,7 +143,7 @@ class _ProgressLine:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + 1.0
-            print(f"{TensorTool.name}: {escape(self._what)} {done:.0%}", file=sys.stderr, flush=True)
+            print(f"dispatch-tensor: {escape(self._what)} {done:.0%}", file=sys.stderr, flush=True)
 
 
 def evaluate(session: Session, expression: str) -> int:

@@ -69,9 +69,7 @@ class TimeoutOrder(NamedTuple):
 class TimeoutProgram(Program):
     """The program ``scripts/dispatch timeout`` as a tool."""
 
-    name = "timeout"
     common = ("--json",)
-    summary = "Run a command; when it takes too long, diagnose it and its children, then kill it."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

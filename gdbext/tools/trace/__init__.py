@@ -74,9 +74,6 @@ process. A file of gigabytes helps nobody and fills the disk."""
 class TraceTool(LiveTool):
     """The command ``dispatch-trace`` as a tool."""
 
-    name = "dispatch-trace"
-    summary = "Trace dispatches as they happen, nested."
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
         add, seconds = parser.add_argument, partial(duration, most=MAX_SECONDS)

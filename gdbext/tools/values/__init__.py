@@ -78,9 +78,6 @@ breakpoints at the same addresses of torch's libraries may be missed while any t
 class ValuesTool(LiveTool):
     """The command ``dispatch-values`` as a tool."""
 
-    name = "dispatch-values"
-    summary = "Show or save what operators get and return. Resumes the process."
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
         add, modes = parser.add_argument, "off|save|print|names|nan|inf"

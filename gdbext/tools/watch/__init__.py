@@ -71,9 +71,7 @@ PROGRAM the exit status is the program's.
 class WatchProgram(Program):
     """The program ``scripts/dispatch watch`` as a tool."""
 
-    name = "watch"
     common = ("--json",)
-    summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

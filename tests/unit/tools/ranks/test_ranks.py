@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError, UsageError
+from gdbext.tools import table
 from gdbext.tools.outcome import Outcome
-from gdbext.tools.ranks import RanksProgram, other_machines, rank_processes
+from gdbext.tools.ranks import other_machines, rank_processes
 from gdbext.tools.ranks.rank_processes import RankProcess
 from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings
@@ -22,7 +23,7 @@ from support.source import contract_schema
 
 
 def run(*words: object) -> Outcome:
-    return RanksProgram().main([str(word) for word in words], lambda _: 0, color=False)
+    return table.tool_of(table.program("ranks")).main([str(word) for word in words], lambda _: 0, color=False)
 
 
 def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
