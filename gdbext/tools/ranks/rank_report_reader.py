@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Optional, TypeVar
 
@@ -16,14 +18,87 @@ from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
+from gdbext.engine.formats import parse_json
 from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData
-from gdbext.render.json_reader import amount, count, optional
+from gdbext.render.json_reader import amount, array, count, optional
 from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
-from gdbext.tools.ranks.report_parser import Members
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
 from gdbext.torch.distributed.process_groups import ProcessGroup
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
+
+_NAME = b'"ranks":'
+"""A name: inside a JSON string each quote has a backslash before it, so that this text cannot occur there."""
+_GAP = 8
+"""White space between a name and its list, at most."""
+_LIST = re.compile(rb"\[[0-9,\s]{200,}\]")
+"""Lists that are long enough to be remembered."""
+
+
+class Members(tuple[int, ...]):
+    """The members of a group, parsed and checked, and as a set of ranks (``text``)."""
+
+    text: str
+
+    @classmethod
+    def of(cls, ranks: Iterable[int]) -> Members:
+        """These members."""
+        members = cls(ranks)
+        members.text = fold(members)
+        return members
+
+
+class ReportParser:
+    """Parses each report as json.loads does, but long lists of a group's members become Members."""
+
+    def __init__(self) -> None:
+        self._members: dict[bytes, Members] = {}
+        """By the text of their list, 64 at most."""
+
+    def parse(self, data: bytes) -> Any:
+        """The value of the text. Raises BadData."""
+        # Parse the document with a number in the place of each long list, then replace the numbers by the lists.
+        pieces: list[bytes] = []
+        lists: list[Members] = []
+        done, name = 0, data.find(_NAME)
+        while name >= 0:
+            start = name + len(_NAME)
+            opening = data.find(b"[", start, start + _GAP)
+            members = self._parse_members(data[opening : data.find(b"]", opening) + 1]) if opening >= 0 else None
+            if members is not None:
+                pieces += (data[done:opening], b"%d" % len(lists))
+                lists.append(members)
+                done = start = data.find(b"]", opening) + 1
+            name = data.find(_NAME, start)
+        value = parse_json(b"".join((*pieces, data[done:])))
+        if lists:
+            _put_back(value, lists)
+        return value
+
+    def _parse_members(self, text: bytes) -> Members | None:
+        """The members in a list; None if it is short or no list of numbers. Raises BadData."""
+        members = self._members.get(text)
+        if members is None and _LIST.fullmatch(text):
+            if len(self._members) >= 64:
+                self._members.clear()
+            try:
+                members = self._members[text] = Members.of(array(count)(json.loads(text), "ranks"))
+            except ValueError as error:
+                raise BadData(f"a list of ranks is none: {error}") from error
+        return members
+
+
+def _put_back(document: Any, lists: list[Members]) -> None:
+    """Replace the numbers of lists by the lists. Raises BadData."""
+    collectives = document.get("collectives") if isinstance(document, dict) else None
+    groups = collectives.get("groups") if isinstance(collectives, dict) else None
+    for group in groups if isinstance(groups, list) else ():
+        number = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(number, int):
+            if not 0 <= number < len(lists):
+                raise BadData(f"{number} is not a list of ranks")
+            group["ranks"] = lists[number]
+
 
 _OptionalText = TypeVar("_OptionalText", str, Optional[str])
 _ISSUED = 512

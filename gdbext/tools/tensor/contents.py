@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from gdbext.errors import BadData
 from gdbext.tools.tensor import elements
-from gdbext.tools.tensor.numpy_statistics import NumpyNumbers
-from gdbext.tools.tensor.statistics import collector_for
+from gdbext.tools.tensor.statistics import NumpyNumbers, collector_for
 from gdbext.torch.values.value_text import Histogram, Quantization, Statistics
 
 VALUES_LIMIT = 64

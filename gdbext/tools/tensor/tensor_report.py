@@ -17,7 +17,7 @@ from gdbext.cpython.objects.py_ref import PyRef, integer, text, type_name
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress
 from gdbext.tools.tensor.elements import element_type, span_of
-from gdbext.tools.tensor.numpy_statistics import import_numpy
+from gdbext.tools.tensor.statistics import import_numpy
 from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames

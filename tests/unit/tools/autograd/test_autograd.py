@@ -13,11 +13,10 @@ from gdbext.diagnosis.report.thread_report import BackwardNode
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
-from gdbext.tools.autograd.autograd_graph import reachable
+from gdbext.tools.autograd.autograd import reachable
 from gdbext.tools.autograd.autograd_report import nodes_on_stack, outer_node
 from gdbext.tools.autograd.autograd_section import HookKind, NodeHook, SavedTensor
-from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
-from gdbext.tools.autograd.node_reporter import ForwardOperators
+from gdbext.tools.autograd.node_reporter import ForwardOperators, HookReader, SavedTensorReader
 from gdbext.torch.stack.roles import engine_calls
 from gdbext.torch.state.tensor import NodeReader, node_object
 from support.fakes.fake_target import FakeTarget

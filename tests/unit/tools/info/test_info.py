@@ -13,8 +13,7 @@ from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
 from gdbext.tools.info import info_report
 from gdbext.tools.info.info_report import SymbolStatus
-from gdbext.tools.info.library_settings import CpuGenerator, ThreadCounts, cuda_generators
-from gdbext.tools.info.recorded_functions import RecordedFunctions
+from gdbext.tools.info.settings_report import CpuGenerator, RecordedFunctions, ThreadCounts, cuda_generators
 from gdbext.torch import assumed_symbols
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.cuda_state import CudaAllocator

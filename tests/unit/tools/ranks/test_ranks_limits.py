@@ -21,7 +21,7 @@ from gdbext.tools.outcome import Outcome
 from gdbext.tools.ranks import other_machines, slurm
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
-from gdbext.tools.ranks.report_parser import ReportParser
+from gdbext.tools.ranks.rank_report_reader import ReportParser
 from gdbext.tools.ranks.slurm import answer
 from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings

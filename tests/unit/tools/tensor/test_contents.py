@@ -19,8 +19,7 @@ from gdbext.tools.tensor import contents as contents_module
 from gdbext.tools.tensor import elements
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead
 from gdbext.tools.tensor.elements import ElementType, dimensions_of, element_type, pieces
-from gdbext.tools.tensor.numpy_statistics import import_numpy
-from gdbext.tools.tensor.statistics import collector_for
+from gdbext.tools.tensor.statistics import collector_for, import_numpy
 from gdbext.tools.tensor.tensor_files import CELLS, read_slice
 from gdbext.torch.values.value_text import Quantization, Statistics
 
