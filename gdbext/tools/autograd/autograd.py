@@ -1,4 +1,4 @@
-"""``dispatch-autograd``: forward or backward, the running node, its forward operator, and the graph."""
+"""``dispatch-autograd``: forward or backward, the running node, its forward operator, and the graph, as text or DOT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
 from gdbext.diagnosis.report import Report
@@ -65,22 +65,9 @@ def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> tuple[di
     return edges_of, truncated
 
 
-class AutogradGraph(NamedTuple):
-    """``nodes``, the root first. ``saved_known``: what the nodes of this release save was measured."""
-
-    nodes: tuple[GraphNode, ...]
-    truncated: bool
-    saved_known: bool
-
-    @property
-    def stale(self) -> tuple[StaleTensor, ...]:
-        """Saved tensors that were modified in place since."""
-        saved = ((node.node, saved) for node in self.nodes for saved in node.saved or ())
-        return tuple(StaleTensor(node, tensor) for node, tensor in saved if tensor.is_stale)
-
-
-def graph_from(reporter: NodeReporter, root: int) -> AutogradGraph:
-    """The nodes that can be reached from ``root``, at most NODE_LIMIT. Raises BadData if there is no node."""
+def graph_from(reporter: NodeReporter, root: int) -> tuple[Sequence[GraphNode], GraphFile]:
+    """(the nodes that can be reached from ``root``, itself first, at most NODE_LIMIT; the report on them, which names
+    no file yet). Raises BadData if there is no node."""
     reporter.reference(root)
     edges_of, truncated = reachable(reporter.nodes, root)
     nodes = []
@@ -91,7 +78,9 @@ def graph_from(reporter: NodeReporter, root: int) -> AutogradGraph:
         with suppress(GdbextError):
             saved = reporter.saved(address) if reporter.saved_is_known else None
         nodes.append(GraphNode(node, edges, saved))
-    return AutogradGraph(tuple(nodes), truncated, reporter.saved_is_known)
+    saved_tensors = ((node.node, saved) for node in nodes for saved in node.saved or ())
+    stale = tuple(StaleTensor(node, saved) for node, saved in saved_tensors if saved.is_stale)
+    return nodes, GraphFile(nodes[0].node, len(nodes), truncated, (), stale, reporter.saved_is_known)
 
 
 def running_node(section: AutogradSection) -> int:
@@ -112,9 +101,6 @@ def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> 
     if not node:
         raise UsageError(f"{name} has no grad_fn", why="it is a leaf, or was made while grad mode was off")
     return node
-
-
-_NO_NUMBER = (1 << 64) - 1
 
 
 def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
@@ -203,7 +189,7 @@ class AutogradTool(Tool):
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """A thread that cannot be read costs only itself. Raises NotTorch, LayoutError, UsageError."""
 
-        def read(session: Session) -> tuple[AutogradSection, AutogradGraph | None]:
+        def read(session: Session) -> tuple[AutogradSection, tuple[Sequence[GraphNode], GraphFile] | None]:
             target = session.target
             chosen = find_thread(target, args.thread) if args.thread is not None else None
             reporter = AutogradReporter(session)
@@ -216,10 +202,8 @@ class AutogradTool(Tool):
 
         session, (section, graph) = session.settled(read)
         if graph:
-            files = write(args.graph, graph.nodes) if args.graph else ()
-            root, stale = graph.nodes[0].node, graph.stale
-            file = GraphFile(root, len(graph.nodes), graph.truncated, files, stale, graph.saved_known)
-            section = replace(section, graph=file)
+            nodes, file = graph
+            section = replace(section, graph=file._replace(files=write(args.graph, nodes)) if args.graph else file)
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -250,8 +234,14 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"Queue of device {queue.device}: {_or_unknown(queue.ready)} ready{_ready_text(queue.ready_nodes)}"
     if section.anomaly_mode is not None:
         yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
-    if section.graph:
-        yield from _graph_lines(section.graph, style)
+    graph = section.graph
+    if graph:
+        more = " (truncated)" if graph.truncated else ""
+        files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
+        yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
+        yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
+        if not graph.saved_known:
+            yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
 
 
 def node_text(node: AutogradNode | NodeReference) -> str:
@@ -338,12 +328,3 @@ def _stale_lines(tensors: Sequence[StaleTensor], then: str, style: Style) -> Ite
 
 def _or_unknown(value: int | str | None) -> str:
     return "unknown" if value is None else str(value)
-
-
-def _graph_lines(graph: GraphFile, style: Style) -> Iterator[str]:
-    more = " (truncated)" if graph.truncated else ""
-    files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
-    yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
-    yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
-    if not graph.saved_known:
-        yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")

@@ -146,7 +146,7 @@ class AutogradReporter:
             has_error=field(lambda: task.has_error_),
             ready_nodes=self._references(ready or ()),
             stale=tuple(self.nodes.stale((*(ready or ()), *(waiting or ())))),
-            selective=field(lambda: self._engine.is_selective(address)),
+            selective=field(lambda: self._engine.count(address, GraphTaskStruct.exec_info_) != 0),
         )
 
     def _references(self, nodes: Sequence[int]) -> tuple[NodeReference, ...]:

@@ -29,8 +29,6 @@ from gdbext.torch.values.cpp_objects import ClassNames
 
 _SHARED_POINTER = 16
 """Bytes of a std::shared_ptr, which the thread-local variables are."""
-
-
 _QUEUE_LIMIT = 1 << 20
 _DEVICES = 128
 """Devices of one engine, at most: c10/core/Device.h numbers them by a signed byte."""
@@ -73,7 +71,7 @@ class EngineReader:
         return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8), "little")
 
     def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
-        """Raises BadData, MemoryFault."""
+        """The thread-local variable that the function at ``access`` returns. Raises BadData, MemoryFault."""
         place, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
         if not place or not pointer:
             raise BadData(f"{access.library} has no {access.names[0]}")
@@ -118,10 +116,6 @@ class EngineReader:
         """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
         table = self.task(address).dependencies_
         return tuple(node for (node,) in hash_entries(self._memory, table, hash_table(self._layout), 1, _QUEUE_LIMIT))
-
-    def is_selective(self, address: int) -> bool:
-        """The task computes the gradients of some inputs only (torch.autograd.grad): not every node of it is run."""
-        return self.count(address, GraphTaskStruct.exec_info_) != 0
 
     def ready(self, address: int) -> tuple[int, ...]:
         """The nodes in the task's queue for the CPU. Raises BadData, LayoutError, MemoryFault."""

@@ -1,4 +1,4 @@
-"""One node of autograd's graph as reports have it: its forward operator, the line of Python that made it, its hooks.
+"""One node of autograd's graph as reports have it: its forward operator and line, its hooks, the tensors it has saved.
 
 tools/autograd/load_derivatives.py (2.13.0) makes the name of a node of its operator's name: the words between
 underscores, each with a capital, then "Backward" and a number for each further formula. Two operators may give the
@@ -8,6 +8,14 @@ public one, which has the formula, while the other is what its kernels call (``c
 Anomaly mode keeps a dict for each node with the lines of ``traceback.format_stack()`` in a PyAnomalyMetadata, as its
 first member behind those of AnomalyMetadata (torch/csrc/autograd/python_anomaly_mode.{h,cpp}, 2.13.0). A node of
 torch.autograd.Function knows its class (torch/autograd/function.py).
+
+Hooks of Python are objects of C++ with a vtable and, behind it, a dict from handle to function
+(torch/csrc/autograd/python_hook.h, 2.13.0; the same in all versions since 2.0). A word there that is not a dict is
+ignored.
+
+Saved tensors: torch/csrc/autograd/saved_variable.{h,cpp}, 2.13.0. ``SavedVariable::unpack`` compares the version that
+it saved with the tensor's counter, which a detached copy shares with its original; if they differ, backward raises "one
+of the variables needed for gradient computation has been modified by an inplace operation".
 """
 
 from __future__ import annotations
@@ -135,8 +143,6 @@ def _python_hooks(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
         yield FoundHook(NodeHook(hook_kind, hook.qualname, hook.file, hook.line), hook.code)
 
 
-PYTHON_FUNCTION = "THPFunction"
-"""The object of a torch.autograd.Function (torch/csrc/autograd/python_function.h)."""
 Members = Mapping[str, Mapping[str, int]]
 """Class → member → offset; the name of a vector ends in "[]"."""
 
@@ -168,7 +174,7 @@ class SavedTensorReader:
         name = self._nodes.name(node)
         if name != PYTHON_NODE:
             return self._variables(node, self._members.get(name, {}))
-        members = self._members.get(PYTHON_FUNCTION)
+        members = self._members.get("THPFunction")  # of torch.autograd.Function (autograd/python_function.h)
         return None if members is None else self._variables(self._nodes.python_object(node), members)
 
     def _variables(self, base: int, members: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -209,8 +215,6 @@ class SavedTensorReader:
             return None
 
 
-_NEXT_FUNCTIONS = 16
-"""Edges that are listed, at most: a node that stacks tensors has as many edges as tensors."""
 T = TypeVar("T")
 
 
@@ -264,7 +268,7 @@ class NodeReporter:
         line = self._forward_line(address)
         edges = field("next functions", lambda: self.nodes.edges(address)) or ()
         next_functions = []
-        for edge in edges[:_NEXT_FUNCTIONS]:
+        for edge in edges[:16]:  # a node that stacks tensors has as many edges as tensors
             node = field("next function", partial(self.reference, edge.node)) if edge.node else None
             next_functions.append(NextFunction(node, edge.input_nr))
         return AutogradNode(
@@ -350,8 +354,6 @@ class NodeReporter:
         return tuple(hook._replace(runs=code in running_codes) for hook, code in hooks)
 
 
-FUNCTION, ANOMALY_MODE = "torch.autograd.Function", "anomaly mode"
-"""Words for how a line is known."""
 _LINE = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>[^\n]*)\n?(?P<source>[^\n]*)')
 
 

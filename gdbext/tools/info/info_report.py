@@ -35,11 +35,6 @@ class SymbolStatus(Enum):
     OTHER_RELEASE = "not of this release"
     UNOPTIMIZED_ONLY = "only in code that is compiled without optimization"
 
-    @property
-    def counts(self) -> bool:
-        """The library is there, and release builds have the symbol."""
-        return self in (SymbolStatus.FOUND, SymbolStatus.MISSING)
-
 
 @dataclass(frozen=True)
 class SymbolCheck:
@@ -65,7 +60,7 @@ class SymbolChecks:
     @json_member(after="found")
     def assumed(self) -> int:
         """Number of symbols that could be found."""
-        return sum(row.status.counts for row in self.rows)
+        return sum(row.status in (SymbolStatus.FOUND, SymbolStatus.MISSING) for row in self.rows)
 
     @property
     def missing(self) -> tuple[SymbolCheck, ...]:

@@ -1,5 +1,9 @@
-"""Reads how PyTorch is set in a process: global settings, generators, libraries below, torch.compile, and each
-thread."""
+"""Reads how PyTorch is set in a process: global settings, generators, libraries below, torch.compile, and each thread.
+
+Sources (2.13.0): c10/core/AllocatorConfig.h (since 2.9), c10/cuda/CUDAAllocatorConfig.h, ATen/core/MT19937RNGEngine.h,
+ATen/CPUGeneratorImpl.{h,cpp}, ATen/cuda/CUDAGeneratorImpl.{h,cpp}, ATen/record_function.{h,cpp},
+ATen/SavedTensorHooks.{h,cpp}, c10/util/ThreadLocalDebugInfo.{h,cpp}, torch/csrc/profiler/orchestration/observer.h.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,8 @@ UNLIMITED = (1 << 64) - 1
 
 def allocator_settings(memory: Memory, layout: Layout, kind: str, address: int) -> dict[str, SettingValue]:
     """Member → value of the object of class ``kind`` at ``address``; None for no limit. Members that are no number,
-    flag or text are left out. Raises LayoutError, BadData, MemoryFault."""
+    flag or text are left out; the layout names them, so that a release may have others. Raises LayoutError, BadData,
+    MemoryFault."""
     strings = string_reader(memory, layout)
     settings: dict[str, SettingValue] = {}
     for field in layout.struct(kind).fields.values():
@@ -78,7 +83,8 @@ def allocator_settings(memory: Memory, layout: Layout, kind: str, address: int) 
 
 
 class ThreadCounts:
-    """All methods raise MemoryFault, and BadData if the library is not loaded or not a known one."""
+    """Reads thread counts from the variables of OpenMP, MKL and OpenBLAS. All methods raise MemoryFault, and BadData if
+    the library is not loaded or not a known one."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
         self._memory = memory
@@ -147,7 +153,6 @@ def _checked_count(number: int) -> int:
 
 N, M = 624, 397
 """Sizes MERSENNE_STATE_N and MERSENNE_STATE_M of the generator."""
-_HIGH, _LOW, _MATRIX, _MASK = 0x80000000, 0x7FFFFFFF, 0x9908B0DF, 0xFFFFFFFF
 _BLOCKS = 200
 """Blocks of numbers that are generated again to find out how many were drawn, at most: 125,000 numbers, 0.05 s."""
 _LEGACY = f"<Qii Q {N}Q 3d i 4x"
@@ -230,7 +235,8 @@ _CHAIN = 32
 
 
 class RecordedFunctions:
-    """All methods raise LayoutError, BadData, ThreadLocalUnknown, MemoryFault."""
+    """Reads callbacks of RecordFunction, profilers, and the hooks that saved tensors pass through. All methods raise
+    LayoutError, BadData, ThreadLocalUnknown, MemoryFault."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout) -> None:
         self._memory = memory
@@ -354,70 +360,8 @@ def constructed(thread: VariablesOfThread, variable: TorchSymbol, guard: TorchSy
     return thread.address(variable)
 
 
-class ThreadSettings:
-    """Reads the threads of one session."""
-
-    def __init__(self, session: Session, recorded: RecordedFunctions) -> None:
-        """Prepare the readers. Raises NotTorch, LayoutError."""
-        self._session = session
-        self._recorded = recorded
-        self._states = session.dispatch_states
-        self._variables = ThreadVariables(session.memory, session.symbolizer)
-
-    def changed(self, thread: TargetThread) -> dict[str, SettingValue]:
-        """The settings that differ from a new thread's; "unknown" has the reasons for what could not be read."""
-        try:
-            pointer = self._session.memory.architecture.thread_pointer(thread.registers())
-        except GdbextError as error:
-            return {"unknown": (error.what,)}
-        state = self._states.read(pointer)
-        own = self._variables.of(pointer)
-        changed = dict(_of_dispatch(state))
-        unknown = list(state.problems)
-
-        def hooks() -> SettingValue:
-            pairs = self._recorded.saved_tensor_hooks(own)
-            return tuple(tuple(map(self._function_text, pair)) for pair in pairs)
-
-        readers: dict[str, Callable[[], SettingValue]] = {
-            "saved_tensor_hooks": hooks,
-            "saved_tensor_hooks_disabled": lambda: self._recorded.saved_tensor_hooks_disabled(own),
-            "record_function_callbacks": lambda: self._recorded.thread_callbacks(own),
-            "profiler": lambda: self._recorded.profiler(own),
-        }
-        for name, read in readers.items():
-            try:
-                value = read()
-            except GdbextError as error:
-                unknown.append(f"{name}: {error.what}")
-                continue
-            if value:
-                changed[name] = value
-        if unknown:
-            changed["unknown"] = tuple(unknown)
-        return changed
-
-    def _function_text(self, address: int) -> str:
-        """``hook (train.py:7)`` for a Python function."""
-        function = self._session.python_object(address).function
-        if not function:
-            return f"the Python object at {address:#x}"
-        return f"{function.qualname} ({function.place})" if function.place else function.qualname
-
-    def default_device(self, pointer: int) -> str:
-        """torch.get_default_device() of the thread whose control block is there, without the index of a device that has
-        none. Raises GdbextError."""
-        session = self._session
-        for mode in map(session.python_object, reversed(self._states.function_modes(pointer))):
-            device = mode["device"] if mode.python and mode.read(type_name) == DEVICE_MODE else None
-            if device:
-                classes = ClassNames(session.memory, session.symbolizer)
-                return TensorFields(session.memory, session.layout, classes).device_at(device.body)
-        return "cpu"
-
-
-def _of_dispatch(state: DispatchState) -> Iterator[tuple[str, SettingValue]]:
-    """The dispatch state, as far as it differs from a new thread's."""
+def _changed_dispatch_state(state: DispatchState) -> Iterator[tuple[str, SettingValue]]:
+    """(name, value) of each part of the dispatch state that differs from a new thread's."""
     usual = AutogradFlags()
     for name, value in vars(state.autograd).items():
         if value is not None and value != getattr(usual, name):
@@ -461,6 +405,7 @@ class _Settings:
         self._session = session
         self._reader = session.settings
         self._has_cuda = bool(session.modules.named(assumed_symbols.CUDA))
+        self._variables = ThreadVariables(session.memory, session.symbolizer)
 
     def read(self) -> Iterator[Setting]:
         counts = ThreadCounts(self._session.memory, self._session.symbolizer)
@@ -469,7 +414,7 @@ class _Settings:
         yield attempt("mkl_dynamic", True, counts.mkl_dynamic)
         if counts.has(setting_sources.OPENBLAS):
             yield attempt("openblas_threads", None, counts.openblas)
-        yield attempt("default_device", "cpu", lambda: self._thread_settings.default_device(self._main_pointer()))
+        yield attempt("default_device", "cpu", self._default_device)
         yield attempt("generators", None, self._generators)
         yield attempt("record_function_callbacks", (), lambda: self._recorded.global_callbacks())
         yield attempt("profiler", "none", self._profiler)
@@ -492,10 +437,6 @@ class _Settings:
     @cached_property
     def _recorded(self) -> RecordedFunctions:
         return RecordedFunctions(self._session.memory, self._session.symbolizer, self._session.layout)
-
-    @cached_property
-    def _thread_settings(self) -> ThreadSettings:
-        return ThreadSettings(self._session, self._recorded)
 
     def cpu_generator(self) -> CpuGenerator:
         """The default generator of the CPU. Raises GdbextError."""
@@ -548,10 +489,61 @@ class _Settings:
         threads = self._session.target.memory.threads()
         names = self._session.python_threads.names
         for thread in threads[:THREADS]:
-            changed = self._thread_settings.changed(thread)
+            changed = self._changed_settings(thread)
             if changed:
                 yield {"tid": thread.tid, "name": names.get(thread.tid, thread.name or ""), **changed}
         if len(threads) > THREADS:
             yield {"unknown": (f"{len(threads) - THREADS} threads more, truncated at {THREADS}",)}
 
-    # --- threads ---------------------------------------------------------------------------------
+    def _changed_settings(self, thread: TargetThread) -> dict[str, SettingValue]:
+        """The settings that differ from a new thread's; "unknown" has the reasons for what could not be read."""
+        states = self._session.dispatch_states
+        try:
+            pointer = self._session.memory.architecture.thread_pointer(thread.registers())
+        except GdbextError as error:
+            return {"unknown": (error.what,)}
+        state = states.read(pointer)
+        own = self._variables.of(pointer)
+        changed = dict(_changed_dispatch_state(state))
+        unknown = list(state.problems)
+
+        def hooks() -> SettingValue:
+            pairs = self._recorded.saved_tensor_hooks(own)
+            return tuple(tuple(map(self._function_text, pair)) for pair in pairs)
+
+        readers: dict[str, Callable[[], SettingValue]] = {
+            "saved_tensor_hooks": hooks,
+            "saved_tensor_hooks_disabled": lambda: self._recorded.saved_tensor_hooks_disabled(own),
+            "record_function_callbacks": lambda: self._recorded.thread_callbacks(own),
+            "profiler": lambda: self._recorded.profiler(own),
+        }
+        for name, read in readers.items():
+            try:
+                value = read()
+            except GdbextError as error:
+                unknown.append(f"{name}: {error.what}")
+                continue
+            if value:
+                changed[name] = value
+        if unknown:
+            changed["unknown"] = tuple(unknown)
+        return changed
+
+    def _function_text(self, address: int) -> str:
+        """``hook (train.py:7)`` for a Python function."""
+        function = self._session.python_object(address).function
+        if not function:
+            return f"the Python object at {address:#x}"
+        return f"{function.qualname} ({function.place})" if function.place else function.qualname
+
+    def _default_device(self) -> str:
+        """torch.get_default_device() of the main thread, without the index of a device that has none. Raises
+        GdbextError."""
+        session = self._session
+        modes = session.dispatch_states.function_modes(self._main_pointer())
+        for mode in map(session.python_object, reversed(modes)):
+            device = mode["device"] if mode.python and mode.read(type_name) == DEVICE_MODE else None
+            if device:
+                classes = ClassNames(session.memory, session.symbolizer)
+                return TensorFields(session.memory, session.layout, classes).device_at(device.body)
+        return "cpu"

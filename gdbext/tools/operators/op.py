@@ -1,4 +1,5 @@
-"""``dispatch-op``: an operator's schema, registrations and computed dispatch table, equal entries on one line."""
+"""``dispatch-op``: an operator's schema, registrations and computed dispatch table, equal entries on one line; or the
+schemas that a release declares."""
 
 from __future__ import annotations
 
@@ -271,10 +272,6 @@ class OperatorReporter:
         if schema and schema.missing:
             self.errors.append(ErrorReport(f"parts shown as ?: {'; '.join(schema.missing)}", where))
         return schema.text if schema else None, debug or None
-
-    # --- registrations ---------------------------------------------------------------------------
-
-    # --- the table -------------------------------------------------------------------------------
 
     def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> list[TableEntry]:
         """Entries of a dispatch table. A choice that entries have in common is made once."""

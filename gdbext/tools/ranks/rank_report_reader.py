@@ -1,4 +1,4 @@
-"""Reads a report on one process (schema "gdbext/1") as a row of the report on its job."""
+"""Reads reports on one process (schema "gdbext/1"), each as a row of the report on its job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Members(tuple[int, ...]):
 
 
 class ReportParser:
-    """Parses each report as json.loads does, but long lists of a group's members become Members."""
+    """Parses each report as json.loads does, but long lists of a group's members become Members, each parsed once: each
+    of 10,000 ranks lists the 10,000 members of its group, three quarters of its report and of the time to parse it."""
 
     def __init__(self) -> None:
         self._members: dict[bytes, Members] = {}

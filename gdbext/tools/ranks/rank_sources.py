@@ -1,4 +1,13 @@
-"""Opens the sources of a job's reports: processes, cores and recordings, which are examined here, or files."""
+"""Opens the sources of a job's reports: files, or processes, cores and recordings, which worker processes examine.
+
+Modules are imported once, before workers are forked; ptrace's rule that one thread does everything holds; and a target
+on which the examination hangs costs only its own time limit. Killing a worker releases its target: the kernel ends
+ptrace with the tracer.
+
+The processes are examined one after the other, and a job that runs looks like one with a late rank. A rank that waited
+when it was examined, and whose main thread has slept from before the first examination until after the last one, does
+hang as far as can be seen. If it has run, it is examined once more.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _LONGEST = 1 << 32
 
 
 class TypeSummaries:
-    """Summarises the objects of one session's process."""
+    """Summarizes the objects of one session's process."""
 
     def __init__(self, session: Session) -> None:
         """Prepare the readers. Raises NotTorch, LayoutError."""
@@ -224,8 +224,6 @@ class TypeSummaries:
         pointee = self.of(CppObject(value.element, address))
         child = Child("*", pointee.text if pointee else f"{address:#x}", value.element, address)
         return TypeSummary(f"{address:#x}, {_references(strong)}, {weak} weak", (child,))
-
-    # --- boxed values ----------------------------------------------------------------------------
 
 
 def _references(count: int) -> str:

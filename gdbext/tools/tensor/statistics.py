@@ -2,7 +2,8 @@
 
 Integers are summed exactly. Floating-point numbers are summed exactly within a piece (``math.fsum``), and pieces are
 joined as Chan, Golub and LeVeque do (Algorithms for Computing the Sample Variance, 1983), in double precision, as
-``t.double().mean()`` and ``.std()`` do.
+``t.double().mean()`` and ``.std()`` do. Tensors of many elements use numpy if it can be imported, in parts that stay in
+the CPU's cache.
 """
 
 from __future__ import annotations

@@ -206,10 +206,6 @@ def _cut_quantizer(
     return quantization._replace(scale=scale[::step], zero_point=zero_point[::step], axis=axis - dimensions + 2)
 
 
-_WIDTH, _HEIGHT = 640, 160
-"""Size of the histogram, in pixels."""
-
-
 def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", origin: Origin = NO_ORIGIN) -> str:
     """The page; ``reason``: why there is no slice."""
     title = f"{tensor.name_}: {tensor_section.headline(tensor)}"

@@ -1,5 +1,5 @@
 """``dispatch-tensor``: finds the tensor that a user means by address, register, C++ expression or Python name, and
-shows it."""
+describes it field by field."""
 
 from __future__ import annotations
 
