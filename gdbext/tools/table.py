@@ -33,13 +33,13 @@ _log = log.logger(__name__)
 
 
 class ToolRow(NamedTuple):
-    """A line of the table: what is known of a tool without importing it.
+    """A line of the table: the facts about a tool that need no import of it.
 
-    ``modes``: the values of diagnosis.tool.Mode that it can work in, its own one first. ``place``: its class, as
-    "module:class". ``resuming_options`` resume the process although the mode does not. ``offers``: which functions
-    ("module:function") extend reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``: the
-    options with which it reads what belongs into every recording. ``is_alone``: it has an answer without a process, too
-    (run_alone()).
+    ``modes``: the values of diagnosis.tool.Mode that the tool can work in, its own one first. ``place``: its class, as
+    "module:class". ``resuming_options`` resume the process although the mode does not. ``offers``: functions
+    ("module:function") that extend reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``:
+    the options with which the tool reads what belongs into every recording. ``is_alone``: it has an answer without a
+    process, too (run_alone()).
     """
 
     name: str
@@ -58,11 +58,12 @@ class ToolRow(NamedTuple):
 
     @property
     def resumes(self) -> bool:
-        """It resumes the process, and so needs one, not a core."""
+        """The tool resumes the process, and so cannot use a core."""
         return self.mode == "resumes"
 
     def runs_on(self, argv: Sequence[str]) -> bool:
-        """It has no end of its own, or resumes the process in between: there is no time limit."""
+        """True if there is no time limit for these arguments: the tool runs until it is interrupted, or resumes the
+        process in between."""
         words = {word.partition("=")[0] for word in argv}
         return self.mode in ("resumes", "running") or not words.isdisjoint(self.resuming_options)
 
@@ -309,18 +310,18 @@ PREFIX = "dispatch"
 
 
 def short_name(row: ToolRow) -> str:
-    """The name without what all have in common: ``bt``, ``threads``."""
+    """The name without ``ADDED_PREFIX``: ``bt``, ``threads``."""
     return next((short for short, name in _SHORT.items() if name == row.name), row.name.partition("-")[2])
 
 
-def _own(name: str) -> ToolRow | None:
-    """The command of the table with that name, or that short name."""
+def _table_row(name: str) -> ToolRow | None:
+    """The command of the table with that name, or that short name; not of another package."""
     return next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
 
 
 def is_command(name: str) -> bool:
-    """A command has that name, or that short name; other packages are asked last."""
-    if _own(name):
+    """A command has that name, or that short name; other packages' entry points are read last."""
+    if _table_row(name):
         return True
     if not name.startswith(ADDED_PREFIX):
         return False
@@ -332,11 +333,10 @@ def find(name: str) -> ToolRow:
     """The command of that name, or of that short name: ``bt``, ``threads``.
 
     Raises UsageError naming the nearest ones, and AddOnError for another package's command that cannot be used. Other
-    packages are asked only for what the table lacks.
+    packages' entry points are read only for what the table lacks.
     """
-    own = _own(name)
-    if own:
-        return own
+    if table_row := _table_row(name):
+        return table_row
     added = AddedCommands()
     for row in added.rows:
         if row.name == name:
@@ -345,10 +345,9 @@ def find(name: str) -> ToolRow:
         raise added.problems[name]
     names = [row.name for row in (*commands(), *added.rows)]
     programs = (row.name for row in TABLE if row.mode == "program")
-    pool = [*names, *programs, *(name.partition("-")[2] for name in names)]
-    near = words_like(name, pool, 6, 0.0)  # some are short names of others
-    whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == word), word) for word in near)
-    first, second, third = list(whole)[:3]
+    full_names = {full.partition("-")[2]: full for full in reversed(names)}  # by short name
+    near = words_like(name, [*names, *programs, *(full.partition("-")[2] for full in names)], 6, 0.0)
+    first, second, third = list(dict.fromkeys(full_names.get(word, word) for word in near))[:3]
     raise UsageError(f"there is no command {name!r}; did you mean {first}, {second} or {third}?")
 
 
@@ -393,7 +392,7 @@ def needs_no_stop(name: str, argv: Sequence[str], has_process: bool) -> bool:
 
 
 def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
-    """It can answer these arguments in that mode, too. Imports the tool only if its row has the mode."""
+    """The tool can answer these arguments in ``mode``, too. Imports the tool only if its row has the mode."""
     if mode not in row.modes:
         return False
     tool: Tool = tool_of(row)
