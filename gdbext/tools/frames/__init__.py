@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FramesSection(Section):
-    """``shown``: from now on ``bt`` has Python functions and passes through the dispatcher in it."""
+    """``shown``: from now on ``bt`` shows Python functions and passes through the dispatcher."""
 
     name: ClassVar[str] = "debugger_frames"
     shown: bool
@@ -63,12 +63,9 @@ class FramesTool(Tool):
         return make_report(self, session, args, sections=(FramesSection(shown),))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        return render(report, style)
-
-
-def render(report: Report, style: Style) -> Iterator[str]:
-    """One line: what bt shows from now on."""
-    if report.section(FramesSection).shown:
-        yield style("bt shows Python functions and passes through the dispatcher.", "bold")
-    else:
-        yield style("bt shows native frames only.", "bold")
+        """One line: what bt shows from now on."""
+        all_frames, native = (
+            "bt shows Python functions and passes through the dispatcher.",
+            "bt shows native frames only.",
+        )
+        yield style(all_frames if report.section(FramesSection).shown else native, "bold")
