@@ -84,7 +84,7 @@ def graph_from(reporter: NodeReporter, root: int) -> tuple[Sequence[GraphNode], 
 
 
 def running_node(section: AutogradSection) -> int:
-    """The node of the first thread that runs one. Raises UsageError."""
+    """The address of the node of the first thread that runs one. Raises UsageError."""
     for thread in section.threads:
         if thread.node:
             return thread.node.address
@@ -95,7 +95,7 @@ def running_node(section: AutogradSection) -> int:
 
 
 def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> int:
-    """The grad_fn of a Python variable. Raises UsageError, with the nearest names."""
+    """The address of the grad_fn of a Python variable. Raises UsageError, with the nearest names."""
     reporter = TensorReporter(session)
     node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread)[0])
     if not node:
@@ -120,12 +120,12 @@ def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
     yield '  node [fontname="monospace", fontsize=10, shape=box];'
     for graph_node in nodes:
         node = graph_node.node
-        look = ", shape=ellipse" if node.variable else ""
+        attributes = ", shape=ellipse" if node.variable else ""
         if any(saved.is_stale for saved in graph_node.saved or ()):
-            look += ", color=red, fontcolor=red"
+            attributes += ", color=red, fontcolor=red"
         suffix = node.variable or ("" if node.sequence_nr in (None, _NO_NUMBER) else str(node.sequence_nr))
         label = "\n".join([node.name, *([suffix] if suffix else []), *_saved_texts(graph_node)])
-        yield f"  n{node.address:x} [label={quoted(label)}{look}];"
+        yield f"  n{node.address:x} [label={quoted(label)}{attributes}];"
     for graph_node in nodes:
         for address, number in graph_node.next_functions:
             if address:
@@ -136,15 +136,16 @@ def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
 
 def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
     """A line for each node, with the nodes that it passes gradients to, and lines for what it has saved."""
-    names: dict[int, str] = {int(graph_node.node.address): _name(graph_node.node) for graph_node in nodes}
+    names: dict[int, str] = {int(graph_node.node.address): _unescaped_name(graph_node.node) for graph_node in nodes}
     for graph_node in nodes:
         addresses = [address for address, _ in graph_node.next_functions]
         after = (names.get(address, f"{address:#x}") if address else "none" for address in addresses)
-        yield f"{escape(_name(graph_node.node))} -> {escape(', '.join(after)) or 'nothing'}"
+        yield f"{escape(_unescaped_name(graph_node.node))} -> {escape(', '.join(after)) or 'nothing'}"
         yield from (f"    saved {text}" for text in _saved_texts(graph_node))
 
 
 def _saved_texts(node: GraphNode) -> list[str]:
+    """The texts of the tensors that a node has saved, escaped; those that it did not need are left out."""
     return [escape(saved_text(saved)) for saved in node.saved or () if saved.tensor != NOTHING_SAVED]
 
 
@@ -155,7 +156,8 @@ def saved_text(saved: SavedTensor) -> str:
     return f"{saved.name}: {saved.tensor}{version}{stale}"
 
 
-def _name(node: NodeReference) -> str:
+def _unescaped_name(node: NodeReference) -> str:
+    """``AddmmBackward0 42``; ``torch::autograd::AccumulateGrad of f32[4] cpu``."""
     number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
     return f"{node.name} of {node.variable}" if node.variable else f"{node.name}{number}"
 
@@ -284,12 +286,13 @@ def _node_lines(node: AutogradNode, tid: int) -> Iterator[str]:
     for saved in node.saved or ():
         yield f"saved {escape(saved_text(saved))}"
     if node.next_functions:
-        shown = ", ".join(_short(edge.node) if edge.node else "none" for edge in node.next_functions[:_EDGES])
+        shown = ", ".join(_short_name(edge.node) if edge.node else "none" for edge in node.next_functions[:_EDGES])
         more = f", … {len(node.next_functions) - _EDGES} more" if len(node.next_functions) > _EDGES else ""
         yield f"then {shown}{more}"
 
 
-def _short(node: NodeReference) -> str:
+def _short_name(node: NodeReference) -> str:
+    """``AddmmBackward0 42``, ``AccumulateGrad of f32[4] cpu``: without namespace, escaped."""
     number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
     variable = f" of {escape(node.variable)}" if node.variable else ""
     return f"{escape(node.name.rpartition('::')[2])}{variable}{number}"
@@ -305,15 +308,16 @@ def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
         f"{_ready_text(task.ready_nodes)}"
     )
     depth = f", reentrant depth {task.reentrant_depth}" if task.reentrant_depth else ""
-    kept = ", the graph is kept" if task.keep_graph else ""
+    keep_graph = ", the graph is kept" if task.keep_graph else ""
     error = ", an error has occurred" if task.has_error else ""
-    some = ", for the gradients of some inputs" if task.selective else ""
-    yield f"{_INDENT} owner {_or_unknown(task.owner)}{depth}{kept}{some}{error}"
+    selective = ", for the gradients of some inputs" if task.selective else ""
+    yield f"{_INDENT} owner {_or_unknown(task.owner)}{depth}{keep_graph}{selective}{error}"
     yield from _stale_lines(task.stale, "backward raises an error when it runs that node", style)
 
 
 def _ready_text(nodes: Sequence[NodeReference]) -> str:
-    names = ", ".join(_short(node) for node in nodes[:_EDGES])
+    """`` (AddmmBackward0 42, TBackward0 41)``; "" for no nodes."""
+    names = ", ".join(_short_name(node) for node in nodes[:_EDGES])
     return f" ({names}{', …' if len(nodes) > _EDGES else ''})" if nodes else ""
 
 

@@ -65,7 +65,7 @@ class AutogradReporter:
         return AutogradSection(reports, task_reports, is_on, device_queues=device_queues)
 
     def _device_queue(self, device: int, queue: int) -> DeviceQueue:
-        """``queue``: the address of its ReadyQueue, 0 for none."""
+        """The report on a device's queue. ``queue``: the address of its ReadyQueue, 0 for none."""
         ready = self._field(lambda: self._engine.queued(queue)) if queue else None
         return DeviceQueue(device, None if ready is None else len(ready), self._references(ready or ()))
 
@@ -74,19 +74,19 @@ class AutogradReporter:
         """RecordFunction's number → tid of each thread that has one."""
         tids: dict[int, int] = {}
         for thread in self._session.target.memory.threads():
-            number = self._field(partial(lambda thread: self._engine.thread_id(self._pointer(thread)), thread))
+            number = self._field(partial(lambda thread: self._engine.thread_id(self._thread_pointer(thread)), thread))
             if number:
                 tids[number] = thread.tid
         return tids
 
-    def _pointer(self, thread: TargetThread) -> int:
+    def _thread_pointer(self, thread: TargetThread) -> int:
         return self._session.memory.architecture.thread_pointer(thread.registers())
 
     def thread(self, thread: TargetThread) -> AutogradThread:
-        """What cannot be read is None, and one of the problems."""
+        """The report on a thread; a part that cannot be read is None, and is one of its problems."""
         self._problems = []
         session, field = self._session, self._field
-        running = field(lambda: self._engine.running(self._pointer(thread)))
+        running = field(lambda: self._engine.running(self._thread_pointer(thread)))
         snapshot = field(lambda: session.threads.of(thread))
 
         def node_report() -> AutogradNode | None:
@@ -104,9 +104,9 @@ class AutogradReporter:
             name=(snapshot.python_name or snapshot.name) if snapshot else thread.name,
             phase=_phase(running, snapshot),
             node=field(node_report),
-            next_sequence_nr=field(lambda: self._engine.next_sequence_nr(self._pointer(thread))),
+            next_sequence_nr=field(lambda: self._engine.next_sequence_nr(self._thread_pointer(thread))),
             graph_task=running.graph_task if running and running.graph_task else None,
-            grad_mode=field(lambda: session.dispatch_states.read(self._pointer(thread)).autograd.grad_mode),
+            grad_mode=field(lambda: session.dispatch_states.read(self._thread_pointer(thread)).autograd.grad_mode),
             operator=snapshot.dispatch[-1].qualified if snapshot and snapshot.dispatch else None,
             line=line,
             outer=tuple(
@@ -118,6 +118,7 @@ class AutogradReporter:
         )
 
     def _field(self, read: Callable[[], T]) -> T | None:
+        """The result of ``read``; None if it raises GdbextError, which becomes one of the problems."""
         try:
             return read()
         except GdbextError as error:
@@ -127,7 +128,7 @@ class AutogradReporter:
     # --- graph tasks -----------------------------------------------------------------------------
 
     def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
-        """``tids``: the threads that run its nodes."""
+        """The report on the GraphTask at ``address``. ``tids``: the threads that run its nodes."""
         task, field = self._engine.task(address), self._field
         ready = field(lambda: self._engine.ready(address))
         waiting = field(lambda: self._engine.waiting(address))
@@ -156,6 +157,7 @@ class AutogradReporter:
 
 
 def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> Phase:
+    """The phase of a thread, from the engine's own variables (``running``), else from the thread's stack."""
     if running and (running.node or running.graph_task):
         return Phase.BACKWARD
     if not snapshot:
@@ -176,8 +178,8 @@ def nodes_on_stack(
     session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
 ) -> tuple[BackwardNode, ...]:
     """The nodes that the engine's calls at ``levels`` run. Raises nothing: an unknown node is left out."""
-    by_name = [_named(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)]
-    nodes = list(by_name)
+    by_class = [_node_by_class(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)]
+    nodes = list(by_class)
     with suppress(GdbextError):
         reporter = NodeReporter(session)
         with suppress(GdbextError):
@@ -198,7 +200,7 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
     unknown.
 
     ``Engine::thread_main``, which makes both calls, keeps in its frame the node that it runs, and the node that ran
-    before (engine.cpp, NodeGuard): the only node that both frames have is the one.
+    before (engine.cpp, NodeGuard): if both frames have exactly one node in common, it is that one.
     """
 
     def is_node(word: int) -> bool:
@@ -216,19 +218,20 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
             return set()
         return {word for word in words if is_node(word)}
 
-    both = nodes_in_frame(inner + 1) & nodes_in_frame(outer + 1)
+    common = nodes_in_frame(inner + 1) & nodes_in_frame(outer + 1)
     try:
-        reference = reporter.reference(both.pop()) if len(both) == 1 else None
+        reference = reporter.reference(common.pop()) if len(common) == 1 else None
     except GdbextError:
         return None
-    by_name = _named(stack, inner + 1, outer)
-    if not reference or (by_name and by_name.name not in (reference.name.rpartition("::")[2], "PyNode")):
+    by_class = _node_by_class(stack, inner + 1, outer)
+    if not reference or (by_class and by_class.name not in (reference.name.rpartition("::")[2], "PyNode")):
         return None
     return reference
 
 
-def _named(stack: NativeStack, first: int, level: int) -> BackwardNode | None:
-    """The node whose apply() is among the frames from ``first`` to the engine's call at ``level``, by its class."""
+def _node_by_class(stack: NativeStack, first: int, level: int) -> BackwardNode | None:
+    """The node whose apply() is among the frames from ``first`` to the engine's call at ``level``, named by its C++
+    class; None if no apply() is there."""
     for inner in range(level - 1, first - 1, -1):
         function = stack.function(inner)
         match = next(filter(None, map(_APPLY.match, function.demangled if function else ())), None)

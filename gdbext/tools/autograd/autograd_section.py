@@ -79,8 +79,8 @@ class SavedTensor(NamedTuple):
     @property
     def is_stale(self) -> bool:
         """It was modified in place since: backward will raise an error, or has raised it."""
-        _name, _tensor, kept, now = self
-        return kept is not None and now is not None and kept != now
+        _name, _tensor, saved_version, version = self
+        return saved_version is not None and version is not None and saved_version != version
 
 
 class StaleTensor(NamedTuple):

@@ -61,7 +61,8 @@ class EngineReader:
         return RunningNode(node, task)
 
     def _current(self, thread_pointer: int, variable: TorchSymbol, access: TorchSymbol) -> int:
-        """The value of ``variable``, or of the one returned by the function to which ``access`` points."""
+        """The value of the thread-local ``variable``; if it has no name, of the one that the function at ``access``
+        returns."""
         if variable.find(self._symbolizer):
             return self._named_variable(thread_pointer, variable)
         name = access.names[0]
@@ -72,15 +73,15 @@ class EngineReader:
 
     def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         """The thread-local variable that the function at ``access`` returns. Raises BadData, MemoryFault."""
-        place, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
-        if not place or not pointer:
+        location, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
+        if not location or not pointer:
             raise BadData(f"{access.library} has no {access.names[0]}")
         address = self._memory.u64(pointer)
         function = self._symbolizer.function(address)
         if not function or function.start != address:
             raise BadData(f"there is no function at {address:#x}")
         code = self._memory.read(address, min(function.size, 160))
-        module, has_operand = place[0], self._memory.architecture.has_operand
+        module, has_operand = location[0], self._memory.architecture.has_operand
         index = self._symbolizer.index(module)
         candidates = [
             symbol

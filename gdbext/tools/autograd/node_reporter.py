@@ -85,7 +85,7 @@ class HookReader:
         self._classes = classes
         self._object_at = object_at
 
-    def of_node(self, address: int) -> Iterator[FoundHook]:
+    def node_hooks(self, address: int) -> Iterator[FoundHook]:
         """All hooks of a node, in the engine's order. Raises LayoutError, BadData, MemoryFault."""
         node = self._nodes.node(address)
         for member, kind in _VECTORS.items():
@@ -96,19 +96,20 @@ class HookReader:
             for hook in self._vector(node.place(member)):
                 yield from self._functions(hook, kind)
 
-    def of_leaf(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
+    def leaf_hooks(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
         """All hooks of an AccumulateGrad with its tensor's, whose ``AutogradMeta`` is given (0: none): before the node,
-        and after the gradient was added (accumulate_grad.h). Raises as ``of_node``."""
+        and after the gradient was added (accumulate_grad.h). Raises as ``node_hooks``."""
         meta = AutogradMeta(self._nodes.space, autograd_meta)
         if autograd_meta:
             for hook in self._vector(meta.hooks_):
                 yield from self._functions(hook, HookKind.TENSOR)
-        yield from self.of_node(address)
+        yield from self.node_hooks(address)
         after = meta.post_acc_grad_hooks_ if autograd_meta else 0
         if after:
             yield from self._functions(after, HookKind.ACCUMULATED)
 
     def _vector(self, address: int) -> Iterator[int]:
+        """The pointers in a std::vector of them."""
         first, count = vector_span(self._memory, address, 8, _HOOK_LIMIT)
         yield from self._memory.words(first, count) if count else ()
 
@@ -158,26 +159,27 @@ class SavedTensorReader:
         self._fields = fields
         self._size = SavedVariable.size(nodes.space)
 
-    def of(self, node: int) -> tuple[SavedTensor, ...] | None:
+    def saved_tensors(self, node: int) -> tuple[SavedTensor, ...] | None:
         """The tensors that the node has saved, None if unknown for its class. Raises BadData, MemoryFault,
         LayoutError."""
-        places = self._places(node)
-        return None if places is None else tuple(self._saved(name, address) for name, address in places)
+        variables = self._variables(node)
+        return None if variables is None else tuple(self._saved(name, address) for name, address in variables)
 
     def stale(self, node: int) -> tuple[SavedTensor, ...]:
-        """Those that were modified in place since. Raises as ``of``."""
-        places = self._places(node) or ()
-        return tuple(self._saved(name, address) for name, address in places if self._is_stale(address))
+        """The saved tensors that were modified in place since. Raises as ``saved_tensors``."""
+        variables = self._variables(node) or ()
+        return tuple(self._saved(name, address) for name, address in variables if self._is_stale(address))
 
-    def _places(self, node: int) -> Iterator[tuple[str, int]] | None:
-        """(name, address of the SavedVariable) of each; None if unknown for the class."""
+    def _variables(self, node: int) -> Iterator[tuple[str, int]] | None:
+        """(name, address) of each SavedVariable of a node; None if unknown for its class."""
         name = self._nodes.name(node)
         if name != PYTHON_NODE:
-            return self._variables(node, self._members.get(name, {}))
+            return self._members_at(node, self._members.get(name, {}))
         members = self._members.get("THPFunction")  # of torch.autograd.Function (autograd/python_function.h)
-        return None if members is None else self._variables(self._nodes.python_object(node), members)
+        return None if members is None else self._members_at(self._nodes.python_object(node), members)
 
-    def _variables(self, base: int, members: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    def _members_at(self, base: int, members: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """(name, address) of each SavedVariable of the object at ``base``; ``members``: member → offset."""
         for member, offset in members.items():
             if not member.endswith("[]"):
                 yield member.rstrip("_"), base + offset
@@ -188,14 +190,16 @@ class SavedTensorReader:
                 yield f"{name}[{index}]", first + index * self._size
 
     def _is_stale(self, address: int) -> bool:
+        """The tensor of the SavedVariable at ``address`` has another version now than when it was saved."""
         saved = SavedVariable(self._nodes.space, address)
         tensor = saved.data_
         if not tensor or saved.hooks_ or saved.was_default_constructed_:
             return False
-        then, now = saved.saved_version_, self._version(tensor)
-        return now is not None and now != then and self._saved("", address).is_stale
+        version = self._version(tensor)
+        return version is not None and version != saved.saved_version_ and self._saved("", address).is_stale
 
     def _saved(self, name: str, address: int) -> SavedTensor:
+        """The report on the SavedVariable at ``address``. Raises BadData if there is none, MemoryFault."""
         saved = SavedVariable(self._nodes.space, address)
         if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
             raise BadData(f"there is no SavedVariable at {address:#x}")
@@ -245,7 +249,7 @@ class NodeReporter:
         return None if self._session.dispatcher_error else ForwardOperators(self._session.dispatcher)
 
     def reference(self, address: int) -> NodeReference:
-        """Name and sequence number. Raises BadData if there is no node, MemoryFault."""
+        """The node at ``address`` by name and sequence number. Raises BadData if there is no node, MemoryFault."""
 
         def variable() -> str | None:
             leaf = self._leaf(address)
@@ -255,15 +259,15 @@ class NodeReporter:
         return NodeReference(self.name(address), address, number, self._field("variable", variable))
 
     def node_report(self, address: int, running_codes: Collection[int] = ()) -> AutogradNode:
-        """``running_codes``: addresses of the code objects that the thread runs since the node began; they mark the
-        hook that runs. Raises as ``reference``."""
+        """Everything about the node at ``address``. ``running_codes``: addresses of the code objects that the thread
+        runs since the node began; they mark the hook that runs. Raises as ``reference``."""
         reference, field = self.reference(address), self._field
 
         def forward_operator() -> str | None:  # of a torch.autograd.Function its name, by that of its ``forward``
-            function = self._lines.of_function(address) if self._lines else None
+            function = self._lines.function_line(address) if self._lines else None
             if function:
                 return function.function.rpartition(".")[0]
-            return self._operators.of(reference.name) if self._operators else None
+            return self._operators.operator_of(reference.name) if self._operators else None
 
         line = self._forward_line(address)
         edges = field("next functions", lambda: self.nodes.edges(address)) or ()
@@ -305,7 +309,7 @@ class NodeReporter:
         """
         if not self._saved_reader:
             raise LayoutError(f"what the nodes of torch {self._version} save is not known")
-        return self._saved_reader.of(address)
+        return self._saved_reader.saved_tensors(address)
 
     def stale(self, nodes: Iterable[int]) -> Iterator[StaleTensor]:
         """Saved tensors of these nodes that were modified in place since. Raises nothing: what cannot be read is no
@@ -327,6 +331,7 @@ class NodeReporter:
         return self.nodes.name(address)
 
     def _field(self, what: str, read: Callable[[], T]) -> T | None:
+        """The result of ``read``; None if it raises GdbextError, which becomes a problem with ``what``."""
         try:
             return read()
         except GdbextError as error:
@@ -339,7 +344,7 @@ class NodeReporter:
         return f"{line.file}:{line.line} ({line.function})" if line else ""
 
     def _forward_line(self, address: int) -> ForwardLine | None:
-        return self._field("forward line", lambda: self._lines.of(address) if self._lines else None)
+        return self._field("forward line", lambda: self._lines.forward_line(address) if self._lines else None)
 
     def _leaf(self, address: int) -> int:
         """The TensorImpl of AccumulateGrad's variable; 0 for any other node."""
@@ -348,9 +353,9 @@ class NodeReporter:
     def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[NodeHook, ...]:
         leaf = self._leaf(address)
         if leaf:
-            hooks = self.hooks.of_leaf(address, self._fields.tensor(leaf).autograd_meta_.address)
+            hooks = self.hooks.leaf_hooks(address, self._fields.tensor(leaf).autograd_meta_.address)
         else:
-            hooks = self.hooks.of_node(address)
+            hooks = self.hooks.node_hooks(address)
         return tuple(hook._replace(runs=code in running_codes) for hook, code in hooks)
 
 
@@ -375,20 +380,21 @@ class ForwardLineReader:
         self._classes = classes
         self._object_at = object_at
 
-    def of(self, node: int) -> ForwardLine | None:
-        """The line that anomaly mode recorded, innermost outside of libraries; else as ``of_function``. Raises BadData,
-        MemoryFault, LayoutError."""
+    def forward_line(self, node: int) -> ForwardLine | None:
+        """The line that anomaly mode recorded, innermost outside of libraries; else as ``function_line``. Raises
+        BadData, MemoryFault, LayoutError."""
         metadata = self._nodes.anomaly_metadata(node)
         if not metadata or "torch::autograd::PyAnomalyMetadata" not in self._classes.of(metadata):
-            return self.of_function(node)
+            return self.function_line(node)
         record = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))
         lines = self._object_at(record)[ANOMALY_TRACEBACK].elements(10_000)
         matches = [match for line in lines[::-1] if (match := _LINE.match(line.str()))]
         own = [match for match in matches if not any(part in match["file"] for part in ("/torch/", "/lib/python3"))]
-        return _forward_line((own or matches)[0]) if matches else self.of_function(node)
+        return _forward_line((own or matches)[0]) if matches else self.function_line(node)
 
-    def of_function(self, node: int) -> ForwardLine | None:
-        """Where the ``forward`` of a torch.autograd.Function is defined; None for another node. Raises as ``of``."""
+    def function_line(self, node: int) -> ForwardLine | None:
+        """Where the ``forward`` of a torch.autograd.Function is defined; None for another node. Raises as
+        ``forward_line``."""
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         value = self._object_at(self._nodes.python_object(node))
@@ -400,12 +406,14 @@ class ForwardLineReader:
 
 
 def _forward_line(match: re.Match[str]) -> ForwardLine:
+    """The line in a match of _LINE."""
     line = number(match["line"]) or 0
     return ForwardLine(match["file"], line, match["function"], match["source"].strip(), "anomaly mode")
 
 
 _NODE = re.compile(r"(\w+?Backward)(?:Autograd[A-Za-z]+)?\d+(_copy)?(?:[A-Z]\w*)?$")
-"""``SumBackwardAutogradNestedTensor0`` is for one dispatch key, ``ForeachAddBackward1Scalar`` for one overload."""
+"""A node's name; ``SumBackwardAutogradNestedTensor0`` is for one dispatch key, ``ForeachAddBackward1Scalar`` for one
+overload."""
 
 
 class ForwardOperators:
@@ -415,7 +423,7 @@ class ForwardOperators:
         self._dispatcher = dispatcher
         self._operators: dict[str, str | None] = {}
 
-    def of(self, node: str) -> str | None:
+    def operator_of(self, node: str) -> str | None:
         """``aten::addmm`` of ``AddmmBackward0``; None if no operator, or more than one, can be meant."""
         if node not in self._operators:
             self._operators[node] = None

@@ -34,7 +34,7 @@ def pid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 READERS: dict[str, Callable[[int], object]] = {
     "environment of the process looked at": lambda pid: ProcessOrigin(pid).environ(),
     "its command line": read_command,
-    "environment and command line of a family": lambda pid: (family.is_rank(pid), family._program(pid)),
+    "environment of a family": family.is_rank,
     "a rank": rank_processes.read_process,
     "children of a process": lambda pid: HostFiles().text(f"/proc/{pid}/cmdline", 4096),
     "any text": lambda pid: HostFiles().text(f"/proc/{pid}/environ"),
