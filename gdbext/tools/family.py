@@ -118,8 +118,9 @@ class ProcessTreeReport(NamedTuple):
         return "".join(f"{line}\n" for line in lines)
 
 
-def prepare() -> None:
-    """Import what every diagnosis needs, so that one that is forked from here starts at once."""
+def prepare(*others: str) -> None:
+    """Import the modules that every diagnosis needs, and ``others``, so that one that is forked from here starts at
+    once."""
     for name in (
         "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",
@@ -138,6 +139,7 @@ def prepare() -> None:
         "gdbext.torch.stack.dispatch_stack",
         "gdbext.diagnosis.verdict.advice",
         "gdbext.diagnosis.commands.diagnose_view",
+        *others,
     ):
         import_module(name)
 

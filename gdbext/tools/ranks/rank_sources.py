@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +38,7 @@ from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadData, ForeignArchitecture, GdbextError, TargetError, UsageError
 from gdbext.tools import running
+from gdbext.tools.family import prepare
 from gdbext.tools.outcome import failure
 from gdbext.tools.ranks import rank_processes, rank_report_reader
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, read_rows, rows
@@ -53,8 +53,6 @@ _THREADS = 256
 """Threads of a rank besides the main one whose progress is recorded, at most."""
 _NUMBER = struct.Struct("<Q")
 """On the pipes of a worker: the number of a source, and the size of an answer before it."""
-_ENDS_WITHIN = 1.0
-"""Seconds that a killed worker has to exit."""
 
 
 class ProgressOfRanks:
@@ -72,15 +70,15 @@ class ProgressOfRanks:
         }
 
     def that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
-        """Those that waited for others and have run since, or are about to."""
-        waiting = (report for report in reports if report.wait)
-        return [report for report in waiting if self._has_moved(report.pid, report.thread or report.pid)]
+        """The reports of ranks that waited for others and have run since, or are about to."""
 
-    def _has_moved(self, pid: int, tid: int) -> bool:
-        before = self._places.get((pid, tid))
-        if not before:  # of another machine, or a thread that was started since
-            return (pid, pid) in self._places
-        return place_of(pid, tid).has_moved(before)
+        def has_moved(pid: int, tid: int) -> bool:
+            before = self._places.get((pid, tid))
+            if not before:  # of another machine, or a thread that was started since
+                return (pid, pid) in self._places
+            return place_of(pid, tid).has_moved(before)
+
+        return [report for report in reports if report.wait and has_moved(report.pid, report.thread or report.pid)]
 
 
 def is_settled(reports: Sequence[RankReport]) -> bool:
@@ -124,7 +122,15 @@ class Result(NamedTuple):
 def collect(sources: Sequence[RankSource], jobs: int, timeout: float, memory: int = MEMORY) -> Iterator[Result]:
     """The results in the order in which they arrive. At most ``jobs`` at once, each for ``timeout`` seconds and with
     ``memory`` bytes of its own."""
-    _import_once()
+    prepare(
+        "gdbext.diagnosis.threads.source_lines",
+        "gdbext.live.host",
+        "gdbext.engine.targets.live.snapshot_target",
+        "gdbext.torch.registry.dispatch_table",
+        "locale",
+    )
+    with suppress(ForeignArchitecture):
+        architectures.by_name(os.uname().machine)
     waiting = list(range(len(sources)))[::-1]
     workers: dict[int, _Worker] = {}  # by the fd of their answers
     try:
@@ -213,11 +219,11 @@ class _Worker:
         os.close(self.answers)
 
     def kill(self) -> int:
-        """Kill it and wait for a moment; its status as of waitpid(2)."""
+        """Kill it and wait for a second at most; its status as of waitpid(2), 0 if it has not exited."""
         self.has_ended = True
         self.close()
         os.kill(self._pid, signal.SIGKILL)
-        deadline = time.monotonic() + _ENDS_WITHIN
+        deadline = time.monotonic() + 1.0
         while True:  # the kernel may keep one that reads a process for ever
             ended, status = os.waitpid(self._pid, os.WNOHANG)
             if ended or time.monotonic() > deadline:
@@ -244,36 +250,6 @@ def _serve(sources: Sequence[RankSource], questions: int, answer: int, memory: i
         os._exit(status)
 
 
-def _import_once() -> None:
-    """Import what every examination needs, before the first fork."""
-    for name in (
-        "gdbext.diagnosis.commands.diagnose",
-        "gdbext.diagnosis.reporting",
-        "gdbext.cpython.threads.runtime",
-        "gdbext.cpython.wait_view",
-        "gdbext.diagnosis.inspect",
-        "gdbext.diagnosis.job.collectives",
-        "gdbext.diagnosis.session",
-        "gdbext.diagnosis.threads.thread_snapshots",
-        "gdbext.diagnosis.threads.source_lines",
-        "gdbext.torch.layout_choice",
-        "gdbext.live.host",
-        "gdbext.diagnosis.report.json_report",
-        "gdbext.render.plain_json",
-        "gdbext.engine.targets.core_target",
-        "gdbext.engine.targets.live.snapshot_target",
-        "gdbext.engine.targets.live.proc_target",
-        "gdbext.torch.registry.dispatch_table",
-        "gdbext.torch.registry",
-        "gdbext.torch.stack.dispatch_stack",
-        "gdbext.diagnosis.verdict.advice",
-        "locale",
-    ):
-        import_module(name)
-    with suppress(ForeignArchitecture):
-        architectures.by_name(os.uname().machine)
-
-
 # --- processes, cores and recordings -------------------------------------------------------------
 
 
@@ -292,18 +268,18 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
     """The rows of running processes; a rank that has run since it was seen waiting is examined again."""
-    known = rank_processes.local_processes()
+    processes = rank_processes.local_processes()
     if options.pid is not None:
-        pids = rank_processes.job_of_process(options.pid, known)
+        pids = rank_processes.job_of_process(options.pid, processes)
     else:
-        pids = rank_processes.ranks_of_node(options.job, known)
+        pids = rank_processes.ranks_of_node(options.job, processes)
     if not supervision.is_suspect(pids[0]):
         with lifted():
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
-    reports, unreached = _partition(_examine(map(_process, pids), options))
+    reports, unreached = _partition(_examine(map(_process_source, pids), options))
     endless = "its environment is longer than any program is started with, so that its job and rank are not known"
-    unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(known, pids)]
+    unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(processes, pids)]
     if not is_settled(reports):
         for _ in range(6):  # 0.05 s is enough for a job that runs to leave a collective, but on a busy machine
             time.sleep(0.05)
@@ -312,13 +288,14 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     again: dict[int, RankReport] = {}  # by pid
     for _ in range(3):
         moved = {report.pid: report for report in progress.that_ran(reports) if report.pid not in again}
-        for later in _examine(map(_process, moved), options):
+        for later in _examine(map(_process_source, moved), options):
             if isinstance(later, RankReport):
                 again[later.pid] = combine_reports(moved[later.pid], later)
     return rows([again.get(report.pid, report) for report in reports], unreached)
 
 
 def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:
+    """The row of each source, in the order in which the reports arrive."""
     for name, output, problem in collect(list(sources), options.jobs, options.timeout, options.memory):
         pid = number(name.rpartition(" ")[2]) if name.startswith("pid ") else None
         if problem:
@@ -351,7 +328,7 @@ def _has_ended(pid: int | None) -> bool:
         return True
 
 
-def _process(pid: int) -> RankSource:
+def _process_source(pid: int) -> RankSource:
     source = _source(f"pid {pid}", partial(brief_look, pid))
     return source._replace(run=partial(_supervised, pid, source.run))
 
@@ -373,6 +350,8 @@ def _supervised(pid: int, run: Callable[[], str]) -> str:
 
 
 def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
+    """The source whose report is that of the target that ``open_target`` opens, and that is closed afterwards."""
+
     def run() -> str:
         targets: list[Target] = []
 
