@@ -63,9 +63,12 @@ class FramesTool(Tool):
         return make_report(self, session, args, sections=(FramesSection(shown),))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """One line: what bt shows from now on."""
-        all_frames, native = (
-            "bt shows Python functions and passes through the dispatcher.",
-            "bt shows native frames only.",
-        )
-        yield style(all_frames if report.section(FramesSection).shown else native, "bold")
+        return render(report, style)
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """One line: what bt shows from now on."""
+    if report.section(FramesSection).shown:
+        yield style("bt shows Python functions and passes through the dispatcher.", "bold")
+    else:
+        yield style("bt shows native frames only.", "bold")

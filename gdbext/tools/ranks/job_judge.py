@@ -26,12 +26,11 @@ _Key = TypeVar("_Key", bound=Union[str, int])
 
 
 def judge(rows: RankReports, pid: int | None = None) -> JobReport:
-    """The report on the job of process ``pid``, else on that of most rows; a pure function of both."""
+    """The report on the job of process ``pid``; without one, on the job of most rows. A pure function of both."""
     all_reports = rows.sorted()
     job = next((report.job for report in all_reports if report.pid == pid), None)
     job = job or _most_common(report.job for report in all_reports)
-    claims = tuple(report for report in all_reports if report.job in (job, None))
-    reports, strangers = _split_by_user(claims, pid)
+    reports, strangers = _split_by_user([report for report in all_reports if report.job in (job, None)], pid)
     present, earlier = _split_by_start(reports)
     members = _one_for_each_rank(present)
     sizes = (report.size for report in members if report.size is not None)
@@ -162,7 +161,7 @@ def _notes(
 
 
 class _Judge:
-    """The rules for a job, the strongest first."""
+    """The rules for a job: each yields its verdicts, and the first verdict of the strongest rule counts."""
 
     def __init__(
         self,
@@ -209,12 +208,14 @@ class _Judge:
             yield JobVerdict(JobVerdictKind.STORE_WAIT, text, tuple(sorted(self._twins)))
 
     def _mismatch(self) -> Iterator[JobVerdict]:
+        """Ranks issued different operations, sizes or types under one number."""
         for match in self._collectives:
             if match.state.is_mismatch:
                 fewest = match.variants[-1].ranks
                 yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, job_sentences.mismatch(match), fewest)
 
     def _ring(self) -> Iterator[JobVerdict]:
+        """Ranks wait for each other in a ring."""
         ring = cycle(deadlocked(self._waits, self._reports, self._servers))
         if ring:
             by_rank = {report.rank: report for report in self._reports}
@@ -251,6 +252,7 @@ class _Judge:
             yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks_of(blamed))
 
     def _late(self) -> Iterator[JobVerdict]:
+        """Others wait for ranks that wait for no rank themselves, and not at the store."""
         late = [report for report in self._at_roots if report not in self._at_store]
         if not late:
             return
@@ -269,6 +271,7 @@ class _Judge:
         return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
+        """Ranks wait for a key of the store."""
         if self._at_store:
             others = [report for report in self._reports if report not in self._at_store]
             absent = [report for report in others if not report.waits_for_ranks] or others
@@ -282,6 +285,7 @@ class _Judge:
                 yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks_of([report]))
 
     def _all_alike(self) -> Iterator[JobVerdict]:
+        """No rank is at fault: some run, or all wait in one operation, or none runs; else there is no report."""
         readable = [report for report in self._reports if not report.problem]
         busy = [report for report in readable if kind_of(report.kind).goes_on or report.running]
         if busy:

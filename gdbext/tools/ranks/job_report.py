@@ -65,7 +65,7 @@ class GroupState(NamedTuple):
 
 
 class RankReport(NamedTuple):
-    """One process of the job. What is None is not known."""
+    """The report on one process of the job. None: unknown."""
 
     rank: Count | None
     host: str | None
@@ -89,9 +89,9 @@ class RankReport(NamedTuple):
     restart: Count | None = None
     """Number of times that the launcher had started its machine's ranks before."""
     paused_ms: Amount | None = None
-    """Milliseconds that the process stood still for its report; None where nobody measured it."""
+    """Milliseconds that the process was stopped for its report; None if that was not measured."""
     user: Count | None = None
-    """The user of the process, by number on its machine; None where nobody looked."""
+    """The uid of the process's user on its machine; None if unknown."""
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
     answers: bool = False
@@ -139,7 +139,7 @@ class Unreached(NamedTuple):
     reason: str
     help: str = ""
     ended: bool = False
-    """The process is dead: a zombie, or gone while it was looked at."""
+    """The process is dead: a zombie, or it exited while it was examined."""
 
 
 def ranks_of(reports: Iterable[RankReport]) -> tuple[int, ...]:

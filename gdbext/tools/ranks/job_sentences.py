@@ -43,11 +43,11 @@ def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
 
 
 def _agree(subjects: Collection[object], verb: str) -> str:
-    """``verb``, with an s if there is one subject."""
+    """``verb`` in the plural, with an s if there is one subject."""
     return f"{verb}s" if len(subjects) == 1 else verb
 
 
-def _wait(ranks: Collection[int]) -> str:
+def _ranks_wait(ranks: Collection[int]) -> str:
     """``rank 5 waits``, ``ranks 0-3 wait``."""
     return f"{ranks_text(ranks)} {_agree(ranks, 'wait')}"
 
@@ -58,10 +58,12 @@ def _diagnosis(report: RankReport) -> str:
 
 
 def _wait_phrase(report: RankReport) -> str:
+    """``waits in #1 all_reduce``."""
     return report.wait.phrase if report.wait else "waits"
 
 
 def _operation(match: CollectiveMatch) -> str:
+    """``#18 all_reduce f32[8, 2] of group default_pg``."""
     text = next((variant.op for variant in match.variants), "an operation")
     return f"#{match.seq} {text} of group {match.group}"
 
@@ -91,7 +93,11 @@ def ring(reports: Sequence[RankReport]) -> str:
         missing = "" if is_transfer else f", for which {following.label} has not come"
         parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
-    if len(reports) == 2 and {wait.op for wait in waits} == {"send", "recv"} and all(w.tag is not None for w in waits):
+    if (
+        len(reports) == 2
+        and {wait.op for wait in waits} == {"send", "recv"}
+        and all(wait.tag is not None for wait in waits)
+    ):
         where = "in a transfer whose ends have different tags"  # else the two would have met
     elif ops <= {"send", "recv"}:
         where = "in a ring of transfers, of which none can be the first"
@@ -109,7 +115,7 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
     text += f" ({reasons})" if reasons else ""
     pending = (match for match in collectives if match.pending)
     match = next((match for match in pending if any(rank in ranks for rank in match.missing)), None)
-    return f"{text}; {_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
+    return f"{text}; {_ranks_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
 
 
 def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], match: CollectiveMatch | None) -> str:
@@ -118,7 +124,7 @@ def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], mat
     text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
     own = [_diagnosis(report) for report in blamed[:NAMED]]
     if match:
-        text += f": {_operation(match)} is not enqueued, on which {_wait(match.pending)}"
+        text += f": {_operation(match)} is not enqueued, on which {_ranks_wait(match.pending)}"
     elif outside:
         verb = "is" if len(outside) == 1 else "are"
         own.append(f"{labels(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
@@ -141,10 +147,12 @@ def late(
     ranks = ranks_of(reports)
     size = next((report.size for report in reports if report.size is not None), known)
     if match:
-        text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which {_wait(match.pending)}"
+        text = (
+            f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which {_ranks_wait(match.pending)}"
+        )
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
-        text = f"{_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
+        text = f"{_ranks_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
     own = []
     for report in reports[:NAMED]:
         words = _diagnosis(report)
@@ -216,7 +224,7 @@ def unfinished(match: CollectiveMatch) -> str:
     have = "has" if len(match.completed) == 1 else "have"
     done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
     text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
-    text += f"{_wait(match.pending)} in it ({match.state.words})"
+    text += f"{_ranks_wait(match.pending)} in it ({match.state.words})"
     return f"{text}: either it goes on, or the network between them does not."
 
 
@@ -225,7 +233,7 @@ def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
     parts = []
     for report in reports:
         waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
-        parts.append(f"{_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
+        parts.append(f"{_ranks_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
     return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
 
 

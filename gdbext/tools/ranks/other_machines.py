@@ -66,7 +66,7 @@ def run(
 
 
 class _Conversation:
-    """Serves all three pipes at once: a program that waits for us while we wait for it would never end."""
+    """Serves the three pipes of a program at once: if it waited for us while we wait for it, it would never end."""
 
     def __init__(self, process: subprocess.Popen[bytes], given: bytes, take: Callable[[bytes], None] | None) -> None:
         self._process = process
@@ -75,6 +75,7 @@ class _Conversation:
         self._take = take or self._output.extend
 
     def output_within(self, seconds: float) -> ProgramOutput:
+        """The program's output when it has exited, or after so many seconds with a problem."""
         deadline = time.monotonic() + seconds
         problem = ""
         try:
@@ -154,7 +155,7 @@ def remote_script(options: argparse.Namespace, framed: bool = False) -> str:
 
 
 def shown(options: argparse.Namespace) -> Iterator[str]:
-    """The command lines as a shell would take them, and the size of the archive that is their input."""
+    """The lines of --show-commands: each command as a shell would take it, and the size of the archive, its input."""
     yield from (shlex.join(words) for words in _commands(options))
     yield f"# standard input of each: the package as one archive, {len(archive())} bytes"
 
@@ -167,8 +168,8 @@ def _commands(options: argparse.Namespace) -> list[list[str]]:
         return [_kubectl_exec(options, pod) for pod in _pods(options)]
     if options.slurm:
         return [slurm.command(options.slurm, remote_script(options, framed=True))]
-    how = ["-o", options.ssh_options] if options.ssh_options else []
-    return [["clush", "--worker", options.worker, *how, "-w", options.hosts, remote_script(options)]]
+    ssh_options = ["-o", options.ssh_options] if options.ssh_options else []
+    return [["clush", "--worker", options.worker, *ssh_options, "-w", options.hosts, remote_script(options)]]
 
 
 def remote_rows(options: argparse.Namespace) -> RankReports:
@@ -185,6 +186,7 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
 
 
 def _by_clustershell(options: argparse.Namespace) -> RankReports:
+    """The rows of the machines in --hosts. Raises TargetError, UsageError."""
     task, nodes = _clustershell(options)
     limit = options.timeout + _MORE_SECONDS
     task.set_info("fanout", options.fanout)
@@ -231,7 +233,7 @@ class _LineHandler(FairShares):
 
 
 def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
-    """Its task and the set of nodes. Raises TargetError, UsageError."""
+    """(ClusterShell's task, its set of nodes). Raises TargetError, UsageError."""
     if sys.flags.no_site:
         site.main()  # scripts/dispatch starts without site-packages, where ClusterShell is
     try:
@@ -276,7 +278,7 @@ def _pods(options: argparse.Namespace) -> list[str]:
     try:
         done = subprocess.run(located(words), capture_output=True, text=True, timeout=options.timeout, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise _no_tool(words[0]) from error
+        raise _missing_tool(words[0]) from error
     pods = [argument(name) for name in done.stdout.split()]
     if not pods:
         raise TargetError(
@@ -297,20 +299,20 @@ def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
     limit = options.timeout + _MORE_SECONDS
     labelled = slurm.LabelledAnswers() if options.slurm else None
     try:
-        done = run(words, archive(), limit, labelled.feed if labelled else None)
+        program = run(words, archive(), limit, labelled.feed if labelled else None)
     except FileNotFoundError:
-        raise _no_tool(words[0]) from None
+        raise _missing_tool(words[0]) from None
     if labelled:
-        said = done.errors.decode("utf-8", "replace").strip()[-SAID:]
-        why = done.problem or f"no report (status {done.status})" + (f": {said}" if said else "")
+        error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
+        why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
         return slurm.answers(labelled, options.slurm, why)
     pod = words[words.index("-i") + 1]
-    if done.problem:
-        return rows(unreached=[Unreached(pod, done.problem)])
-    return answer(pod, done.output or done.errors, done.status)
+    if program.problem:
+        return rows(unreached=[Unreached(pod, program.problem)])
+    return answer(pod, program.output or program.errors, program.status)
 
 
-def _no_tool(name: str) -> TargetError:
+def _missing_tool(name: str) -> TargetError:
     return TargetError(
         f"{name} is not on this machine, or does not answer",
         why="ranks of that scheduler are reached through its own tool",

@@ -36,13 +36,12 @@ _LIST = re.compile(rb"\[[0-9,\s]{200,}\]")
 
 
 class Members(tuple[int, ...]):
-    """The members of a group, parsed and checked, and as a set of ranks (``text``)."""
+    """The members of a group, parsed and checked; ``text``: as a set of ranks (``0-3,7``)."""
 
     text: str
 
     @classmethod
     def of(cls, ranks: Iterable[int]) -> Members:
-        """These members."""
         members = cls(ranks)
         members.text = fold(members)
         return members
@@ -90,7 +89,7 @@ class ReportParser:
 
 
 def _put_back(document: Any, lists: list[Members]) -> None:
-    """Replace the numbers of lists by the lists. Raises BadData."""
+    """Replace the number that each group of a document has as "ranks" by the list of that number. Raises BadData."""
     collectives = document.get("collectives") if isinstance(document, dict) else None
     groups = collectives.get("groups") if isinstance(collectives, dict) else None
     for group in groups if isinstance(groups, list) else ():
@@ -129,6 +128,7 @@ def failure(report: Report, where: str) -> Unreached:
 
 
 def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
+    """The row of a report that has a target and a verdict. Raises BadData."""
     section = report.find_section(CollectivesSection)
     identity = section.identity if section else UNKNOWN_JOB_RANK
     bugs, slowed = report.find_section(KnownBugsSection), report.find_section(ExplanationsSection)
@@ -136,7 +136,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
     thread = _waiting_for_ranks(report.threads, main, verdict) or main
     wait = thread.wait if thread else None
     process_groups = section.groups[:MAX_RANK_GROUPS] if section else ()
-    groups = tuple(map(_group, process_groups))
+    groups = tuple(map(_group_state, process_groups))
     path = tuple(_path(thread))[:MAX_PATH] if thread else ()
     problem = ""
     if not path and report.errors:  # a file that the process has loaded explains most
@@ -193,7 +193,7 @@ def _communicator_lines(groups: Sequence[ProcessGroup]) -> Iterator[str]:
 
 
 def _waiting_for_peers(communicator: Communicator) -> Iterator[tuple[int, ProxyTransfer]]:
-    """(rank of the other end in the communicator, transfer) of those that wait for their other end."""
+    """(rank of the other end in the communicator, transfer) of each transfer that waits for its other end."""
     for transfer in communicator.transfers[:MAX_TRANSFERS]:
         if transfer.waits_for is TransferWait.PEER and transfer.peer is not None:
             yield transfer.peer, transfer
@@ -312,8 +312,8 @@ def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> b
 def _rank_wait(
     wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
 ) -> CollectiveWait | None:
-    """What the thread waits for of other ranks. Between two operations, or without a flight recorder, only the function
-    is known."""
+    """The operation of other ranks that the thread waits for, None for none. Between two operations, or without a
+    flight recorder, only its function is known."""
     if not wait:
         return None
     if wait.detail.collective:
@@ -338,7 +338,8 @@ def _pending_of_joined(
     return CollectiveWait(first.op, first.seq, group.label, group.enqueued, group.completed)
 
 
-def _group(group: ProcessGroup) -> GroupState:
+def _group_state(group: ProcessGroup) -> GroupState:
+    """The state of the rank in the group, with its last and pending collectives."""
     numbered = [(collective, collective.state != "completed") for collective in group.recent[-_ISSUED:]]
     numbered += [(collective, True) for collective in group.pending[:_ISSUED]]
     issued = {
@@ -372,4 +373,5 @@ def _ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 def _text(value: _OptionalText) -> _OptionalText:
+    """The first 2000 characters: another machine may have sent any number."""
     return value and value[:2000]
