@@ -44,8 +44,8 @@ class ToolRow(NamedTuple):
 
     name: str
     summary: str
-    modes: tuple[ModeName, ...]
     place: str
+    modes: tuple[ModeName, ...] = ("stopped",)
     resuming_options: tuple[str, ...] = ()
     offers: Mapping[str, str] = _NOTHING
     recorded: tuple[tuple[str, ...], ...] = ()
@@ -72,21 +72,18 @@ TABLE = (
     ToolRow(
         "dispatch-bt",
         "Show the dispatcher's path through a thread's stack: operators, keysets, kernels.",
-        ("stopped",),
         "gdbext.diagnosis.commands.bt:DispatchBacktrace",
         recorded=(("--all", "--why"),),
     ),
     ToolRow(
         "all-threads",
         "Show what each thread does and waits for, who holds that, and deadlocks.",
-        ("stopped",),
         "gdbext.diagnosis.commands.all_threads:AllThreads",
         recorded=(("--stacks",),),
     ),
     ToolRow(
         "dispatch-diagnose",
         "Say why the process hangs or crashed, with evidence and what to try next.",
-        ("stopped",),
         "gdbext.diagnosis.commands.diagnose:Diagnose",
         resuming_options=("--samples",),
         recorded=(("--why",),),
@@ -94,153 +91,144 @@ TABLE = (
     ToolRow(
         "dispatch-keyset",
         "Decode a DispatchKeySet, or turn key names into bits.",
-        ("stopped",),
         "gdbext.tools.operators.keysets:KeySetTool",
         is_alone=True,
     ),
     ToolRow(
         "dispatch-op",
         "Show an operator: schema, registrations and its computed dispatch table.",
-        ("stopped",),
         "gdbext.tools.operators.op:OperatorTool",
         is_alone=True,
     ),
     ToolRow(
         "dispatch-lookup",
         "Show which kernel an operator finds for a keyset, and the redispatches from it.",
-        ("stopped",),
         "gdbext.tools.operators.lookup:LookupTool",
     ),
     ToolRow(
         "dispatch-tls",
         "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …",
-        ("stopped",),
         "gdbext.tools.operators.keysets:ThreadStateTool",
         recorded=((),),
     ),
     ToolRow(
         "dispatch-tensor",
         "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
-        ("stopped",),
         "gdbext.tools.tensor.tensor_tool:TensorTool",
         offers={"tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics"},
     ),
     ToolRow(
         "dispatch-autograd",
         "Show forward or backward: the running node, its forward operator and line, hooks.",
-        ("stopped",),
         "gdbext.tools.autograd.autograd:AutogradTool",
         offers={"backward_nodes": "gdbext.tools.autograd.autograd_report:nodes_on_stack"},
     ),
     ToolRow(
         "dispatch-compile",
         "Show what torch.compile did, broke and compiled again, and what compiles now.",
-        ("stopped",),
         "gdbext.tools.compile:CompileTool",
     ),
     ToolRow(
         "dispatch-info",
         "Show what was found of torch, Python and layouts, and what could not be read.",
-        ("stopped",),
         "gdbext.tools.info:InfoTool",
         recorded=((), ("--settings",)),
     ),
     ToolRow(
         "dispatch-collectives",
         "Show process groups, sequence numbers and pending collectives.",
-        ("stopped",),
         "gdbext.tools.collectives:CollectivesTool",
     ),
     ToolRow(
         "dispatch-top",
         "Count what a running process dispatches, stopping nothing.",
-        ("running",),
         "gdbext.tools.probes.top:TopTool",
+        ("running",),
         offers={"call_count": "gdbext.tools.probes.dispatch_counter:call_count"},
     ),
     ToolRow(
         "dispatch-break",
         "Stop when the dispatcher reaches an operator. Resumes the process.",
-        ("resumes",),
         "gdbext.tools.breaks:BreakTool",
+        ("resumes",),
     ),
     ToolRow(
         "dispatch-values",
         "Show or save what operators get and return. Resumes the process.",
-        ("resumes", "stopped"),
         "gdbext.tools.values:ValuesTool",
+        ("resumes", "stopped"),
     ),
     ToolRow(
         "dispatch-trace",
         "Trace dispatches as they happen, nested.",
-        ("resumes", "running"),
         "gdbext.tools.trace:TraceTool",
+        ("resumes", "running"),
     ),
     ToolRow(
         "dispatch-frames",
         "Show Python functions and dispatches in the debugger's own bt, or hide them again.",
-        ("setting",),
         "gdbext.tools.frames:FramesTool",
+        ("setting",),
     ),
     ToolRow(
         "watch",
         "Wait until a process stops making progress, then diagnose it and save the evidence.",
-        ("program",),
         "gdbext.tools.watch:WatchProgram",
+        ("program",),
     ),
     ToolRow(
         "timeout",
         "Run a command; when it takes too long, diagnose it and its children, then kill it.",
-        ("program",),
         "gdbext.tools.timeout:TimeoutProgram",
+        ("program",),
     ),
     ToolRow(
         "core-handler",
         "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core.",
-        ("program",),
         "gdbext.tools.core_handler:CoreHandlerProgram",
+        ("program",),
     ),
     ToolRow(
         "ranks",
         "Look at all ranks of a job and say which one the others wait for, and why.",
-        ("program",),
         "gdbext.tools.ranks:RanksProgram",
+        ("program",),
     ),
     ToolRow(
         "known",
         "Compare a report or a recording with the known bugs of other projects, or list these.",
-        ("program",),
         "gdbext.tools.known:KnownProgram",
+        ("program",),
     ),
     ToolRow(
         "ps",
         "List the processes of this machine that use PyTorch, and how long each has been idle.",
-        ("program",),
         "gdbext.tools.ps:PsProgram",
+        ("program",),
     ),
     ToolRow(
         "report",
         "Write one bundle for a bug report: verdict, recording, versions, known bugs.",
-        ("program",),
         "gdbext.tools.report:ReportProgram",
+        ("program",),
     ),
     ToolRow(
         "measure",
         "Measure the structures of an installed PyTorch that is not known, from its headers.",
-        ("program",),
         "gdbext.tools.info:MeasureProgram",
+        ("program",),
     ),
     ToolRow(
         "mcp",
         "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
-        ("program",),
         "gdbext.hosts.mcp_server:McpProgram",
+        ("program",),
     ),
     ToolRow(
         "shell",
         "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …",
-        ("program",),
         "gdbext.tools.shell:ShellProgram",
+        ("program",),
     ),
 )
 """All tools of this package; deleting one is its folder and its row. gdb, LLDB, scripts/dispatch, completion, the
@@ -295,7 +283,7 @@ def _added_row(point: EntryPoint) -> ToolRow:
     if mode not in (Mode.STOPPED, Mode.RUNNING):
         shown = mode.value if isinstance(mode, Mode) else repr(mode)
         raise AddOnError(f"{what} has the mode {shown}", help="only stopped and running can be added")
-    return ToolRow(point.name, str(summary or ""), (mode.value,), point.object_ref)
+    return ToolRow(point.name, str(summary or ""), point.object_ref, (mode.value,))
 
 
 def every_command() -> list[ToolRow]:

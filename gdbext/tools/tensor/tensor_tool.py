@@ -17,7 +17,7 @@ from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value
 from gdbext.engine.formats import whole_file
-from gdbext.engine.layouts.declarations import Inner, Member
+from gdbext.engine.layouts.declarations import Inner, Member, Space
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape
 from gdbext.errors import BadData, GdbextError, UsageError
@@ -30,6 +30,7 @@ from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.tensor.tensor_section import TensorSection, render
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.stack import DispatchKeySet
+from gdbext.torch.state.tensor import node_object
 from gdbext.torch.structures import SparseRowTensor, SymbolicShapeMeta
 from gdbext.torch.values.value_structures import SmallVector
 from gdbext.torch.values.value_text import GradFunction, Part
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from gdbext.tools.tensor.tensor_report import TensorReporter
 
 Result = TypeVar("Result")
-PART_VALUES_LIMIT = 16
-"""Elements of a part that are shown."""
 _BY_COLUMN: dict[Member[int], str] = {
     SparseRowTensor.crow_indices_: "ccol_indices",
     SparseRowTensor.col_indices_: "row_indices",
@@ -103,7 +102,7 @@ class _Description:
             conjugate="Conjugate" in self._names,
             negative="Negative" in self._names,
             storage=field("storage", lambda: fields.storage(address)),
-            quantization=field("quantiser", lambda: self._reporter.quantization(facts)) if is_quantized else None,
+            quantization=field("quantiser", lambda: self._reporter.quantizers.read(address)) if is_quantized else None,
             wraps=(*self._wraps(), *self._python_wraps()),
             parts=tuple(self._parts()),
             notes=(),
@@ -121,6 +120,8 @@ class _Description:
             return None
 
     def _shape(self, stored: tuple[int, ...] | None, member: Inner[SmallVector]) -> tuple[int | None, ...] | None:
+        """Sizes or strides: ``stored`` if they are numbers, else by the ``member`` of the symbolic shape, None for each
+        that is an expression."""
         if stored is not None:
             return stored
         return self._field(_name_of(member), lambda: self._fields.symbolic(self._address, member))
@@ -133,14 +134,14 @@ class _Description:
         return tuple(None if symbol is None else read(symbol) for symbol in symbols)
 
     def _layout(self) -> str:
-        def stored() -> str:  # in the C++ class: ``SparseCsr`` is torch.sparse_csr
+        def stored_layout() -> str:  # in the C++ class: ``SparseCsr`` is torch.sparse_csr
             number = self._fields.tensor_member(self._address, SparseRowTensor.layout_)
             names = {value: name for name, value in self._reporter.layout.enum("c10::Layout").items()}
             if number not in names:
                 raise BadData(f"there is no layout {number}")
             return names[number].replace("Sparse", "sparse_").lower()
 
-        return self._kind.layout or self._field("layout", stored) or "unknown"
+        return self._kind.layout or self._field("layout", stored_layout) or "unknown"
 
     # --- autograd, Python ------------------------------------------------------------------------
 
@@ -149,7 +150,11 @@ class _Description:
         if not node:
             return None
         function = self._fields.node(node)
-        name = self._session.python_object(self._fields.node_object(node)).type if function.name == "PyNode" else ""
+        name = (
+            self._session.python_object(node_object(Space(self._reporter.memory, self._reporter.layout), node)).type
+            if function.name == "PyNode"
+            else ""
+        )
         return function._replace(name=name) if name else function
 
     def _grad(self) -> str | None:
@@ -208,18 +213,20 @@ class _Description:
                 yield self._part(name or _name_of(member), address, has_statistics=True)
 
     def _part(self, name: str, address: int, has_statistics: bool = False) -> Part:
+        """The report on a tensor that this one consists of or wraps."""
         sizes = None
         try:
             sizes = self._reporter.facts(address).sizes
         except GdbextError as error:
             self._problems.append(f"{name}: {error.what}")
         statistics = self._reporter.statistics(address) if has_statistics else None
-        values = self._reporter.values(address, PART_VALUES_LIMIT) if statistics else None
+        values = self._reporter.values(address, 16) if statistics else None
         return Part(name, address, self._reporter.short(address), sizes, statistics, values)
 
     # --- elements --------------------------------------------------------------------------------
 
     def _with_elements(self, section: TensorSection) -> TensorSection:
+        """The section with statistics, histogram and values; a note or a problem says why there are none."""
         try:
             contents = self._reporter.contents(self._facts)
             statistics = contents.statistics()
@@ -238,6 +245,7 @@ class _Description:
 
 
 def _name_of(member: Member[Any]) -> str:
+    """The name of a C++ member without the underscore: ``values`` of ``values_``."""
     return member.path.rstrip("_")
 
 
