@@ -55,6 +55,7 @@ def _generations(pid: int) -> Iterator[list[int]]:
 
 
 def _children(pid: int) -> list[int]:
+    """The pids of a process's children, as far as they can be seen."""
     children: list[int] = []
     with contextlib.suppress(OSError, TargetError):
         for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed

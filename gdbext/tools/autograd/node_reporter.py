@@ -213,6 +213,7 @@ class SavedTensorReader:
         return SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
 
     def _version(self, tensor: int) -> int | None:
+        """The version of the TensorImpl at ``tensor`` now; None if it cannot be read."""
         try:
             return self._fields.version(tensor)
         except GdbextError:
@@ -351,6 +352,7 @@ class NodeReporter:
         return self.nodes.variable(address) if self.nodes.class_of(address) == ACCUMULATE_GRAD else 0
 
     def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[NodeHook, ...]:
+        """The hooks of the node at ``address``, of a leaf's tensor as well; ``running_codes`` as of ``node_report``."""
         leaf = self._leaf(address)
         if leaf:
             hooks = self.hooks.leaf_hooks(address, self._fields.tensor(leaf).autograd_meta_.address)

@@ -130,6 +130,7 @@ class _HeldMemory:
         )
 
     def _add(self, value: PyRef) -> None:
+        """Take in the storage of the tensor behind a Python object, or count it as unread."""
         try:
             tensor = self._tensors.python.tensor_of(value)
             storage = self._fields.storage(tensor) if tensor is not None else None

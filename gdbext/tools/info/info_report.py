@@ -185,7 +185,7 @@ def read_target_info(session: Session) -> TargetInfo:
     states = sum(map(len, session.python_threads.states.values())) if python else 0
     return TargetInfo(
         threads=len(session.target.memory.threads()),
-        torch=_torch(session),
+        torch=_torch_info(session),
         python=PythonInfo(python.version, python.module.path, states) if python else None,
         libc=LibcInfo(libc.path, libc_version(libc)) if libc else None,
         modules=tuple(
@@ -210,7 +210,7 @@ def _is_listed(module: Module) -> bool:
     return ".so" in module.name or any("x" in mapping.permissions for mapping in module.mappings)
 
 
-def _torch(session: Session) -> TorchInfo | None:
+def _torch_info(session: Session) -> TorchInfo | None:
     version = torch_version(session)
     if not version:
         return None

@@ -111,6 +111,7 @@ class ThreadCounts:
         return self._mkl(setting_sources.MKL_DYNAMIC) != 0
 
     def _mkl(self, symbol: str) -> int:
+        """The int32 variable ``symbol`` of the MKL in libtorch_cpu.so."""
         ready = self._symbolizer.address_of(setting_sources.MKL_READY, CPU)
         address = self._symbolizer.address_of(symbol, CPU)
         if not ready or not address:
@@ -127,6 +128,7 @@ class ThreadCounts:
         return _checked_count(self._memory.u32(self._address(setting_sources.OPENBLAS_THREADS, module)))
 
     def _module(self, name: str) -> Module:
+        """The one loaded library with ``name`` in its name."""
         modules = [module for module in self._symbolizer.modules.modules if name in module.name]
         if not modules:
             raise BadData(f"the process has not loaded a library {name}")
@@ -261,6 +263,7 @@ class RecordedFunctions:
         return tuple(self._callbacks(value_structures.RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
 
     def _callbacks(self, vector: int) -> Iterator[dict[str, SettingValue]]:
+        """The callbacks in the std::vector at ``vector``, each as a table for a report."""
         size = setting_structures.RecordFunctionEntry.size(self._space)
         first, count = vector_span(self._memory, vector, size, _LIMIT)
         scope_names = sorted(self._layout.enum("at::RecordScope").items(), key=lambda item: item[1]) if count else []
@@ -460,6 +463,7 @@ class _Settings:
         return (state and self._recorded.profiler_state(state)) or "none"
 
     def _allocator(self, kind: str, owner: setting_sources.StaticOwner) -> SettingValue:
+        """The settings of an allocator of class ``kind``, or a word on why it has none."""
         session = self._session
         if kind == AllocatorConfig.OF and kind in session.layout.absent:
             return "none"

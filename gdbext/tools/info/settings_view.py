@@ -69,6 +69,7 @@ def _blocks(section: SettingsSection) -> Iterator[tuple[str, list[str]]]:
 
 
 def _changed_text(setting: Setting) -> str:
+    """The value, of tables what differs from the default; scalars with their default."""
     value, default = setting.value, setting.default
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return shown({key: entry for key, entry in value.items() if key not in default or default[key] != entry})

@@ -77,7 +77,7 @@ class KeySetTool(Tool):
         if word.startswith(("$", "*", "tensor:")):
             raise UsageError(f"{word} is in a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
         keys = KeyNames(layout)
-        section = replace(_section(keys, keys.parse(word)), torch=layout.version)
+        section = replace(_decode(keys, keys.parse(word)), torch=layout.version)
         return make_report_alone(self, args, (section,))
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
@@ -95,7 +95,7 @@ class KeySetTool(Tool):
             else:
                 register = register_value(session, word, "the value")
                 bits = keys.parse(word) if register is None else register
-            return _section(keys, bits)
+            return _decode(keys, bits)
 
         session, section = session.settled(read)
         return make_report(self, session, args, sections=(section,))
@@ -114,7 +114,7 @@ class KeySetTool(Tool):
             yield f"as in PyTorch     {keyset.torch}"
 
 
-def _section(keys: KeyNames, bits: int) -> KeySetSection:
+def _decode(keys: KeyNames, bits: int) -> KeySetSection:
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
     return KeySetSection(

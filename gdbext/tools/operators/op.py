@@ -254,6 +254,7 @@ class OperatorReporter:
         )
 
     def _inferred_schema(self, operator: Operator, registration: OperatorRegistration) -> str | None:
+        """The schema inferred for a registration; None without one, or if it cannot be read, which is an error."""
         try:
             return self._tables.inferred_schema(registration)
         except GdbextError as error:
@@ -293,6 +294,7 @@ class OperatorReporter:
         return entries
 
     def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
+        """The kernel with its name, as registered for an operator under a key."""
         name = self._kernels.name(kernel, key, operator.name)
         registered = self._registered.get((kernel, name))
         if not registered:
@@ -446,6 +448,7 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
 
 
 def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str]:
+    """Lines on a choice and the table's ``keys`` that have it."""
     step = f"{choice.path} {choice.reason}" if choice.reason else "as it stands"
     if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")

@@ -181,6 +181,7 @@ def _pid(text: str) -> int:
 
 
 def _positive(text: str) -> int:
+    """Parse a number from 1 to 65536 for argparse."""
     value = number(text) or 0
     if not 0 < value <= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 65536")
@@ -259,6 +260,7 @@ def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAns
 
 
 def _environment(pid: int) -> Mapping[str, str]:
+    """The initial environment of a process; {} if it may not be read."""
     try:
         return parse_environ(supervision.read_file_of(pid, "environ"))
     except OSError:

@@ -257,11 +257,6 @@ class JobVerdict(NamedTuple):
     """The ranks that are at fault."""
 
     @property
-    def is_fine(self) -> bool:
-        """No rank is at fault, and none waits."""
-        return self.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
-
-    @property
     def heading(self) -> str:
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {fold(self.ranks)}" if self.ranks else "a rank"
@@ -358,6 +353,7 @@ class RankReports(NamedTuple):
 
 
 def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()) -> RankReports:
+    """Reports by process, the greater one of two on the same process."""
     by_process: dict[ProcessKey, RankReport] = {}
     for report in reports:
         _add(by_process, report)
@@ -365,6 +361,7 @@ def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()
 
 
 def merge(left: RankReports, right: RankReports) -> RankReports:
+    """All of both, the greater one of two reports on the same process."""
     by_process = dict(left.reports)
     for report in right.reports.values():
         _add(by_process, report)

@@ -58,36 +58,33 @@ def run(
     """Run a program that gets ``given`` as standard input. If ``take`` is given, it gets the pieces of standard output
     instead of the result, without a limit. Raises OSError if the program cannot be started."""
     process = subprocess.Popen(located(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + seconds
+    pipes = _Pipes(process, given, take)
     with process:
         try:
-            return _Conversation(process, given, take).output_within(seconds)
+            problem = pipes.serve(deadline)
+            if not problem:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            problem = f"no answer within {seconds:g} s"
         finally:
+            status = process.poll() or 0
             process.kill()
+    return ProgramOutput(bytes(pipes.output), bytes(pipes.errors), status, problem)
 
 
-class _Conversation:
+class _Pipes:
     """Serves the three pipes of a program at once: if it waited for us while we wait for it, it would never end."""
 
     def __init__(self, process: subprocess.Popen[bytes], given: bytes, take: Callable[[bytes], None] | None) -> None:
         self._process = process
         self._given = memoryview(given)
-        self._output, self._errors = bytearray(), bytearray()
-        self._take = take or self._output.extend
+        self.output, self.errors = bytearray(), bytearray()
+        self._take = take or self.output.extend
 
-    def output_within(self, seconds: float) -> ProgramOutput:
-        """The program's output when it has exited, or after so many seconds with a problem."""
-        deadline = time.monotonic() + seconds
-        problem = ""
-        try:
-            problem = self._serve_pipes(deadline)
-            if not problem:
-                self._process.wait(max(0.0, deadline - time.monotonic()))
-        except (TimeoutError, subprocess.TimeoutExpired):
-            problem = f"no answer within {seconds:g} s"
-        return ProgramOutput(bytes(self._output), bytes(self._errors), self._process.poll() or 0, problem)
-
-    def _serve_pipes(self, deadline: float) -> str:
-        """Move data until all pipes are closed; "" then, else what prevents that. Raises TimeoutError."""
+    def serve(self, deadline: float) -> str:
+        """Move data until all pipes are closed; "" then, else what prevents that. Raises TimeoutError at ``deadline``
+        (monotonic)."""
         with selectors.DefaultSelector() as pipes:
             for stream, event in (
                 (self._process.stdin, selectors.EVENT_WRITE),
@@ -105,7 +102,7 @@ class _Conversation:
                     if not self._move(key.fileobj):  # type: ignore[arg-type]
                         pipes.unregister(key.fileobj)
                         key.fileobj.close()  # type: ignore[union-attr]
-                if len(self._output) > MAX_BYTES:
+                if len(self.output) > MAX_BYTES:
                     return f"its answer has more than {MAX_BYTES} bytes"
         return ""
 
@@ -121,7 +118,7 @@ class _Conversation:
         if stream is self._process.stdout:
             self._take(piece)
         else:
-            self._errors = (self._errors + piece)[-_PIECE:]
+            self.errors = (self.errors + piece)[-_PIECE:]
         return bool(piece)
 
 

@@ -329,24 +329,23 @@ def _has_ended(pid: int | None) -> bool:
 
 
 def _process_source(pid: int) -> RankSource:
+    """The source of a process's report; one without its memory if the kernel does not let us read that."""
     source = _source(f"pid {pid}", partial(brief_look, pid))
-    return source._replace(run=partial(_supervised, pid, source.run))
-
-
-def _supervised(pid: int, run: Callable[[], str]) -> str:
-    """The report of an examination; one without the process's memory if the kernel does not let us read that."""
-    if not supervision.is_suspect(pid):
-        return run()
 
     def without_memory() -> bytes:
         return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
-    output = supervision.by_child(lambda: run().encode(), supervision.STUCK_SECONDS)
-    output = output or supervision.by_child(without_memory, supervision.SECOND_SECONDS)
-    if not output:
-        error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
-        return failure(COMMAND, ["--json"], error).output
-    return output.decode()
+    def run() -> str:
+        if not supervision.is_suspect(pid):
+            return source.run()
+        output = supervision.by_child(lambda: source.run().encode(), supervision.STUCK_SECONDS)
+        output = output or supervision.by_child(without_memory, supervision.SECOND_SECONDS)
+        if not output:
+            error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
+            return failure(COMMAND, ["--json"], error).output
+        return output.decode()
+
+    return source._replace(run=run)
 
 
 def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
@@ -369,6 +368,7 @@ def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
 
 
 def _partition(examined: Iterable[RankReport | Unreached]) -> tuple[list[RankReport], list[Unreached]]:
+    """(the reports, what gave none)."""
     reports: list[RankReport] = []
     unreached: list[Unreached] = []
     for row in examined:

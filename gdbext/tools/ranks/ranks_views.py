@@ -13,6 +13,7 @@ from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
     JobReport,
+    JobVerdictKind,
     RankReport,
     RasAnswer,
     TreeNode,
@@ -111,6 +112,7 @@ def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
 
 
 def _match_lines(match: CollectiveMatch) -> Iterator[str]:
+    """A collective by its group and number, what the ranks issued under it, and which ranks are where."""
     yield f"group {match.group} ({_cut_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
         yield f"  {_cut_set(variant.ranks):{_SET}} {variant.op}"
@@ -124,6 +126,7 @@ def _match_lines(match: CollectiveMatch) -> Iterator[str]:
 
 
 def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
+    """The tree of paths, a line for each stretch of frames without a branch."""
     if not nodes:
         return
     yield ""
@@ -173,7 +176,8 @@ def render_page(report: JobReport, origin: Origin = NO_ORIGIN) -> str:
 
 def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
     yield f"<h1>{text(title)}</h1>"
-    yield verdict_box("good" if report.verdict.is_fine else "hangs", report.verdict.heading, report.verdict.summary)
+    is_fine = report.verdict.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
+    yield verdict_box("good" if is_fine else "hangs", report.verdict.heading, report.verdict.summary)
     yield from facts((("looked at", _headline(report)), *origin.facts))
     notes = [f"Note: {note}" for note in report.notes]
     silent = [f"Not reached: {process.where}: {process.reason}" for process in report.unreached]

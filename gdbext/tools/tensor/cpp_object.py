@@ -213,6 +213,7 @@ class BoxedValues:
         return TypeSummary(count_text(count, min(count, ELEMENT_LIMIT)), tuple(children), "map")
 
     def _child(self, name: str, address: int) -> Child:
+        """A child that is the IValue at ``address``; its text is the reason if it cannot be read."""
         try:
             text = self.of_value(address, 0).text
         except GdbextError as error:

@@ -97,6 +97,7 @@ class TypeSummaries:
     # --- the dispatcher --------------------------------------------------------------------------
 
     def _keyset_text(self, bits: int) -> str:
+        """``DispatchKeySet(CPU, AutogradCPU)``. Raises BadData for bits that are no key set."""
         keys = self._session.dispatch_keys
         stray = keys.stray(bits)
         if stray:
@@ -212,6 +213,7 @@ class TypeSummaries:
         return TypeSummary(count_text(count, len(children) if size else count), tuple(children), "array")
 
     def _pointer(self, value: CppObject) -> TypeSummary:
+        """A c10::intrusive_ptr: the tensor that it owns, or the object with its reference counts."""
         address = value.number(self._memory, 0, 8)
         if not address:
             return TypeSummary("nullptr")

@@ -80,6 +80,7 @@ _TABLES = {
 
 
 def _array(code: str, raw: bytes) -> Sequence[Number]:
+    """The little-endian numbers of ``raw``; ``code``: a type code of the module array."""
     numbers = array(code)
     numbers.frombytes(raw)
     if sys.byteorder == "big":
@@ -159,8 +160,6 @@ def element_type(dtype: str, size: int) -> ElementType | None:
     return ElementType(dtype, kind, size, _PACKED.get(dtype, 1), dtype.startswith(("qint", "quint")))
 
 
-CHUNK = 1 << 22
-"""Bytes read at once, at most."""
 _SPARSE = 16
 """Elements farther apart than this many times their size are read in smaller pieces."""
 _PAGE = 4096
@@ -246,7 +245,7 @@ def in_memory_order(dimensions: Sequence[Dimension]) -> tuple[tuple[Dimension, .
     return tuple(sorted(moving, key=lambda dimension: -dimension.stride)), repeated
 
 
-def pieces(dimensions: Sequence[Dimension], element: int, chunk: int = CHUNK) -> Iterator[Piece]:
+def pieces(dimensions: Sequence[Dimension], element: int, chunk: int) -> Iterator[Piece]:
     """All elements, in the order of ``dimensions``. ``element``: bytes of an element; ``chunk``: bytes read at once."""
     # The innermost dimensions are read together, the first of them in parts; the outer ones are walked.
     first = len(dimensions)

@@ -112,6 +112,7 @@ class VariableFinder:
         raise refusal or self._unknown(name)
 
     def _unknown(self, name: str) -> UsageError:
+        """The error of a name that no frame has, with the names that are nearest: tensors and the user's code first."""
         if not self._stack:
             return UsageError(
                 f"there is no Python variable {name!r}: the thread runs no Python code",

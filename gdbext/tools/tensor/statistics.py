@@ -39,10 +39,6 @@ class Moments(NamedTuple):
         between = apart * apart * (self.number * (other.number / count))
         return Moments(count, mean, self.deviation + other.deviation + between)
 
-    def repeated(self, times: int) -> Moments:
-        """The moments of a set with each number so many times."""
-        return Moments(self.number * times, self.mean, self.deviation * times)
-
 
 class Tally(NamedTuple):
     """What a piece of floating-point numbers contributes; ``minimum`` and ``maximum`` of the finite ones. ``nans``,
@@ -178,7 +174,8 @@ class FloatCollector(Collector):
         self.count += count * repeated
         self.zeros += tally.zeros * repeated
         self.subnormals += tally.subnormals * repeated
-        self._moments = self._moments.joined(tally.moments.repeated(repeated))
+        number, mean, deviation = tally.moments
+        self._moments = self._moments.joined(Moments(number * repeated, mean, deviation * repeated))
         self.add_extremes(tally.minimum, tally.maximum)
         if tally.minimum is not None and tally.maximum is not None:
             low, high = self._finite or (tally.minimum, tally.maximum)
@@ -257,10 +254,10 @@ def _tally(numbers: Sequence[float], least_normal: float) -> Tally:
     """The tally of a piece, with nothing but Python; ``least_normal`` as of FloatCollector."""
     total = _sum(numbers)
     if math.isfinite(total):
-        tally = _finite(numbers, total)
+        tally = _tally_finite(numbers, total)
     else:
         finite = [number for number in numbers if math.isfinite(number)]
-        tally = _finite(finite, _sum(finite))
+        tally = _tally_finite(finite, _sum(finite))
         if len(finite) < len(numbers):  # else the sum alone is too large
             tally = tally._replace(
                 nans=[index for index, number in enumerate(numbers) if number != number],
@@ -273,7 +270,8 @@ def _tally(numbers: Sequence[float], least_normal: float) -> Tally:
     return tally._replace(subnormals=small - tally.zeros)
 
 
-def _finite(numbers: Sequence[float], total: float) -> Tally:
+def _tally_finite(numbers: Sequence[float], total: float) -> Tally:
+    """The tally of finite numbers with the sum ``total``."""
     if not numbers:
         return NO_NUMBERS
     mean = total / len(numbers)
@@ -283,6 +281,7 @@ def _finite(numbers: Sequence[float], total: float) -> Tally:
 
 
 def _sum(numbers: Sequence[float]) -> float:
+    """The exact sum, rounded; an infinity or NaN if there is none."""
     try:
         return math.fsum(numbers)
     except (OverflowError, ValueError):  # too large for a double, or infinities of both signs
@@ -370,7 +369,7 @@ class NumpyNumbers:
         return numpy.histogram(values[numpy.isfinite(values)], bins, (low, high))[0]
 
 
-def _integers(numpy: Any, collector: IntegerCollector, values: Any, position_of: Any, repeated: int) -> None:
+def _collect_integers(numpy: Any, collector: IntegerCollector, values: Any, position_of: Any, repeated: int) -> None:
     del position_of
     low, high = int(values.min()), int(values.max())
     collector.zeros += int(len(values) - numpy.count_nonzero(values)) * repeated
@@ -384,13 +383,15 @@ def _integers(numpy: Any, collector: IntegerCollector, values: Any, position_of:
     collector.add_extremes(low, high)
 
 
-def _floats(numpy: Any, collector: FloatCollector, values: Any, position_of: Any, repeated: int) -> None:
+def _collect_floats(numpy: Any, collector: FloatCollector, values: Any, position_of: Any, repeated: int) -> None:
     low, high = float(values.min()), float(values.max())
     if numpy.isfinite(low) and numpy.isfinite(high):
-        tally = _finite_tally(numpy, values, low, high)
+        tally = _numpy_tally_finite(numpy, values, low, high)
     else:
         finite = values[numpy.isfinite(values)]
-        tally = _finite_tally(numpy, finite, float(finite.min()), float(finite.max())) if len(finite) else NO_NUMBERS
+        tally = (
+            _numpy_tally_finite(numpy, finite, float(finite.min()), float(finite.max())) if len(finite) else NO_NUMBERS
+        )
         tally = tally._replace(
             nans=numpy.flatnonzero(numpy.isnan(values)).tolist(),
             plus=numpy.flatnonzero(values == numpy.inf).tolist(),
@@ -402,7 +403,8 @@ def _floats(numpy: Any, collector: FloatCollector, values: Any, position_of: Any
     collector.add_tally(tally, len(values), position_of, repeated)
 
 
-def _finite_tally(numpy: Any, values: Any, low: float, high: float) -> Tally:
+def _numpy_tally_finite(numpy: Any, values: Any, low: float, high: float) -> Tally:
+    """The tally of an array of finite numbers, whose extremes are ``low`` and ``high``."""
     wide = values.astype("f8")
     mean = float(wide.sum()) / len(wide)
     wide -= mean
@@ -411,8 +413,12 @@ def _finite_tally(numpy: Any, values: Any, low: float, high: float) -> Tally:
     return Tally(moments, low, high, int(len(values) - numpy.count_nonzero(values)))
 
 
-def _complex(_numpy: Any, collector: ComplexCollector, values: Any, position_of: Any, repeated: int) -> None:
+def _collect_complex(_numpy: Any, collector: ComplexCollector, values: Any, position_of: Any, repeated: int) -> None:
     collector.add(values.tolist(), position_of, repeated)
 
 
-_COLLECT: dict[Any, Any] = {IntegerCollector: _integers, FloatCollector: _floats, ComplexCollector: _complex}
+_COLLECT: dict[Any, Any] = {
+    IntegerCollector: _collect_integers,
+    FloatCollector: _collect_floats,
+    ComplexCollector: _collect_complex,
+}

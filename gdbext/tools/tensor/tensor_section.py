@@ -145,6 +145,7 @@ def _first_numbers(numbers: Sequence[float]) -> str:
 
 
 def _autograd(tensor: TensorSection) -> Iterator[str]:
+    """The words on autograd: ``requires_grad=True``, ``grad_fn=<AddBackward0>``, ``leaf`` …"""
     if tensor.requires_grad is None:
         return
     yield f"requires_grad={tensor.requires_grad}"
@@ -160,6 +161,7 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
 
 
 def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
+    """A line for each part, the first one after ``title``."""
     for part in parts:
         line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
         title = ""

@@ -113,6 +113,7 @@ class _Description:
         return replace(section, notes=tuple(self._notes), problems=tuple(dict.fromkeys(self._problems)))
 
     def _field(self, what: str, read: Callable[[], Result]) -> Result | None:
+        """The result of ``read``; None if it raises GdbextError, which becomes a problem with ``what``."""
         try:
             return read()
         except GdbextError as error:
@@ -134,6 +135,8 @@ class _Description:
         return tuple(None if symbol is None else read(symbol) for symbol in symbols)
 
     def _layout(self) -> str:
+        """The name in ``torch.layout``: ``strided``, ``sparse_csr``; ``unknown`` with a problem."""
+
         def stored_layout() -> str:  # in the C++ class: ``SparseCsr`` is torch.sparse_csr
             number = self._fields.tensor_member(self._address, SparseRowTensor.layout_)
             names = {value: name for name, value in self._reporter.layout.enum("c10::Layout").items()}
@@ -158,6 +161,7 @@ class _Description:
         return function._replace(name=name) if name else function
 
     def _grad(self) -> str | None:
+        """The gradient in short (``f32[4] cpu``); None without one."""
         grad = self._fields.grad(self._address)
         if not grad or self._reporter.is_undefined(grad):
             return None
@@ -358,6 +362,7 @@ class _ProgressLine:
         self._next = time.monotonic() + 1.0
 
     def __call__(self, done: float) -> None:
+        """``done``: the part of the elements, 0 to 1."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + 1.0
