@@ -308,7 +308,7 @@ def _table_row(name: str) -> ToolRow | None:
 
 
 def is_command(name: str) -> bool:
-    """A command has that name, or that short name; other packages' entry points are read last."""
+    """True if a command has that name or short name; other packages' entry points are read last."""
     if _table_row(name):
         return True
     if not name.startswith(ADDED_PREFIX):

@@ -68,7 +68,7 @@ class SymbolChecks:
 
 
 def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
-    """Each row of the table, looked up in its library, for that version of torch (``2.13.0+cpu``)."""
+    """The check of each symbol in TORCH_SYMBOLS in its library, for that version of torch (``2.13.0+cpu``)."""
     newest = newest_release()
     rows = []
     for name, symbol in TORCH_SYMBOLS.items():
@@ -78,7 +78,7 @@ def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
 
 
 def in_release(symbol: TorchSymbol, status: SymbolStatus, version: str) -> SymbolStatus:
-    """The status for that version of torch: a symbol that came later is not missing."""
+    """The status for that version of torch: a symbol of later versions is not missing."""
     is_later = status is SymbolStatus.MISSING and is_before(version, symbol.first)
     return SymbolStatus.OTHER_RELEASE if is_later else status
 
@@ -97,12 +97,12 @@ def symbol_status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
     is_family = symbol.kind is not NameKind.SYMBOL
     try:
         names = symbol.examples if is_family else symbol.names
-        is_there = any(symbolizer.search(name, library) for name in names)
-        if not is_there and is_family and index:
-            is_there = any(index.has_beginning(name) for name in symbol.beginnings)
+        exists = any(symbolizer.search(name, library) for name in names)
+        if not exists and is_family and index:
+            exists = any(index.has_beginning(name) for name in symbol.beginnings)
     except SymbolFileError:
         return SymbolStatus.UNREADABLE
-    return SymbolStatus.FOUND if is_there else SymbolStatus.MISSING
+    return SymbolStatus.FOUND if exists else SymbolStatus.MISSING
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ LIBRARIES = (
 
 
 def read_target_info(session: Session) -> TargetInfo:
-    """What cannot be read is None, and is among the session's errors."""
+    """The facts about a process; one that cannot be read is None, and is among the session's errors."""
     python, libc = session.python, session.modules.named("libc.so.6")
     states = sum(map(len, session.python_threads.states.values())) if python else 0
     return TargetInfo(
@@ -199,8 +199,8 @@ def read_target_info(session: Session) -> TargetInfo:
 
 
 def _is_listed(module: Module) -> bool:
-    """It is one of LIBRARIES, or is code and cannot be used. In a core, other mapped files (locales, fonts) may look
-    like modules."""
+    """The module is one of LIBRARIES, or is code and cannot be used. In a core, other mapped files (locales, fonts) may
+    look like modules."""
     for name in LIBRARIES:
         # A versioned name: Debian's libtorch_cpu.so.1.13.0, a wheel's libgomp-a34b3233.so.1.
         if module.name == name or module.name.startswith(f"{name}." if ".so" in name else name):
@@ -252,7 +252,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _torch_lines(torch: TorchInfo, why: bool, style: Style) -> Iterator[str]:
-    """``why``: with each of the assumed symbols, not only those that are missing."""
+    """Lines on PyTorch, with the assumed symbols that are missing; ``why``: with all of them."""
     yield f"torch     {escape(torch.version)}"
     layout = torch.layout
     if layout:

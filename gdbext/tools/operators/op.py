@@ -84,15 +84,15 @@ class OperatorSection(Section):
     only_member: ClassVar[str] = "operators"
     operators: tuple[OperatorReport, ...]
     shows_all_keys: bool = True
+    """Text has the entries of all keys, and not only those of the usual ones."""
     devices: tuple[str, ...] = ("CPU", "Meta")
     """Backends that the process can use: text has their keys."""
-    """Text has the entries of all keys, too, and not only those of the usual ones."""
 
 
 @dataclass(frozen=True)
 class DeclaredSchema:
-    """The schema of an operator as a release of PyTorch declares it (native_functions.yaml), equal in all releases from
-    ``since`` to ``until``, of which the last one of each minor version is known."""
+    """The schema of an operator as a release of PyTorch declares it (native_functions.yaml), equal in all known
+    releases (the last one of each minor version) from ``since`` to ``until``."""
 
     op: str
     overload: str
@@ -180,10 +180,6 @@ def kernel_text(kernel: RegisteredKernel) -> str:
     return f"{function_text(kernel)}  [{abilities}]"
 
 
-CONTRADICTIONS_SHOWN = 50
-"""Contradictions that are spelled out; a library that is torn in the middle makes thousands."""
-
-
 class OperatorReporter:
     """Reports operators, all their keys or one. Collects ``findings`` and ``errors`` on the way."""
 
@@ -235,7 +231,8 @@ class OperatorReporter:
                     kernel = self._kernel(operator, operator.kernel(slot), name)._replace(aliases=())
                     table.append(TableEntry(name, slot, TableChoice(kernel, None, None, None, None)))
         else:
-            self.findings.extend(_contradictions(operator, computed, CONTRADICTIONS_SHOWN - len(self.findings)))
+            # A library that is torn in the middle makes thousands of contradictions.
+            self.findings.extend(_contradictions(operator, computed, 50 - len(self.findings)))
             # With a key: what is registered under it, or fills its entry.
             sources = {key, *(entry.source for entry in computed if entry.key == key)}
             registrations = tuple(
@@ -402,6 +399,7 @@ class OperatorTool(Tool):
 
 
 def _check_words(args: Namespace) -> None:
+    """Raise UsageError unless there is either an operator or --all."""
     if bool(args.op) == args.all:
         raise UsageError("name one operator or pattern, or give --all", help="dispatch-op aten::mm")
 

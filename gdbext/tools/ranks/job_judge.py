@@ -132,7 +132,7 @@ def _notes(
     """What was left out of the job, and what contradicts itself in it. ``reports``: its processes of the last start;
     ``earlier``: of earlier starts; ``strangers``: of other users."""
     if strangers:
-        named = job_sentences.processes(strangers, with_user=True)
+        named = job_sentences.processes_text(strangers, with_user=True)
         yield f"other users' processes that claim this job, left out: {named}"
     for report in reports:
         if report.size is not None and report.size > MOST_RANKS:
@@ -142,21 +142,22 @@ def _notes(
         yield f"{count} report{'s' if count > 1 else ''} of another job ({name}) left out"
     if earlier:
         many = "es" if len(earlier) > 1 else ""
-        which = job_sentences.processes(earlier)
+        which = job_sentences.processes_text(earlier)
         yield f"{len(earlier)} process{many} of an earlier start left out, which the launcher has replaced: {which}"
     for rank, claims in sorted(_grouped(reports, lambda report: report.rank).items()):
         if len(claims) > 1:
             chosen = _one_for_each_rank(claims)[0]
             yield (
-                f"rank {rank} is claimed by {len(claims)} processes: {job_sentences.processes(claims)}; "
+                f"rank {rank} is claimed by {len(claims)} processes: {job_sentences.processes_text(claims)}; "
                 f"what is said of it is that of pid {chosen.pid}"
             )
     unread = _grouped(reports, lambda report: report.problem)
     for problem, claims in sorted(unread.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield f"where {job_sentences.labels(claims)} {'is' if len(claims) == 1 else 'are'} cannot be read: {problem}"
+        is_or_are = "is" if len(claims) == 1 else "are"
+        yield f"where {job_sentences.labels_text(claims)} {is_or_are} cannot be read: {problem}"
     versions = _grouped(reports, lambda report: report.torch)
     if len(versions) > 1:
-        parts = [f"{version} ({job_sentences.labels(claims)})" for version, claims in versions.items()]
+        parts = [f"{version} ({job_sentences.labels_text(claims)})" for version, claims in versions.items()]
         yield f"the ranks run different versions of torch: {', '.join(parts)}"
 
 

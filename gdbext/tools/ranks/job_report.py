@@ -277,7 +277,7 @@ class RasAnswer(NamedTuple):
 
     @property
     def says_ok(self) -> bool:
-        """Its table has communicators, and the last column of each row, the word on errors, is OK.
+        """The table of RAS has communicators, and the last column of each row, the word on errors, is OK.
 
         The table has eight columns, the first of which is a number (src/ras/client_support.cc).
         """
@@ -377,17 +377,16 @@ def _add(by_process: dict[ProcessKey, RankReport], report: RankReport) -> None:
 
 
 def frame_tree(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
-    """The nodes below a common path of ``level`` frames, those with most processes first."""
+    """The tree of the reports' paths below the ``level`` frames that all of them share, nodes with most processes
+    first."""
     by_frame: dict[str, list[RankReport]] = {}
     for report in reports:
         if level < len(report.path):
             by_frame.setdefault(report.path[level], []).append(report)
     nodes = []
     for frame, sharing in by_frame.items():
-        ranks = ranks_of(sharing)
-        nodes.append(
-            TreeNode(frame, tuple(sorted(set(ranks))), len(sharing) - len(ranks), frame_tree(sharing, level + 1))
-        )
+        ranks, children = ranks_of(sharing), frame_tree(sharing, level + 1)
+        nodes.append(TreeNode(frame, tuple(sorted(set(ranks))), len(sharing) - len(ranks), children))
     return tuple(sorted(nodes, key=lambda node: (-len(node.ranks) - node.unranked, node.ranks, node.frame)))
 
 

@@ -23,7 +23,7 @@ def ranks_text(ranks: Collection[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {fold(ranks)}"
 
 
-def labels(reports: Sequence[RankReport]) -> str:
+def labels_text(reports: Sequence[RankReport]) -> str:
     """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
     ranks = ranks_of(reports)
     parts = [ranks_text(ranks)] if ranks else []
@@ -31,7 +31,7 @@ def labels(reports: Sequence[RankReport]) -> str:
     return " and ".join(parts)
 
 
-def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
+def processes_text(reports: Sequence[RankReport], with_user: bool = False) -> str:
     """``pid 77 on node3, pid 78 on node3``; ``pid 77 of user 1001``."""
     texts = []
     for report in reports[:_LISTED]:
@@ -73,7 +73,7 @@ def _operation(match: CollectiveMatch) -> str:
 
 def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int]) -> str:
     """``pid 7 on a, pid 9 on a were all given rank 0: they wait for others, and no process is rank 1.``"""
-    given = [f"{processes(claims)} were all given rank {rank}" for rank, claims in sorted(twins.items())]
+    given = [f"{processes_text(claims)} were all given rank {rank}" for rank, claims in sorted(twins.items())]
     return f"{'; '.join(given)}: they wait for others, and no process is {ranks_text(missing)}."
 
 
@@ -121,13 +121,13 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
 def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], match: CollectiveMatch | None) -> str:
     """``rank 5 entered ncclAllReduce and did not return: #18 all_reduce … is not enqueued, on which ranks 0-4 …``"""
     calls = sorted({report.entered_nccl for report in blamed})
-    text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
+    text = f"{labels_text(blamed)} entered {', '.join(calls)} and did not return"
     own = [_diagnosis(report) for report in blamed[:NAMED]]
     if match:
         text += f": {_operation(match)} is not enqueued, on which {_ranks_wait(match.pending)}"
     elif outside:
         verb = "is" if len(outside) == 1 else "are"
-        own.append(f"{labels(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
+        own.append(f"{labels_text(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
     return f"{text}; {'; '.join(own)}."
 
 
@@ -179,7 +179,7 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
         if report.handling and report.handling not in text:
             handling.setdefault(report.handling, []).append(report)
     for error, ranks in list(handling.items())[:NAMED]:
-        sentences.append(f"{labels(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
+        sentences.append(f"{labels_text(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
     return "".join(f" {sentence}" for sentence in [*sentences, *_through_nccl(reports, text)])
 
 
@@ -212,10 +212,10 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
     """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
-    text = f"{labels(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
+    text = f"{labels_text(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
     if absent:
         have = "has" if len(absent) == 1 else "have"
-        text += f"; {labels(absent)} {have} not come there ({_diagnosis(absent[0])})"
+        text += f"; {labels_text(absent)} {have} not come there ({_diagnosis(absent[0])})"
     return f"{text}; of {ranks_text(missing)} there is no report." if missing else f"{text}."
 
 
@@ -239,7 +239,7 @@ def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
 
 def busy(reports: Sequence[RankReport], known: int) -> str:
     """``3 of 4 ranks run, and none waits for another for ever.``"""
-    return f"{len(reports)} of {known} ranks run ({labels(reports)}); nothing shows that any of them hangs."
+    return f"{len(reports)} of {known} ranks run ({labels_text(reports)}); nothing shows that any of them hangs."
 
 
 def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
@@ -251,6 +251,6 @@ def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
         return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
     waiting = [report for report in reports if report.waits_for_ranks]
     if waiting:
-        which = f"{labels(waiting)} {_agree(waiting, 'wait')} for others, of which none is known to hold them up"
+        which = f"{labels_text(waiting)} {_agree(waiting, 'wait')} for others, of which none is known to hold them up"
         return f"{which}; no rank runs: {waiting[0].label}: {waiting[0].summary}"
     return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"

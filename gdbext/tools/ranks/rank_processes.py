@@ -87,7 +87,7 @@ def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
     if not own:
         raise TargetError(f"process {pid} ended while its job was looked for")
     if own.rank and own.jobs and pid not in _launchers(processes):
-        return _ranks(processes, own.jobs[0])
+        return _started_ranks(processes, own.jobs[0])
     children = _launched_by(processes, pid)
     if children:
         return children
@@ -98,7 +98,7 @@ def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
 def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list[int]:
     """The pids of the ranks on this machine that a launcher started, of one ``job`` or all. Raises TargetError if there
     is none."""
-    ranks = _ranks(processes, job)
+    ranks = _started_ranks(processes, job)
     if ranks:
         return ranks
     closed = sum(process.is_closed for process in processes.values())
@@ -132,7 +132,7 @@ def user_of(pid: int) -> int | None:
         return None
 
 
-def _ranks(processes: Mapping[int, RankProcess], job: str | None) -> list[int]:
+def _started_ranks(processes: Mapping[int, RankProcess], job: str | None) -> list[int]:
     """The pids of processes that were started as ranks (of one ``job``, None: of all), and of the zombies beside them,
     of which the kernel keeps no environment."""
     started = [process for process in processes.values() if process.rank and (not job or job in process.jobs)]

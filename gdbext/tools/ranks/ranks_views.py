@@ -141,7 +141,7 @@ def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
 
 
 def _ras_lines(answer: RasAnswer, style: Style) -> Iterator[str]:
-    """The second witness in its own words; the verdict is gdbext's."""
+    """The answer of NCCL's RAS in its own words."""
     yield ""
     by = "" if answer.user is None else f" (a process of user {answer.user})"
     where = f"{escape(answer.address)}{by}"

@@ -229,6 +229,7 @@ def _body(title: str, tensor: TensorSection, part: TensorSlice | None, reason: s
 
 
 def _heat_map(part: TensorSlice) -> Iterator[str]:
+    """The canvas and the data that the page's script draws on it."""
     index = ", ".join((*map(str, part.leading), ":", ":")) if part.rows > 1 or part.leading else ":"
     what = "Absolute values" if part.is_magnitude else "Values"
     yield f"<h2>{text(f'{what} of [{index}], {part.rows} × {part.columns}')}</h2>"

@@ -188,7 +188,7 @@ def _statistics(statistics: Statistics, histogram: Histogram | None, style: Styl
 
 
 def bars(counts: tuple[int, ...]) -> str:
-    """A bar for each count; each that is not zero is visible."""
+    """A block character for each count, as high as its share of the largest; each that is not zero is visible."""
     most = max(counts)
     return "".join(" ▁▂▃▄▅▆▇█"[-(-count * 8 // most)] for count in counts)
 
