@@ -58,7 +58,6 @@ from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, hash_tab
 from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
-    from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.diagnosis.session import Session
 
 _HOOK_LIMIT = 1000

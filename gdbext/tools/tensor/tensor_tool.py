@@ -37,7 +37,6 @@ from gdbext.torch.values.value_text import GradFunction, Part
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
 
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.render import Style
     from gdbext.tools.tensor.python_variable import FoundVariable
-    from gdbext.tools.tensor.tensor_report import TensorReporter
 
 Result = TypeVar("Result")
 _BY_COLUMN: dict[Member[int], str] = {

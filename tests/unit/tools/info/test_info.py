@@ -11,8 +11,7 @@ import pytest
 
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
-from gdbext.tools.info import info_report
-from gdbext.tools.info.info_report import SymbolStatus
+from gdbext.tools.info import SymbolStatus, in_release
 from gdbext.tools.info.settings_report import CpuGenerator, RecordedFunctions, ThreadCounts, cuda_generators
 from gdbext.torch import assumed_symbols
 from gdbext.torch.state import setting_sources as sources
@@ -28,8 +27,8 @@ def test_what_came_later_is_not_missed() -> None:
         "2.15.0": missing,
         "2.15.1a0+git1": missing,
     }.items():
-        assert info_report.in_release(row, missing, version) is status
-        assert info_report.in_release(row, found, version) is found
+        assert in_release(row, missing, version) is status
+        assert in_release(row, found, version) is found
 
 
 START, ENGINE, PAGE = 0x10000, 80, 0x1000
