@@ -95,7 +95,7 @@ class ProcessTreeReport(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The verdicts that matter in one line: of the process itself, and of those that are more than idle."""
+        """The verdicts that matter in one line: of the process itself, and of three others that are more than idle."""
         first, *others = self.verdicts
         worse = [verdict.line for verdict in others if verdict.summary and not verdict.is_quiet]
         return "; ".join([first.summary or first.problem, *worse[:3]])
@@ -210,8 +210,8 @@ def _tell_first_verdicts(
     generations: Sequence[Sequence[int]],
     programs: Mapping[int, str],
 ) -> None:
-    """Diagnose all processes without recording them; tell the verdict of the first one, and those of others that are
-    more than idle, in a line each."""
+    """Diagnose all processes without recording them; tell the verdict of the first one, and of each other one
+    that is more than idle, in a line."""
 
     def diagnose(pid: int) -> int:
         _print_to(place, _first_report(stem, pid))
@@ -355,7 +355,7 @@ def start_aside(
 
 
 def end_processes(pids: Collection[int], patience: float, first: int = signal.SIGTERM) -> None:
-    """Send processes the signal ``first`` and resume stopped ones; kill those that still live after ``patience``
+    """Send processes the signal ``first`` and resume stopped ones; kill whatever still lives after ``patience``
     seconds."""
 
     def send(pids: Collection[int], number: int) -> None:

@@ -250,9 +250,9 @@ def program(name: str) -> ToolRow | None:
 
 
 class AddedCommands:
-    """The commands that other packages add by entry points of ``GROUP``, which are imported for that.
+    """The commands that other packages add by entry points of ``GROUP``; it imports their classes.
 
-    ``rows``: those that can be used; ``problems``: name → why a command cannot be used.
+    ``rows``: the usable commands; ``problems``: name → why a command cannot be used.
     """
 
     def __init__(self) -> None:

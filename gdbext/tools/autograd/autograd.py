@@ -145,7 +145,7 @@ def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
 
 
 def _saved_texts(node: GraphNode) -> list[str]:
-    """The texts of the tensors that a node has saved, escaped; those that it did not need are left out."""
+    """The escaped texts of the tensors that a node has saved, without members that hold none."""
     return [escape(saved_text(saved)) for saved in node.saved or () if saved.tensor != NOTHING_SAVED]
 
 

@@ -197,7 +197,7 @@ class GraphFile(NamedTuple):
 
 @dataclass(frozen=True)
 class AutogradSection(Section):
-    """All threads that were asked for; those in no phase are only counted in text."""
+    """The chosen threads; the text only counts threads in no phase."""
 
     name: ClassVar[str] = "autograd"
     threads: tuple[AutogradThread, ...]

@@ -129,7 +129,7 @@ class HookReader:
 
 
 def _python_hooks(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
-    """The hook that is a Python function; if it is the function that calls a module's hooks, those."""
+    """The hook that is a Python function; the hooks of a module if ``value`` is the function that calls them."""
     function = value.function
     if not function:
         yield FoundHook(NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
@@ -364,7 +364,8 @@ _LINE = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>
 
 
 class ForwardLine(NamedTuple):
-    """``function`` is the one that the line is in, ``source`` its text, "" if unknown; ``known_by`` says how."""
+    """The line of Python that made a node, in ``function``. ``source``: its text, "" if unknown; ``known_by``: the
+    source of the fact."""
 
     file: str
     line: int | None
@@ -435,7 +436,7 @@ class ForwardOperators:
 
     @cached_property
     def _overloads(self) -> dict[str, list[Operator]]:
-        """Operators of ``aten`` by base name, but those with ``out``."""
+        """Base name → overloads of the operators of ``aten``, without ``out`` variants."""
         overloads: dict[str, list[Operator]] = {}
         for operator in self._dispatcher.operators():
             namespace, _, base = operator.name.partition("::")

@@ -166,7 +166,8 @@ def _one_line(text: object) -> str:
 
 
 def _precision_statements(setting: Setting | None) -> Iterator[str]:
-    """The generic precision first, then the backends', then those of operations, which default to them."""
+    """Statements for precisions: the generic one first, then of backends, then of operations, which default to their
+    backend's."""
     if not setting:
         return
     if not isinstance(setting.value, Mapping):
@@ -206,7 +207,7 @@ def _literal(value: SettingValue) -> str:
 
 
 def _thread_statements(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
-    """Statements for the main thread's state; those of others are comments."""
+    """Statements for the main thread's state, and comments on that of other threads."""
     for thread in _mappings(setting):
         is_main = main_tid and thread.get("tid") == main_tid
         for name, value in thread.items():

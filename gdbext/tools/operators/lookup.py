@@ -48,7 +48,7 @@ class LookupTool(Tool):
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The keyset and where it comes from, the kernel, and the chain from there."""
+        """The keyset and its origin, the kernel, and the expected redispatches."""
         lookup = report.section(LookupSection)
         name = f"{lookup.op}.{lookup.overload}" if lookup.overload else lookup.op
         call = lookup.call

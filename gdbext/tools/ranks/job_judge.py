@@ -63,7 +63,7 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
 def _grouped(
     reports: Iterable[RankReport], key_of: Callable[[RankReport], _Key | None]
 ) -> dict[_Key, list[RankReport]]:
-    """The reports by their key, in order; without those whose key is None or empty text."""
+    """Key → reports with that key, in order, without the keys None and ""."""
     groups: dict[_Key, list[RankReport]] = {}
     for report in reports:
         key = key_of(report)
@@ -110,8 +110,8 @@ def _split_by_user(reports: Sequence[RankReport], pid: int | None) -> tuple[list
 
 
 def _one_for_each_rank(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
-    """One report for each rank, and those of unknown rank. Of several processes that claim a rank, the one that got
-    furthest in the job's groups: a forked copy, or a program started in a rank's environment, issues nothing."""
+    """One report for each rank, and all reports of unknown rank. If several processes claim a rank, the one that got
+    furthest in the job's groups counts: a forked copy, or a program started in a rank's environment, issues nothing."""
 
     def progress(report: RankReport) -> tuple[int, int, bool, int]:
         issued = sum(group.enqueued or 0 for group in report.groups)

@@ -151,7 +151,7 @@ SCHEMA = "gdbext-ranks/1"
 
 
 class JobVerdictKind(Enum):
-    """The verdict kinds of a job, strongest first. Before the last two come those of a single rank that explains it."""
+    """The verdict kinds of a job, strongest first. Before the last two come the kinds of a single rank's verdict."""
 
     MISMATCHED_COLLECTIVE = "mismatched-collective"
     DEAD_RANK = "dead-rank"
@@ -309,7 +309,7 @@ class JobReport(NamedTuple):
 
     @json_member(after="size")
     def ranks(self) -> RankSet:
-        """Ranks of which there is a report."""
+        """The ranks that have a report."""
         return ranks_of(self.reports)
 
 

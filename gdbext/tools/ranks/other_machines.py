@@ -158,7 +158,7 @@ def shown(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _commands(options: argparse.Namespace) -> list[list[str]]:
-    """The commands that are run; with --show-commands, those for people to see. Raises TargetError."""
+    """The commands to run; with --show-commands, examples of them for people. Raises TargetError."""
     if options.kubernetes:
         if options.show_commands:
             return [_pods_command(options), _kubectl_exec(options, "POD")]
@@ -170,7 +170,7 @@ def _commands(options: argparse.Namespace) -> list[list[str]]:
 
 
 def remote_rows(options: argparse.Namespace) -> RankReports:
-    """The rows of all machines; those that do not answer are named. Raises TargetError."""
+    """The rows of all machines, with the machines that do not answer. Raises TargetError."""
     if options.hosts:
         return _by_clustershell(options)
     merged = rows()

@@ -118,7 +118,8 @@ def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list
 
 
 def endless_environments(processes: Mapping[int, RankProcess], ranks: Collection[int]) -> list[int]:
-    """The processes whose environment is too long to be read, of the users of those ranks: others are of other jobs."""
+    """The pids of the users' processes whose environment is too long to be read. ``ranks``: pids of ranks, whose users
+    count: other users' processes are of other jobs."""
     endless = [process.pid for process in processes.values() if process.is_endless]
     users = {user_of(pid) for pid in ranks} if endless else set()
     return [pid for pid in endless if user_of(pid) in users]

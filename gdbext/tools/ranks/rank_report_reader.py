@@ -227,7 +227,7 @@ def _entered_nccl(wait: Wait | None) -> str:
 
 
 def _main_thread(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> ThreadReport | None:
-    """The thread that crashed, if the verdict is about that, else the one that runs the program."""
+    """The thread that crashed, if the verdict is a crash, else the one that runs the program; None without threads."""
     by_tid = {thread.tid: thread for thread in threads}
     blamed = next((by_tid[tid] for tid in verdict.threads if tid in by_tid), None)
     if blamed and blamed.signal:

@@ -349,7 +349,7 @@ def _process_source(pid: int) -> RankSource:
 
 
 def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
-    """The source whose report is that of the target that ``open_target`` opens, and that is closed afterwards."""
+    """A source that opens a target, reports on it, and closes it."""
 
     def run() -> str:
         targets: list[Target] = []
@@ -402,7 +402,7 @@ def report_rows(names: Iterable[str]) -> RankReports:
 
 
 def _files(names: Iterable[str], is_wanted: Callable[[Path], bool]) -> list[Path]:
-    """The files, and the wanted ones of folders. Raises UsageError if there is none."""
+    """The named files, and the files of named folders that are wanted. Raises UsageError if there is none."""
     paths: list[Path] = []
     for name in names:
         path = Path(name)

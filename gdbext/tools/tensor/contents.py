@@ -117,7 +117,7 @@ class Contents:
         return [-number for number in numbers] if self._negative else numbers
 
     def _dequantized(self, numbers: Sequence[int], piece: elements.Piece, quantization: Quantization) -> list[float]:
-        """The values as ``dequantize()`` calculates them, rounded to float32: a scale for all is float32, those of
+        """The values as ``dequantize()`` calculates them, rounded to float32: one scale for all is float32, scales of
         channels have double precision (ATen/native/quantized/AffineQuantizer.cpp)."""
         scales, zeros, axis = quantization.scale, quantization.zero_point, quantization.axis
         if axis is None:

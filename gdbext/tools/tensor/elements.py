@@ -223,7 +223,8 @@ def span_of(dimensions: Sequence[Dimension]) -> int:
 
 
 def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimension, ...]:
-    """The dimensions with more than one element, outermost first; adjacent ones are joined if they make one."""
+    """The dimensions with more than one element, outermost first; adjacent dimensions are joined if they have one
+    stride."""
     weight = 1
     innermost_first: list[Dimension] = []
     for size, stride in zip(reversed(sizes), reversed(strides)):
@@ -238,8 +239,8 @@ def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimensi
 
 
 def in_memory_order(dimensions: Sequence[Dimension]) -> tuple[tuple[Dimension, ...], int]:
-    """(the dimensions with the longest strides first, how often each of their elements counts): those of an expanded
-    dimension (stride 0) are the same one."""
+    """(the dimensions without expanded ones (stride 0), the longest strides first; how often each of their elements
+    counts, since all elements along an expanded dimension are the same)."""
     repeated = math.prod(dimension.size for dimension in dimensions if not dimension.stride)
     moving = (dimension for dimension in dimensions if dimension.stride)
     return tuple(sorted(moving, key=lambda dimension: -dimension.stride)), repeated

@@ -41,8 +41,8 @@ class Moments(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What a piece of floating-point numbers contributes; ``minimum`` and ``maximum`` of the finite ones. ``nans``,
-    ``plus`` and ``minus`` are the numbers, within the piece, of its NaNs and infinities."""
+    """The contribution of a piece of floating-point numbers; ``minimum`` and ``maximum`` of the finite numbers.
+    ``nans``, ``plus`` and ``minus``: the indices, within the piece, of its NaNs and infinities."""
 
     moments: Moments
     minimum: float | None
