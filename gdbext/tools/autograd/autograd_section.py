@@ -79,8 +79,8 @@ class SavedTensor(NamedTuple):
     @property
     def is_stale(self) -> bool:
         """It was modified in place since: backward will raise an error, or has raised it."""
-        _name, _tensor, saved_version, version = self
-        return saved_version is not None and version is not None and saved_version != version
+        _name, _tensor, saved_counter, counter = self
+        return saved_counter is not None and counter is not None and saved_counter != counter
 
 
 class StaleTensor(NamedTuple):

@@ -194,8 +194,8 @@ class SavedTensorReader:
         tensor = saved.data_
         if not tensor or saved.hooks_ or saved.was_default_constructed_:
             return False
-        version = self._version(tensor)
-        return version is not None and version != saved.saved_version_ and self._saved("", address).is_stale
+        saved_counter, counter = saved.saved_version_, self._version(tensor)
+        return counter is not None and counter != saved_counter and self._saved("", address).is_stale
 
     def _saved(self, name: str, address: int) -> SavedTensor:
         """The report on the SavedVariable at ``address``. Raises BadData if there is none, MemoryFault."""
