@@ -85,12 +85,13 @@ class Alone(ToolHost):
 
 
 class BaseTool(ABC):
-    """The base of all tools."""
+    """The base of all tools. A tool of gdbext gets its name, summary and mode from its row in tools/table.py; that of
+    another package has them in its class."""
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    name: str
+    summary: str
     """One line of plain English, as ``scripts/dispatch --help`` lists it."""
-    mode: ClassVar[Mode]
+    mode: Mode
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the tool's own arguments to ``parser``, and further text to its help; none unless overridden."""

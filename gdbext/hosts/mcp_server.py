@@ -45,9 +45,6 @@ The package mcp is needed: pip install 'gdbext[mcp]', then start it with that Py
 class McpProgram(Program):
     """The program ``gdbext mcp`` as a tool."""
 
-    name = "mcp"
-    summary = "Serve diagnoses to agents by the Model Context Protocol on standard input and output."
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         parser.add_argument("--allow-attach", action="store_true", help="also examine running processes")

@@ -31,8 +31,6 @@ from gdbext.render import escape
 if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
-_FAMILY_LIMIT = 4096
-"""Descendants that are found, at most."""
 _WHOLE_TEXTS = 8
 """Processes whose whole diagnosis is shown; of the others only the verdict is."""
 _TIMEOUT = 30
@@ -47,9 +45,9 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def _generations(pid: int) -> Iterator[list[int]]:
-    """The children of a process, then all children of these, and so on."""
+    """The children of a process, then all children of these, and so on; few more than 4096."""
     parents, seen = [pid], {pid}
-    while parents and len(seen) < _FAMILY_LIMIT:
+    while parents and len(seen) < 4096:
         parents = [child for parent in parents for child in _children(parent) if child not in seen]
         seen.update(parents)
         if parents:
@@ -57,6 +55,7 @@ def _generations(pid: int) -> Iterator[list[int]]:
 
 
 def _children(pid: int) -> list[int]:
+    """The pids of a process's children, as far as they can be seen."""
     children: list[int] = []
     with contextlib.suppress(OSError, TargetError):
         for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
@@ -64,9 +63,9 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-class ProcessLook(NamedTuple):
-    """The verdict on one process. ``text``: the diagnosis as dispatch-diagnose shows it; if it is "", ``problem`` says
-    why."""
+class ProcessVerdict(NamedTuple):
+    """The verdict on one process, its ``kind`` "" for none. ``text``: the diagnosis as dispatch-diagnose shows it; if
+    it is "", ``problem`` says why."""
 
     pid: int
     program: str
@@ -91,37 +90,38 @@ class ProcessTreeReport(NamedTuple):
     ``path_prefix`` and ``-N.``; ``job`` is the verdict on the ranks among them, "" if there are none."""
 
     path_prefix: str
-    looks: tuple[ProcessLook, ...]
+    verdicts: tuple[ProcessVerdict, ...]
     job: str = ""
 
     @property
     def summary(self) -> str:
-        """The verdicts that matter in one line: of the process itself, and of those that are more than idle."""
-        first, *others = self.looks
-        worse = [look.line for look in others if look.summary and not look.is_quiet]
+        """The verdicts that matter in one line: of the process itself, and of three others that are more than idle."""
+        first, *others = self.verdicts
+        worse = [verdict.line for verdict in others if verdict.summary and not verdict.is_quiet]
         return "; ".join([first.summary or first.problem, *worse[:3]])
 
     @property
     def text(self) -> str:
         """Everything for people: the diagnosis of each, the verdict on the job, and the files."""
         lines, whole = [], 0
-        for look in self.looks:
-            if look.text and (look is self.looks[0] or (whole < _WHOLE_TEXTS and not look.is_quiet)):
+        for verdict in self.verdicts:
+            if verdict.text and (verdict is self.verdicts[0] or (whole < _WHOLE_TEXTS and not verdict.is_quiet)):
                 whole += 1
-                lines.append(escape(f"process {look.pid} ({look.program}):"))
-                lines += (f"  {line}" for line in look.text.rstrip().split("\n"))
+                lines.append(escape(f"process {verdict.pid} ({verdict.program}):"))
+                lines += (f"  {line}" for line in verdict.text.rstrip().split("\n"))
             else:
-                lines.append(escape(look.line))
+                lines.append(escape(verdict.line))
         if self.job:
             lines += ["the job:", *(f"  {line}" for line in self.job.rstrip().split("\n"))]
-        if any(look.text for look in self.looks):
+        if any(verdict.text for verdict in self.verdicts):
             files = f"{self.path_prefix}-PID.{', .'.join(ENDINGS)}"
-            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec examines it again"))
+            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec looks again"))
         return "".join(f"{line}\n" for line in lines)
 
 
-def prepare() -> None:
-    """Import what every diagnosis needs, so that one that is forked from here starts at once."""
+def prepare(*others: str) -> None:
+    """Import the modules that every diagnosis needs, and ``others``, so that one that is forked from here starts at
+    once."""
     for name in (
         "gdbext.diagnosis.commands.diagnose",
         "gdbext.diagnosis.reporting",
@@ -140,23 +140,24 @@ def prepare() -> None:
         "gdbext.torch.stack.dispatch_stack",
         "gdbext.diagnosis.verdict.advice",
         "gdbext.diagnosis.commands.diagnose_view",
+        *others,
     ):
         import_module(name)
 
 
-def look_at_family(
+def diagnose_tree(
     pid: int,
     folder: str,
     name: str,
     dispatch: Dispatch,
-    more: Collection[int] = (),
+    others: Collection[int] = (),
     tell: Callable[[str], None] | None = None,
 ) -> ProcessTreeReport:
-    """Diagnose a process, its descendants but us, and ``more``, and keep the results in ``folder``, in files whose
+    """Diagnose a process, its descendants but us, and ``others``, and keep the results in ``folder``, in files whose
     names begin with ``name``. Each process is stopped for a moment. ``tell`` gets the verdicts, a line each, as they
     come, before anything is recorded, which takes four times as long. Raises TargetError."""
     prepare()
-    generations = [[pid], *_generations(pid), list(more)]
+    generations = [[pid], *_generations(pid), list(others)]
     family = list(dict.fromkeys(pid for generation in generations for pid in generation if is_alive(pid)))[:64]
     if os.getpid() in family:
         family.remove(os.getpid())
@@ -164,19 +165,24 @@ def look_at_family(
         raise TargetError(f"process {pid} has ended")
     generations = [[pid for pid in generation if pid in family] for generation in generations]
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    programs = {process: _program(process) for process in family}
+    programs = {}
+    for process in family:
+        try:
+            programs[process] = cut(command_text(read_command(process)), 100)
+        except GdbextError:
+            programs[process] = "?"
     ranks = [pid for pid in family if is_rank(pid)]
     with Workplace(folder) as place:
         if tell:
-            _tell_first(stem, place, dispatch, tell, generations, programs)
+            _tell_first_verdicts(stem, place, dispatch, tell, generations, programs)
             if len(ranks) > 1:
-                reports = [_first_name(stem, pid) for pid in ranks]
+                reports = [_first_report(stem, pid) for pid in ranks]
                 job = _merged(place, reports, f"{stem}.first-job", dispatch)
                 tell("".join(f"the job: {line}" for line in job.split("\n")[:1]))
         for generation in generations:  # parents first: they tell the states of children before these are stopped
-            _run_together([partial(_look, pid, stem, place, dispatch) for pid in generation], place)
-        looks = tuple(_read_look(place, pid, programs[pid], f"{stem}-{pid}.json") for pid in family)
-        names = [f"{stem}-{look.pid}" for look in looks if look.text]
+            _run_together([partial(_diagnose_and_record, pid, stem, place, dispatch) for pid in generation], place)
+        verdicts = tuple(_read_verdict(place, pid, programs[pid], f"{stem}-{pid}.json") for pid in family)
+        names = [f"{stem}-{verdict.pid}" for verdict in verdicts if verdict.text]
         job = ""
         if len(ranks) > 1 and len(names) > 1:
             job = _merged(place, [f"{name}.json" for name in names], f"{stem}.job.txt", dispatch)
@@ -188,15 +194,15 @@ def look_at_family(
         except OSError as error:
             what = f"the diagnosis cannot be kept: {error.strerror}"
             raise TargetError(what, help="name another folder") from error
-    return ProcessTreeReport(f"{os.path.abspath(folder)}/{stem}", looks, job)  # noqa: PTH100 - a text for people
+    return ProcessTreeReport(f"{os.path.abspath(folder)}/{stem}", verdicts, job)  # noqa: PTH100 - a text for people
 
 
-def _first_name(stem: str, pid: int) -> str:
-    """The file of the report that is made before anything is recorded."""
+def _first_report(stem: str, pid: int) -> str:
+    """The name of the report's file that is made before anything is recorded."""
     return f"{stem}-{pid}.first"
 
 
-def _tell_first(
+def _tell_first_verdicts(
     stem: str,
     place: Workplace,
     dispatch: Dispatch,
@@ -204,19 +210,20 @@ def _tell_first(
     generations: Sequence[Sequence[int]],
     programs: Mapping[int, str],
 ) -> None:
-    """Tell the verdict of the first process, and those of others that are more than idle, in a line each."""
+    """Diagnose all processes without recording them; tell the verdict of the first one, and of each other one
+    that is more than idle, in a line."""
 
     def diagnose(pid: int) -> int:
-        _print_to(place, _first_name(stem, pid))
+        _print_to(place, _first_report(stem, pid))
         return dispatch([*_target_options(pid), "--json", "dispatch-diagnose"])
 
     for generation in generations:
 
         def show(number: int, generation: Sequence[int] = generation) -> None:
             pid = generation[number]
-            look = _read_look(place, pid, programs[pid], _first_name(stem, pid))
-            if generation is generations[0] or not look.is_quiet:
-                tell(escape(look.line))
+            verdict = _read_verdict(place, pid, programs[pid], _first_report(stem, pid))
+            if generation is generations[0] or not verdict.is_quiet:
+                tell(escape(verdict.line))
 
         _run_together([partial(diagnose, pid) for pid in generation], place, show)
 
@@ -225,8 +232,9 @@ def _target_options(pid: int) -> list[str]:
     return ["-p", str(pid), "--debugger", "none", "--timeout", str(_TIMEOUT)]
 
 
-def _look(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
-    """Diagnose and record in a child of ours, then replay for the text."""
+def _diagnose_and_record(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
+    """Diagnose and record a process, then replay the recording for the text; runs in a child of ours. Its exit
+    status."""
     name = f"{stem}-{pid}"
     _print_to(place, f"{name}.json")
     status = dispatch([*_target_options(pid), "--record", f"{name}.rec", "--json", "dispatch-diagnose"])
@@ -234,19 +242,18 @@ def _look(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
     return status or dispatch(["-r", f"{name}.rec", "dispatch-diagnose"])
 
 
-def _read_look(place: Workplace, pid: int, program: str, json_name: str) -> ProcessLook:
+def _read_verdict(place: Workplace, pid: int, program: str, json_name: str) -> ProcessVerdict:
     """The verdict in a report that was left in ``place``, with the text beside it if there is one."""
-    problem = "examining it left no report"
     try:
         report = json_report.parse(place.data(json_name), json_name)
     except (OSError, GdbextError):
-        return ProcessLook(pid, program, "", "", "", problem)
+        return ProcessVerdict(pid, program, "", "", "", "the look at it left no report")
     if not report.verdict:
-        return ProcessLook(pid, program, "", "", "", report.problem or "examining it left no verdict")
+        return ProcessVerdict(pid, program, "", "", "", report.problem or "the look at it left no verdict")
     text = ""
     with contextlib.suppress(OSError):
         text = place.read(f"{json_name.removesuffix('.json')}.txt")
-    return ProcessLook(pid, program, report.verdict.kind.value, report.verdict.summary, text, report.problem)
+    return ProcessVerdict(pid, program, report.verdict.kind.value, report.verdict.summary, text, report.problem)
 
 
 def _print_to(place: Workplace, name: str) -> None:
@@ -270,13 +277,6 @@ def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispa
         return ""
 
 
-def _program(pid: int) -> str:
-    try:
-        return cut(command_text(read_command(pid)), 100)
-    except GdbextError:
-        return "?"
-
-
 def is_rank(pid: int) -> bool:
     """The environment has a rank: torchrun's RANK or another launcher's variable."""
     try:
@@ -289,21 +289,21 @@ def is_rank(pid: int) -> bool:
 
 
 def _run_together(
-    works: Sequence[Callable[[], int]], place: Workplace, ended: Callable[[int], None] = lambda _: None
+    works: Sequence[Callable[[], int]], place: Workplace, on_exit: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Run each in a child of ours, as many at once as there are CPUs; one that takes far too long is killed. ``ended``
-    is called with the number of each that has exited."""
-    waiting, running = list(enumerate(works))[::-1], dict[int, tuple[int, float]]()
+    """Run each in a child of ours, as many at once as there are CPUs; one that takes far too long is killed.
+    ``on_exit`` is called with the index of each that has exited."""
+    waiting, running = list(enumerate(works))[::-1], dict[int, tuple[int, float]]()  # pid → index, deadline
     while waiting or running:
         while waiting and len(running) < max(2, os.cpu_count() or 1):
-            number, work = waiting.pop()
-            running[start_child(work, place)] = number, time.monotonic() + 2 * _TIMEOUT
-        for child, (number, deadline) in list(running.items()):
+            index, work = waiting.pop()
+            running[start_child(work, place)] = index, time.monotonic() + 2 * _TIMEOUT
+        for child, (index, deadline) in list(running.items()):
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
             if os.waitpid(child, os.WNOHANG)[0]:
                 del running[child]
-                ended(number)
+                on_exit(index)
         time.sleep(0.01 if running else 0)
 
 
@@ -343,7 +343,8 @@ def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: st
 def start_aside(
     dispatch: Dispatch, words: list[str], place: Workplace, output: str, prepare: Callable[[], None] = lambda: None
 ) -> int:
-    """Start it like ``run_aside``, without waiting for it: the process id. ``prepare`` is called in the child first."""
+    """Start what ``run_aside`` runs, without waiting for it; the process id. ``prepare`` is called in the child
+    first."""
 
     def work() -> int:
         prepare()
@@ -354,7 +355,7 @@ def start_aside(
 
 
 def end_processes(pids: Collection[int], patience: float, first: int = signal.SIGTERM) -> None:
-    """Send processes the signal ``first`` and resume stopped ones; kill those that still live after ``patience``
+    """Send processes the signal ``first`` and resume stopped ones; kill whatever still lives after ``patience``
     seconds."""
 
     def send(pids: Collection[int], number: int) -> None:

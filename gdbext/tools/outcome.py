@@ -56,18 +56,19 @@ def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcom
     except MemoryError:
         pass  # what the error holds is to be free before it is reported
     except Exception as error:
-        hidden = _raised_by_a_signal(error)
-        if not hidden:
+        cause = _raised_by_a_signal(error)
+        if not cause:
             return failure(name, argv, _unexpected(error))
-        if not isinstance(hidden, KeyboardInterrupt):
-            raise hidden from None
+        if not isinstance(cause, KeyboardInterrupt):
+            raise cause from None
         return failure(name, argv, GdbextError("interrupted", why=why))
     make_room()
     return failure(name, argv, memory_error())
 
 
 def interruption(end: BaseException, state: str = "") -> GdbextError:
-    """The error of a command that KeyboardInterrupt or SystemExit ended; ``state``: what became of the process."""
+    """The error of a command that KeyboardInterrupt or SystemExit (``end``) has ended. ``state``: a sentence on the
+    process that was examined, "" for none."""
     why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
     return GdbextError("interrupted", why=why, help=state)
 
@@ -105,6 +106,7 @@ def error_document(name: str, error: GdbextError) -> str:
 
 
 def _unexpected(error: Exception) -> GdbextError:
+    """The error that reports a fault of gdbext to its user, with the traceback if GDBEXT_DEBUG is set."""
     what = f"internal error: {type(error).__name__}: {error}"
     if not log.is_wanted():
         return GdbextError(

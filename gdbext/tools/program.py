@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool import BaseTool
 from gdbext.diagnosis.tool_arguments import CommandParser
-from gdbext.diagnosis.tool_mode import Mode
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,12 +21,10 @@ if TYPE_CHECKING:
 class Program(BaseTool):
     """``scripts/dispatch NAME …``: takes the whole rest of the command line."""
 
-    mode = Mode.PROGRAM
     common: Collection[str] = ()
     """The options of --json and --why that change what it prints; it accepts both."""
 
     def parser(self) -> CommandParser:
-        """The parser of its arguments, which also makes its help."""
         parser = CommandParser(f"dispatch {self.name}", self.summary, self.common)
         self.arguments(parser)
         return parser

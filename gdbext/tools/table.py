@@ -33,19 +33,19 @@ _log = log.logger(__name__)
 
 
 class ToolRow(NamedTuple):
-    """A line of the table: what is known of a tool without importing it.
+    """A line of the table: the facts about a tool that need no import of it.
 
-    ``modes``: the values of diagnosis.tool.Mode that it can work in, its own one first. ``place``: its class, as
-    "module:class". ``resuming_options`` resume the process although the mode does not. ``offers``: which functions
-    ("module:function") extend reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``: the
-    options with which it reads what belongs into every recording. ``is_alone``: it has an answer without a process, too
-    (run_alone()).
+    ``modes``: the values of diagnosis.tool.Mode that the tool can work in, its own one first. ``place``: its class, as
+    "module:class". ``resuming_options`` resume the process although the mode does not. ``offers``: functions
+    ("module:function") that extend reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``:
+    the options with which the tool reads what belongs into every recording. ``is_alone``: it has an answer without a
+    process, too (run_alone()).
     """
 
     name: str
     summary: str
-    modes: tuple[ModeName, ...]
     place: str
+    modes: tuple[ModeName, ...] = ("stopped",)
     resuming_options: tuple[str, ...] = ()
     offers: Mapping[str, str] = _NOTHING
     recorded: tuple[tuple[str, ...], ...] = ()
@@ -58,11 +58,12 @@ class ToolRow(NamedTuple):
 
     @property
     def resumes(self) -> bool:
-        """It resumes the process, and so needs one, not a core."""
+        """The tool resumes the process, and so cannot use a core."""
         return self.mode == "resumes"
 
     def runs_on(self, argv: Sequence[str]) -> bool:
-        """It has no end of its own, or resumes the process in between: there is no time limit."""
+        """True if there is no time limit for these arguments: the tool runs until it is interrupted, or resumes the
+        process in between."""
         words = {word.partition("=")[0] for word in argv}
         return self.mode in ("resumes", "running") or not words.isdisjoint(self.resuming_options)
 
@@ -71,21 +72,18 @@ TABLE = (
     ToolRow(
         "dispatch-bt",
         "Show the dispatcher's path through a thread's stack: operators, keysets, kernels.",
-        ("stopped",),
         "gdbext.diagnosis.commands.bt:DispatchBacktrace",
         recorded=(("--all", "--why"),),
     ),
     ToolRow(
         "all-threads",
-        "Show what each thread does, what it waits for, what holds that, and deadlocks.",
-        ("stopped",),
+        "Show what each thread does and waits for, who holds that, and deadlocks.",
         "gdbext.diagnosis.commands.all_threads:AllThreads",
         recorded=(("--stacks",),),
     ),
     ToolRow(
         "dispatch-diagnose",
         "Say why the process hangs or crashed, with evidence and what to try next.",
-        ("stopped",),
         "gdbext.diagnosis.commands.diagnose:Diagnose",
         resuming_options=("--samples",),
         recorded=(("--why",),),
@@ -93,153 +91,144 @@ TABLE = (
     ToolRow(
         "dispatch-keyset",
         "Decode a DispatchKeySet, or turn key names into bits.",
-        ("stopped",),
         "gdbext.tools.operators.keysets:KeySetTool",
         is_alone=True,
     ),
     ToolRow(
         "dispatch-op",
         "Show an operator: schema, registrations and its computed dispatch table.",
-        ("stopped",),
         "gdbext.tools.operators.op:OperatorTool",
         is_alone=True,
     ),
     ToolRow(
         "dispatch-lookup",
         "Show which kernel an operator finds for a keyset, and the redispatches from it.",
-        ("stopped",),
         "gdbext.tools.operators.lookup:LookupTool",
     ),
     ToolRow(
         "dispatch-tls",
         "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …",
-        ("stopped",),
         "gdbext.tools.operators.keysets:ThreadStateTool",
         recorded=((),),
     ),
     ToolRow(
         "dispatch-tensor",
         "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
-        ("stopped",),
         "gdbext.tools.tensor.tensor_tool:TensorTool",
         offers={"tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics"},
     ),
     ToolRow(
         "dispatch-autograd",
         "Show forward or backward: the running node, its forward operator and line, hooks.",
-        ("stopped",),
         "gdbext.tools.autograd.autograd:AutogradTool",
         offers={"backward_nodes": "gdbext.tools.autograd.autograd_report:nodes_on_stack"},
     ),
     ToolRow(
         "dispatch-compile",
         "Show what torch.compile did, broke and compiled again, and what compiles now.",
-        ("stopped",),
         "gdbext.tools.compile:CompileTool",
     ),
     ToolRow(
         "dispatch-info",
-        "Show the torch, Python and layouts that were found, and what could not be read.",
-        ("stopped",),
+        "Show what was found of torch, Python and layouts, and what could not be read.",
         "gdbext.tools.info:InfoTool",
         recorded=((), ("--settings",)),
     ),
     ToolRow(
         "dispatch-collectives",
         "Show process groups, sequence numbers and pending collectives.",
-        ("stopped",),
         "gdbext.tools.collectives:CollectivesTool",
     ),
     ToolRow(
         "dispatch-top",
-        "Count what a running process dispatches, without stopping it.",
-        ("running",),
+        "Count what a running process dispatches, stopping nothing.",
         "gdbext.tools.probes.top:TopTool",
+        ("running",),
         offers={"call_count": "gdbext.tools.probes.dispatch_counter:call_count"},
     ),
     ToolRow(
         "dispatch-break",
         "Stop when the dispatcher reaches an operator. Resumes the process.",
-        ("resumes",),
         "gdbext.tools.breaks:BreakTool",
+        ("resumes",),
     ),
     ToolRow(
         "dispatch-values",
         "Show or save what operators get and return. Resumes the process.",
-        ("resumes", "stopped"),
         "gdbext.tools.values:ValuesTool",
+        ("resumes", "stopped"),
     ),
     ToolRow(
         "dispatch-trace",
         "Trace dispatches as they happen, nested.",
-        ("resumes", "running"),
         "gdbext.tools.trace:TraceTool",
+        ("resumes", "running"),
     ),
     ToolRow(
         "dispatch-frames",
         "Show Python functions and dispatches in the debugger's own bt, or hide them again.",
-        ("setting",),
         "gdbext.tools.frames:FramesTool",
+        ("setting",),
     ),
     ToolRow(
         "watch",
         "Wait until a process stops making progress, then diagnose it and save the evidence.",
-        ("program",),
         "gdbext.tools.watch:WatchProgram",
+        ("program",),
     ),
     ToolRow(
         "timeout",
         "Run a command; when it takes too long, diagnose it and its children, then kill it.",
-        ("program",),
         "gdbext.tools.timeout:TimeoutProgram",
+        ("program",),
     ),
     ToolRow(
         "core-handler",
         "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core.",
-        ("program",),
         "gdbext.tools.core_handler:CoreHandlerProgram",
+        ("program",),
     ),
     ToolRow(
         "ranks",
-        "Examine all ranks of a job and say which one the others wait for, and why.",
-        ("program",),
+        "Look at all ranks of a job and say which one the others wait for, and why.",
         "gdbext.tools.ranks:RanksProgram",
+        ("program",),
     ),
     ToolRow(
         "known",
         "Compare a report or a recording with the known bugs of other projects, or list these.",
-        ("program",),
         "gdbext.tools.known:KnownProgram",
+        ("program",),
     ),
     ToolRow(
         "ps",
         "List the processes of this machine that use PyTorch, and how long each has been idle.",
-        ("program",),
         "gdbext.tools.ps:PsProgram",
+        ("program",),
     ),
     ToolRow(
         "report",
         "Write one bundle for a bug report: verdict, recording, versions, known bugs.",
-        ("program",),
         "gdbext.tools.report:ReportProgram",
+        ("program",),
     ),
     ToolRow(
         "measure",
         "Measure the structures of an installed PyTorch that is not known, from its headers.",
-        ("program",),
         "gdbext.tools.info:MeasureProgram",
+        ("program",),
     ),
     ToolRow(
         "mcp",
         "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
-        ("program",),
         "gdbext.hosts.mcp_server:McpProgram",
+        ("program",),
     ),
     ToolRow(
         "shell",
         "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …",
-        ("program",),
         "gdbext.tools.shell:ShellProgram",
+        ("program",),
     ),
 )
 """All tools of this package; deleting one is its folder and its row. gdb, LLDB, scripts/dispatch, completion, the
@@ -261,9 +250,9 @@ def program(name: str) -> ToolRow | None:
 
 
 class AddedCommands:
-    """The commands that other packages add by entry points of ``GROUP``, which are imported for that.
+    """The commands that other packages add by entry points of ``GROUP``; it imports their classes.
 
-    ``rows``: those that can be used; ``problems``: name → why a command cannot be used.
+    ``rows``: the usable commands; ``problems``: name → why a command cannot be used.
     """
 
     def __init__(self) -> None:
@@ -294,7 +283,7 @@ def _added_row(point: EntryPoint) -> ToolRow:
     if mode not in (Mode.STOPPED, Mode.RUNNING):
         shown = mode.value if isinstance(mode, Mode) else repr(mode)
         raise AddOnError(f"{what} has the mode {shown}", help="only stopped and running can be added")
-    return ToolRow(point.name, str(summary or ""), (mode.value,), point.object_ref)
+    return ToolRow(point.name, str(summary or ""), point.object_ref, (mode.value,))
 
 
 def every_command() -> list[ToolRow]:
@@ -309,18 +298,18 @@ PREFIX = "dispatch"
 
 
 def short_name(row: ToolRow) -> str:
-    """The name without what all have in common: ``bt``, ``threads``."""
+    """The name without ``ADDED_PREFIX``: ``bt``, ``threads``."""
     return next((short for short, name in _SHORT.items() if name == row.name), row.name.partition("-")[2])
 
 
-def _own(name: str) -> ToolRow | None:
-    """The command of the table with that name, or that short name."""
+def _table_row(name: str) -> ToolRow | None:
+    """The command of the table with that name, or that short name; not of another package."""
     return next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
 
 
 def is_command(name: str) -> bool:
-    """A command has that name, or that short name; other packages are asked last."""
-    if _own(name):
+    """True if a command has that name or short name; other packages' entry points are read last."""
+    if _table_row(name):
         return True
     if not name.startswith(ADDED_PREFIX):
         return False
@@ -332,11 +321,10 @@ def find(name: str) -> ToolRow:
     """The command of that name, or of that short name: ``bt``, ``threads``.
 
     Raises UsageError naming the nearest ones, and AddOnError for another package's command that cannot be used. Other
-    packages are asked only for what the table lacks.
+    packages' entry points are read only for what the table lacks.
     """
-    own = _own(name)
-    if own:
-        return own
+    if table_row := _table_row(name):
+        return table_row
     added = AddedCommands()
     for row in added.rows:
         if row.name == name:
@@ -345,10 +333,9 @@ def find(name: str) -> ToolRow:
         raise added.problems[name]
     names = [row.name for row in (*commands(), *added.rows)]
     programs = (row.name for row in TABLE if row.mode == "program")
-    pool = [*names, *programs, *(name.partition("-")[2] for name in names)]
-    near = words_like(name, pool, 6, 0.0)  # some are short names of others
-    whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == word), word) for word in near)
-    first, second, third = list(whole)[:3]
+    full_names = {full.partition("-")[2]: full for full in reversed(names)}  # by short name
+    near = words_like(name, [*names, *programs, *(full.partition("-")[2] for full in names)], 6, 0.0)
+    first, second, third = list(dict.fromkeys(full_names.get(word, word) for word in near))[:3]
     raise UsageError(f"there is no command {name!r}; did you mean {first}, {second} or {third}?")
 
 
@@ -358,9 +345,10 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def tool_of(row: ToolRow) -> Tool:
-    """The command of that row."""
-    tool: Tool = load(row.place)()
+def tool_of(row: ToolRow) -> Any:
+    """The tool of that row, a Program if its mode is "program", else a Tool."""
+    tool: BaseTool = load(row.place)()
+    tool.name, tool.summary, tool.mode = row.name, row.summary, Mode(row.mode)
     return tool
 
 
@@ -392,18 +380,19 @@ def needs_no_stop(name: str, argv: Sequence[str], has_process: bool) -> bool:
 
 
 def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
-    """It can answer these arguments in that mode, too. Imports the tool only if its row has the mode."""
+    """The tool can answer these arguments in ``mode``, too. Imports the tool only if its row has the mode."""
     if mode not in row.modes:
         return False
-    return Mode(mode) in tool_of(row).modes(parser_of(row).parse(argv))
+    tool: Tool = tool_of(row)
+    return Mode(mode) in tool.modes(tool.parser().parse(argv))
 
 
 def parser_of(row: ToolRow) -> CommandParser:
-    """The parser of the command's arguments, which also makes its help."""
-    return tool_of(row).parser()
+    """The parser of the tool's arguments, which also makes its help."""
+    parser: CommandParser = tool_of(row).parser()
+    return parser
 
 
 def help_text(row: ToolRow) -> str:
     """The text that ``help dispatch-bt`` in gdb and ``scripts/dispatch dispatch-bt --help`` show."""
-    tool: BaseTool = load(row.place)()
-    return tool.parser().format_help()
+    return parser_of(row).format_help()

@@ -67,7 +67,7 @@ MODULE_HOOK, MODULE_HOOKS = "BackwardHook._set_user_hook.<locals>.hook", "user_h
 """The function that calls the full backward hooks of a module, and the attribute of the BackwardHook in its closure
 that has them (torch/utils/hooks.py); without them, that function stands for those hooks. Seen in 2.6.0, 2.13.0,
 2.15.0."""
-ENGINE_CALLERS = ("torch/autograd/__init__.py", "tools/autograd/autograd_graph.py")
+ENGINE_CALLERS = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
 """Files of the functions that call autograd's engine."""
 TENSOR_CLASS = "torch._C.TensorBase"
 """tp_name of the class that every tensor's class has among its bases (torch/csrc/autograd/python_variable.cpp); before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def names(row: table.ToolRow) -> list[str]:
 
 def options(row: table.ToolRow) -> list[tuple[str, str]]:
     """Long options of a command, each with its help."""
-    parser: ArgumentParser = table.load(row.place)().parser()
+    parser = table.parser_of(row)
     found = []
     for action in (each for each in parser._actions if each.help != SUPPRESS):
         for name in action.option_strings:

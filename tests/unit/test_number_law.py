@@ -19,8 +19,8 @@ DECLARED = {
     "the parser": ["engine/numbers.py"],
     "numbers already": [
         *("cpython/", "diagnosis/verdict/slowness.py", "engine/arch/__init__.py"),
-        *("tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
-        *("tools/tensor/numpy_statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
+        *("tools/autograd/autograd.py", "tools/tensor/contents.py"),
+        *("tools/tensor/statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
     "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],

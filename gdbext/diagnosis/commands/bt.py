@@ -12,7 +12,6 @@ from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines, sourc
 from gdbext.diagnosis.threads.thread_reporting import report_stack
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.repetitions import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
@@ -57,10 +56,6 @@ In a backward pass "node" names what the engine runs in the frames above that li
 
 class DispatchBacktrace(Tool):
     """The command ``dispatch-bt`` as a tool."""
-
-    name = "dispatch-bt"
-    summary = "Show the dispatcher's path through a thread's stack: operators, keysets, kernels."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the options: which threads, and how much of them."""

@@ -29,7 +29,6 @@ from gdbext.diagnosis.threads.frame_locals import with_locals
 from gdbext.diagnosis.threads.source_lines import source_lines
 from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import integer
@@ -64,10 +63,6 @@ MAX_EXAMINED = 64
 
 class Diagnose(Tool):
     """The command ``dispatch-diagnose`` as a tool."""
-
-    name = "dispatch-diagnose"
-    summary = "Say why the process hangs or crashed, with evidence and what to try next."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Several looks, and child processes."""

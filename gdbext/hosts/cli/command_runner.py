@@ -103,7 +103,7 @@ def _run(options: Options) -> Outcome:
     if _asks_for_help(options):
         return Outcome(0, table.help_text(table.find(options.command)))
     if not options.called.source and not options.program:
-        return running.execute_alone(options.command, options.argv, wants_color(options.color))
+        return running.execute(options.command, options.argv, None, wants_color(options.color))
     if options.measure_as_me:
         os.environ[store.PERMISSION] = store.AS_ME  # which is there in a debugger of ours, too
     recorded = None

@@ -97,7 +97,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
             program_row, words = row, argv[1:]
 
             def run_program() -> Outcome:
-                program: Program = table.load(program_row.place)()
+                program: Program = table.tool_of(program_row)
                 try:
                     return program.main(words, lambda typed_words: main(typed_words, typed), wants_color())
                 except HelpRequested as request:

@@ -13,7 +13,7 @@ from gdbext.tools import running
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.operators.operator_section import OperatorReport, OperatorSection, TableChoice
+    from gdbext.tools.operators.op import OperatorReport, OperatorSection, TableChoice
     from gdbext.tools.tensor.tensor_section import TensorSection
     from gdbext.torch.registry.dispatch_table import OperatorRegistration
 

@@ -1,36 +1,166 @@
-"""``dispatch-autograd``: forward or backward, the running node, its forward operator, and the graph."""
+"""``dispatch-autograd``: forward or backward, the running node, its forward operator, and the graph, as text or DOT."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import find_thread
-from gdbext.diagnosis.tool_mode import Mode
+from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, counted, escape
-from gdbext.tools.autograd.autograd_graph import graph_from, node_of_tensor, running_node, saved_text, write
 from gdbext.tools.autograd.autograd_report import AutogradReporter
 from gdbext.tools.autograd.autograd_section import (
+    NOTHING_SAVED,
     AutogradNode,
     AutogradSection,
     AutogradThread,
     GraphFile,
+    GraphNode,
     GraphTask,
     NodeReference,
     Phase,
+    SavedTensor,
     StaleTensor,
 )
+from gdbext.tools.autograd.node_reporter import NodeReporter
+from gdbext.tools.tensor.tensor_report import TensorReporter
+from gdbext.tools.tensor.tensor_tool import tensor_named
+from gdbext.torch.state.tensor import FoundEdge, NodeReader
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.tools.autograd.autograd_graph import AutogradGraph
+    from gdbext.engine.targets.base_target import TargetThread
+
+NODE_LIMIT = 10_000
+
+
+def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> tuple[dict[int, tuple[FoundEdge, ...]], bool]:
+    """(edges by node, breadth first from ``root``; whether there are more than ``limit`` nodes). A node that cannot be
+    read has no edges. Raises nothing."""
+    edges_of: dict[int, tuple[FoundEdge, ...]] = {root: ()}
+    waiting = deque([root])
+    truncated = False
+    while waiting:
+        node = waiting.popleft()
+        with suppress(GdbextError):
+            edges_of[node] = nodes.edges(node)
+        for edge in edges_of[node]:
+            if not edge.node or edge.node in edges_of:
+                continue
+            if len(edges_of) >= limit:
+                truncated = True
+                continue
+            edges_of[edge.node] = ()
+            waiting.append(edge.node)
+    return edges_of, truncated
+
+
+def graph_from(reporter: NodeReporter, root: int) -> tuple[Sequence[GraphNode], GraphFile]:
+    """(the nodes that can be reached from ``root``, itself first, at most NODE_LIMIT; the report on them, which names
+    no file yet). Raises BadData if there is no node."""
+    reporter.reference(root)
+    edges_of, truncated = reachable(reporter.nodes, root)
+    nodes = []
+    for address, edges in edges_of.items():
+        node, saved = NodeReference("unreadable", address, None, None), None
+        with suppress(GdbextError):
+            node = reporter.reference(address)
+        with suppress(GdbextError):
+            saved = reporter.saved(address) if reporter.saved_is_known else None
+        nodes.append(GraphNode(node, edges, saved))
+    saved_tensors = ((node.node, saved) for node in nodes for saved in node.saved or ())
+    stale = tuple(StaleTensor(node, saved) for node, saved in saved_tensors if saved.is_stale)
+    return nodes, GraphFile(nodes[0].node, len(nodes), truncated, (), stale, reporter.saved_is_known)
+
+
+def running_node(section: AutogradSection) -> int:
+    """The address of the node of the first thread that runs one. Raises UsageError."""
+    for thread in section.threads:
+        if thread.node:
+            return thread.node.address
+    raise UsageError(
+        "no thread runs a node, so that it is not known which graph is meant",
+        help="name a tensor that the graph belongs to: dispatch-autograd --graph FILE --py loss",
+    )
+
+
+def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> int:
+    """The address of the grad_fn of a Python variable. Raises UsageError, with the nearest names."""
+    reporter = TensorReporter(session)
+    node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread)[0])
+    if not node:
+        raise UsageError(f"{name} has no grad_fn", why="it is a leaf, or was made while grad mode was off")
+    return node
+
+
+def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
+    """Write the graph to ``path``, as text if it ends in .txt, else as DOT with a picture. Returns the files. Raises
+    UsageError."""
+    is_text = path.endswith(".txt")
+    text = "\n".join(text_lines(nodes) if is_text else dot_lines(nodes)) + "\n"
+    write_text(path, text, "--graph")
+    picture = draw(path, text) if not is_text and len(nodes) <= 1000 else None  # graphviz takes a second or two
+    return (path, picture) if picture else (path,)
+
+
+def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
+    """A digraph: leaves are ellipses, nodes whose saved tensors were modified since are red; an edge to another input
+    than the first has its number."""
+    yield "digraph autograd {"
+    yield '  node [fontname="monospace", fontsize=10, shape=box];'
+    for graph_node in nodes:
+        node = graph_node.node
+        attributes = ", shape=ellipse" if node.variable else ""
+        if any(saved.is_stale for saved in graph_node.saved or ()):
+            attributes += ", color=red, fontcolor=red"
+        suffix = node.variable or ("" if node.sequence_nr in (None, _NO_NUMBER) else str(node.sequence_nr))
+        label = "\n".join([node.name, *([suffix] if suffix else []), *_saved_texts(graph_node)])
+        yield f"  n{node.address:x} [label={quoted(label)}{attributes}];"
+    for graph_node in nodes:
+        for address, number in graph_node.next_functions:
+            if address:
+                numbered = f' [label="{number}"]' if number else ""
+                yield f"  n{graph_node.node.address:x} -> n{address:x}{numbered};"
+    yield "}"
+
+
+def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
+    """A line for each node, with the nodes that it passes gradients to, and lines for what it has saved."""
+    names: dict[int, str] = {int(graph_node.node.address): _unescaped_name(graph_node.node) for graph_node in nodes}
+    for graph_node in nodes:
+        addresses = [address for address, _ in graph_node.next_functions]
+        after = (names.get(address, f"{address:#x}") if address else "none" for address in addresses)
+        yield f"{escape(_unescaped_name(graph_node.node))} -> {escape(', '.join(after)) or 'nothing'}"
+        yield from (f"    saved {text}" for text in _saved_texts(graph_node))
+
+
+def _saved_texts(node: GraphNode) -> list[str]:
+    """The escaped texts of the tensors that a node has saved, without members that hold none."""
+    return [escape(saved_text(saved)) for saved in node.saved or () if saved.tensor != NOTHING_SAVED]
+
+
+def saved_text(saved: SavedTensor) -> str:
+    """``self: f32[2, 3] cpu, version 0``, and what happened to it since."""
+    version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
+    stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
+    return f"{saved.name}: {saved.tensor}{version}{stale}"
+
+
+def _unescaped_name(node: NodeReference) -> str:
+    """``AddmmBackward0 42``; ``torch::autograd::AccumulateGrad of f32[4] cpu``."""
+    number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
+    return f"{node.name} of {node.variable}" if node.variable else f"{node.name}{number}"
+
 
 _EPILOG = """\
 A thread is in its forward pass inside of an operator or of a torch.nn.Module; in its backward pass while autograd's
@@ -51,10 +181,6 @@ ends in .txt. At most 10,000 nodes.
 class AutogradTool(Tool):
     """The command ``dispatch-autograd`` as a tool."""
 
-    name = "dispatch-autograd"
-    summary = "Show forward or backward: the running node, its forward operator and line, hooks."
-    mode = Mode.STOPPED
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         parser.add_argument("--thread", metavar="TID|N", help="show this thread only (default: all)")
@@ -65,7 +191,7 @@ class AutogradTool(Tool):
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """A thread that cannot be read costs only itself. Raises NotTorch, LayoutError, UsageError."""
 
-        def read(session: Session) -> tuple[AutogradSection, AutogradGraph | None]:
+        def read(session: Session) -> tuple[AutogradSection, tuple[Sequence[GraphNode], GraphFile] | None]:
             target = session.target
             chosen = find_thread(target, args.thread) if args.thread is not None else None
             reporter = AutogradReporter(session)
@@ -78,10 +204,8 @@ class AutogradTool(Tool):
 
         session, (section, graph) = session.settled(read)
         if graph:
-            files = write(args.graph, graph.nodes) if args.graph else ()
-            root, stale = graph.nodes[0].node, graph.stale
-            file = GraphFile(root, len(graph.nodes), graph.truncated, files, stale, graph.saved_known)
-            section = replace(section, graph=file)
+            nodes, file = graph
+            section = replace(section, graph=file._replace(files=write(args.graph, nodes)) if args.graph else file)
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -112,8 +236,14 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"Queue of device {queue.device}: {_or_unknown(queue.ready)} ready{_ready_text(queue.ready_nodes)}"
     if section.anomaly_mode is not None:
         yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
-    if section.graph:
-        yield from _graph_lines(section.graph, style)
+    graph = section.graph
+    if graph:
+        more = " (truncated)" if graph.truncated else ""
+        files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
+        yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
+        yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
+        if not graph.saved_known:
+            yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
 
 
 def node_text(node: AutogradNode | NodeReference) -> str:
@@ -156,12 +286,13 @@ def _node_lines(node: AutogradNode, tid: int) -> Iterator[str]:
     for saved in node.saved or ():
         yield f"saved {escape(saved_text(saved))}"
     if node.next_functions:
-        shown = ", ".join(_short(edge.node) if edge.node else "none" for edge in node.next_functions[:_EDGES])
+        shown = ", ".join(_short_name(edge.node) if edge.node else "none" for edge in node.next_functions[:_EDGES])
         more = f", … {len(node.next_functions) - _EDGES} more" if len(node.next_functions) > _EDGES else ""
         yield f"then {shown}{more}"
 
 
-def _short(node: NodeReference) -> str:
+def _short_name(node: NodeReference) -> str:
+    """``AddmmBackward0 42``, ``AccumulateGrad of f32[4] cpu``: without namespace, escaped."""
     number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
     variable = f" of {escape(node.variable)}" if node.variable else ""
     return f"{escape(node.name.rpartition('::')[2])}{variable}{number}"
@@ -177,15 +308,16 @@ def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
         f"{_ready_text(task.ready_nodes)}"
     )
     depth = f", reentrant depth {task.reentrant_depth}" if task.reentrant_depth else ""
-    kept = ", the graph is kept" if task.keep_graph else ""
+    keep_graph = ", the graph is kept" if task.keep_graph else ""
     error = ", an error has occurred" if task.has_error else ""
-    some = ", for the gradients of some inputs" if task.selective else ""
-    yield f"{_INDENT} owner {_or_unknown(task.owner)}{depth}{kept}{some}{error}"
+    selective = ", for the gradients of some inputs" if task.selective else ""
+    yield f"{_INDENT} owner {_or_unknown(task.owner)}{depth}{keep_graph}{selective}{error}"
     yield from _stale_lines(task.stale, "backward raises an error when it runs that node", style)
 
 
 def _ready_text(nodes: Sequence[NodeReference]) -> str:
-    names = ", ".join(_short(node) for node in nodes[:_EDGES])
+    """`` (AddmmBackward0 42, TBackward0 41)``; "" for no nodes."""
+    names = ", ".join(_short_name(node) for node in nodes[:_EDGES])
     return f" ({names}{', …' if len(nodes) > _EDGES else ''})" if nodes else ""
 
 
@@ -200,12 +332,3 @@ def _stale_lines(tensors: Sequence[StaleTensor], then: str, style: Style) -> Ite
 
 def _or_unknown(value: int | str | None) -> str:
     return "unknown" if value is None else str(value)
-
-
-def _graph_lines(graph: GraphFile, style: Style) -> Iterator[str]:
-    more = " (truncated)" if graph.truncated else ""
-    files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
-    yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
-    yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
-    if not graph.saved_known:
-        yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")

@@ -1,5 +1,13 @@
 """Reads what each thread does in autograd, the engine's graph tasks, and the nodes of backward passes that run on a
-stack."""
+stack.
+
+Sources: torch/csrc/autograd/engine.h, engine.cpp, graph_task.h, 2.13.0. The engine keeps what a thread does in
+thread-local variables, which are zero in idle threads.
+
+In some releases the compiler gave these variables no names of their own. Each is a static variable of a lambda in a
+``c10::ThreadLocal`` (c10/util/ThreadLocal.h), which keeps a pointer to the lambda's function; the lambdas of different
+files have one name. The function's code shows which variable it returns: its offset among the library's thread-locals.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +16,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.diagnosis.report.thread_report import BackwardNode
-from gdbext.errors import GdbextError
+from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
+from gdbext.engine.layouts import Layout
+from gdbext.engine.layouts.declarations import Member, Space
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.errors import BadData, GdbextError
 from gdbext.tools.autograd.autograd_section import (
     AutogradNode,
     AutogradSection,
@@ -22,18 +36,133 @@ from gdbext.tools.autograd.autograd_section import (
     NodeReference,
     Phase,
 )
-from gdbext.tools.autograd.engine import CPU_DEVICE, NO_DEVICE, EngineReader, RunningNode
 from gdbext.tools.autograd.node_reporter import NodeReporter
 from gdbext.torch import assumed_symbols
+from gdbext.torch.assumed_symbols import UNNAMED_ENGINE_VARIABLES
 from gdbext.torch.stack.roles import engine_calls
-from gdbext.torch.structures import GraphTaskStruct
-from gdbext.torch.torch_symbol import ENGINE_CALLERS, MODULE_FILE
+from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.structures import Engine, GraphTaskStruct, NodeTask, ReadyQueue
+from gdbext.torch.torch_symbol import ENGINE_CALLERS, MODULE_FILE, TorchSymbol
+from gdbext.torch.values.containers import hash_entries, hash_table, vector_span
+from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
+
+_SHARED_POINTER = 16
+"""Bytes of a std::shared_ptr, which the thread-local variables are."""
+_QUEUE_LIMIT = 1 << 20
+NO_DEVICE, CPU_DEVICE = -2, -1
+"""Numbers of devices in torch/csrc/autograd/graph_task.h."""
+
+
+class RunningNode(NamedTuple):
+    """The work of a thread of the engine: addresses of a Node and of a GraphTask, 0 for none."""
+
+    node: int
+    graph_task: int
+
+
+class EngineReader:
+    """Reads the engine of one torch."""
+
+    def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._space = Space(memory, layout)
+        self._variables = ThreadVariables(memory, symbolizer)
+        self._unnamed: dict[str, tuple[Module, Symbol]] = {}
+        self._symbolizer = symbolizer
+
+    def running(self, thread_pointer: int) -> RunningNode:
+        """The work of the thread. Raises BadData if torch has no such variables, ThreadLocalUnknown, MemoryFault."""
+        node = self._current(thread_pointer, assumed_symbols.EVALUATING_NODE, assumed_symbols.EVALUATING_NODE_ACCESS)
+        task = self._current(thread_pointer, assumed_symbols.GRAPH_TASK, assumed_symbols.GRAPH_TASK_ACCESS)
+        return RunningNode(node, task)
+
+    def _current(self, thread_pointer: int, variable: TorchSymbol, access: TorchSymbol) -> int:
+        """The value of the thread-local ``variable``; if it has no name, of the one that the function at ``access``
+        returns."""
+        if variable.find(self._symbolizer):
+            return self._named_variable(thread_pointer, variable)
+        name = access.names[0]
+        if name not in self._unnamed:
+            self._unnamed[name] = self._find_unnamed(access)
+        module, symbol = self._unnamed[name]
+        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8), "little")
+
+    def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
+        """The thread-local variable that the function at ``access`` returns. Raises BadData, MemoryFault."""
+        location, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
+        if not location or not pointer:
+            raise BadData(f"{access.library} has no {access.names[0]}")
+        address = self._memory.u64(pointer)
+        function = self._symbolizer.function(address)
+        if not function or function.start != address:
+            raise BadData(f"there is no function at {address:#x}")
+        code = self._memory.read(address, min(function.size, 160))
+        module, has_operand = location[0], self._memory.architecture.has_operand
+        index = self._symbolizer.index(module)
+        candidates = [
+            symbol
+            for name in UNNAMED_ENGINE_VARIABLES
+            for symbol in (index.lookup(name) if index else ())
+            if symbol.type == STT_TLS and symbol.size == _SHARED_POINTER and has_operand(code, symbol.vaddr)
+        ]
+        if len(candidates) != 1:
+            raise BadData(f"which variable {access.names[0]} stands for is not seen in its function")
+        return module, candidates[0]
+
+    def next_sequence_nr(self, thread_pointer: int) -> int:
+        """The number that the thread's next node gets. Raises as ``running``."""
+        return self._named_variable(thread_pointer, assumed_symbols.SEQUENCE_NUMBER)
+
+    def thread_id(self, thread_pointer: int) -> int:
+        """RecordFunction's own number of the thread; 0 if it never asked for one. Raises as ``running``."""
+        return self._named_variable(thread_pointer, assumed_symbols.RECORD_FUNCTION_THREAD)
+
+    def _named_variable(self, thread_pointer: int, variable: TorchSymbol) -> int:
+        return int.from_bytes(self._variables.of(thread_pointer).read(variable, 8) or b"", "little")
+
+    # --- graph tasks -----------------------------------------------------------------------------
+
+    def task(self, address: int) -> GraphTaskStruct:
+        return GraphTaskStruct(self._space, address)
+
+    def count(self, address: int, table: Member[int]) -> int:
+        """The number of elements in a hash table of a graph task. Raises LayoutError, MemoryFault."""
+        return self._memory.u64(self.task(address).place(table) + hash_table(self._layout).elements)
+
+    def waiting(self, address: int) -> tuple[int, ...]:
+        """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
+        table = self.task(address).dependencies_
+        return tuple(node for (node,) in hash_entries(self._memory, table, hash_table(self._layout), 1, _QUEUE_LIMIT))
+
+    def ready(self, address: int) -> tuple[int, ...]:
+        """The nodes in the task's queue for the CPU. Raises BadData, LayoutError, MemoryFault."""
+        queue = self.task(address).cpu_ready_queue_
+        return self.queued(queue) if queue else ()
+
+    def queued(self, queue: int) -> tuple[int, ...]:
+        """The nodes in a ReadyQueue; 0 is a task that only wakes its thread up. Raises as ``ready``."""
+        heap = ReadyQueue(self._space, queue).heap_
+        first, count = vector_span(self._memory, heap, NodeTask.size(self._space), _QUEUE_LIMIT)
+        return tuple(task.fn_ for task in NodeTask.array(self._space, first, count))
+
+    def device_queues(self, engine: int) -> tuple[int, ...]:
+        """The ReadyQueue of each device that has threads of its own; 0 for none. Raises as ``ready``."""
+        table = Engine(self._space, engine).device_ready_queues_
+        first, count = vector_span(self._memory, table, _SHARED_POINTER, 128)  # a signed byte numbers the devices
+        return tuple(self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
+
+    def engine(self, classes: ClassNames) -> int:
+        """The engine of a program with Python; 0 if it was not used yet, or cannot be found. Raises MemoryFault."""
+        engine = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
+        return engine if engine and "torch::autograd::python::PythonEngine" in classes.of(engine) else 0
+
 
 T = TypeVar("T")
 
@@ -65,7 +194,7 @@ class AutogradReporter:
         return AutogradSection(reports, task_reports, is_on, device_queues=device_queues)
 
     def _device_queue(self, device: int, queue: int) -> DeviceQueue:
-        """``queue``: the address of its ReadyQueue, 0 for none."""
+        """The report on a device's queue. ``queue``: the address of its ReadyQueue, 0 for none."""
         ready = self._field(lambda: self._engine.queued(queue)) if queue else None
         return DeviceQueue(device, None if ready is None else len(ready), self._references(ready or ()))
 
@@ -74,19 +203,19 @@ class AutogradReporter:
         """RecordFunction's number → tid of each thread that has one."""
         tids: dict[int, int] = {}
         for thread in self._session.target.memory.threads():
-            number = self._field(partial(lambda thread: self._engine.thread_id(self._pointer(thread)), thread))
+            number = self._field(partial(lambda thread: self._engine.thread_id(self._thread_pointer(thread)), thread))
             if number:
                 tids[number] = thread.tid
         return tids
 
-    def _pointer(self, thread: TargetThread) -> int:
+    def _thread_pointer(self, thread: TargetThread) -> int:
         return self._session.memory.architecture.thread_pointer(thread.registers())
 
     def thread(self, thread: TargetThread) -> AutogradThread:
-        """What cannot be read is None, and one of the problems."""
+        """The report on a thread; a part that cannot be read is None, and is one of its problems."""
         self._problems = []
         session, field = self._session, self._field
-        running = field(lambda: self._engine.running(self._pointer(thread)))
+        running = field(lambda: self._engine.running(self._thread_pointer(thread)))
         snapshot = field(lambda: session.threads.of(thread))
 
         def node_report() -> AutogradNode | None:
@@ -104,9 +233,9 @@ class AutogradReporter:
             name=(snapshot.python_name or snapshot.name) if snapshot else thread.name,
             phase=_phase(running, snapshot),
             node=field(node_report),
-            next_sequence_nr=field(lambda: self._engine.next_sequence_nr(self._pointer(thread))),
+            next_sequence_nr=field(lambda: self._engine.next_sequence_nr(self._thread_pointer(thread))),
             graph_task=running.graph_task if running and running.graph_task else None,
-            grad_mode=field(lambda: session.dispatch_states.read(self._pointer(thread)).autograd.grad_mode),
+            grad_mode=field(lambda: session.dispatch_states.read(self._thread_pointer(thread)).autograd.grad_mode),
             operator=snapshot.dispatch[-1].qualified if snapshot and snapshot.dispatch else None,
             line=line,
             outer=tuple(
@@ -118,6 +247,7 @@ class AutogradReporter:
         )
 
     def _field(self, read: Callable[[], T]) -> T | None:
+        """The result of ``read``; None if it raises GdbextError, which becomes one of the problems."""
         try:
             return read()
         except GdbextError as error:
@@ -127,7 +257,7 @@ class AutogradReporter:
     # --- graph tasks -----------------------------------------------------------------------------
 
     def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
-        """``tids``: the threads that run its nodes."""
+        """The report on the GraphTask at ``address``. ``tids``: the threads that run its nodes."""
         task, field = self._engine.task(address), self._field
         ready = field(lambda: self._engine.ready(address))
         waiting = field(lambda: self._engine.waiting(address))
@@ -146,7 +276,7 @@ class AutogradReporter:
             has_error=field(lambda: task.has_error_),
             ready_nodes=self._references(ready or ()),
             stale=tuple(self.nodes.stale((*(ready or ()), *(waiting or ())))),
-            selective=field(lambda: self._engine.is_selective(address)),
+            selective=field(lambda: self._engine.count(address, GraphTaskStruct.exec_info_) != 0),
         )
 
     def _references(self, nodes: Sequence[int]) -> tuple[NodeReference, ...]:
@@ -156,6 +286,7 @@ class AutogradReporter:
 
 
 def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> Phase:
+    """The phase of a thread, from the engine's own variables (``running``), else from the thread's stack."""
     if running and (running.node or running.graph_task):
         return Phase.BACKWARD
     if not snapshot:
@@ -176,8 +307,8 @@ def nodes_on_stack(
     session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
 ) -> tuple[BackwardNode, ...]:
     """The nodes that the engine's calls at ``levels`` run. Raises nothing: an unknown node is left out."""
-    by_name = [_named(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)]
-    nodes = list(by_name)
+    by_class = [_node_by_class(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)]
+    nodes = list(by_class)
     with suppress(GdbextError):
         reporter = NodeReporter(session)
         with suppress(GdbextError):
@@ -198,7 +329,7 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
     unknown.
 
     ``Engine::thread_main``, which makes both calls, keeps in its frame the node that it runs, and the node that ran
-    before (engine.cpp, NodeGuard): the only node that both frames have is the one.
+    before (engine.cpp, NodeGuard): if both frames have exactly one node in common, it is that one.
     """
 
     def is_node(word: int) -> bool:
@@ -216,19 +347,20 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
             return set()
         return {word for word in words if is_node(word)}
 
-    both = nodes_in_frame(inner + 1) & nodes_in_frame(outer + 1)
+    common = nodes_in_frame(inner + 1) & nodes_in_frame(outer + 1)
     try:
-        reference = reporter.reference(both.pop()) if len(both) == 1 else None
+        reference = reporter.reference(common.pop()) if len(common) == 1 else None
     except GdbextError:
         return None
-    by_name = _named(stack, inner + 1, outer)
-    if not reference or (by_name and by_name.name not in (reference.name.rpartition("::")[2], "PyNode")):
+    by_class = _node_by_class(stack, inner + 1, outer)
+    if not reference or (by_class and by_class.name not in (reference.name.rpartition("::")[2], "PyNode")):
         return None
     return reference
 
 
-def _named(stack: NativeStack, first: int, level: int) -> BackwardNode | None:
-    """The node whose apply() is among the frames from ``first`` to the engine's call at ``level``, by its class."""
+def _node_by_class(stack: NativeStack, first: int, level: int) -> BackwardNode | None:
+    """The node whose apply() is among the frames from ``first`` to the engine's call at ``level``, named by its C++
+    class; None if no apply() is there."""
     for inner in range(level - 1, first - 1, -1):
         function = stack.function(inner)
         match = next(filter(None, map(_APPLY.match, function.demangled if function else ())), None)

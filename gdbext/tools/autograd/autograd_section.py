@@ -79,8 +79,8 @@ class SavedTensor(NamedTuple):
     @property
     def is_stale(self) -> bool:
         """It was modified in place since: backward will raise an error, or has raised it."""
-        _name, _tensor, kept, now = self
-        return kept is not None and now is not None and kept != now
+        _name, _tensor, saved_counter, counter = self
+        return saved_counter is not None and counter is not None and saved_counter != counter
 
 
 class StaleTensor(NamedTuple):
@@ -197,7 +197,7 @@ class GraphFile(NamedTuple):
 
 @dataclass(frozen=True)
 class AutogradSection(Section):
-    """All threads that were asked for; those in no phase are only counted in text."""
+    """The chosen threads; the text only counts threads in no phase."""
 
     name: ClassVar[str] = "autograd"
     threads: tuple[AutogradThread, ...]

@@ -1,4 +1,4 @@
-"""One node of autograd's graph as reports have it: its forward operator, the line of Python that made it, its hooks.
+"""One node of autograd's graph as reports have it: its forward operator and line, its hooks, the tensors it has saved.
 
 tools/autograd/load_derivatives.py (2.13.0) makes the name of a node of its operator's name: the words between
 underscores, each with a capital, then "Backward" and a number for each further formula. Two operators may give the
@@ -8,12 +8,20 @@ public one, which has the formula, while the other is what its kernels call (``c
 Anomaly mode keeps a dict for each node with the lines of ``traceback.format_stack()`` in a PyAnomalyMetadata, as its
 first member behind those of AnomalyMetadata (torch/csrc/autograd/python_anomaly_mode.{h,cpp}, 2.13.0). A node of
 torch.autograd.Function knows its class (torch/autograd/function.py).
+
+Hooks of Python are objects of C++ with a vtable and, behind it, a dict from handle to function
+(torch/csrc/autograd/python_hook.h, 2.13.0; the same in all versions since 2.0). A word there that is not a dict is
+ignored.
+
+Saved tensors: torch/csrc/autograd/saved_variable.{h,cpp}, 2.13.0. ``SavedVariable::unpack`` compares the version that
+it saved with the tensor's counter, which a detached copy shares with its original; if they differ, backward raises "one
+of the variables needed for gradient computation has been modified by an inplace operation".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -22,30 +30,195 @@ from gdbext.cpython.objects.py_ref import PyRef, type_name
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import number
-from gdbext.errors import GdbextError, LayoutError
+from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.tools.autograd.autograd_section import (
+    NOTHING_SAVED,
     AutogradNode,
+    HookKind,
     NextFunction,
     NodeHook,
     NodeReference,
     SavedTensor,
     StaleTensor,
 )
-from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
 from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch import assumed_symbols
+from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.registry import Dispatcher, Operator
-from gdbext.torch.state.tensor import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader
-from gdbext.torch.structures import AnomalyMetadata
-from gdbext.torch.torch_symbol import ANOMALY_TRACEBACK, FUNCTION_FORWARD, FUNCTION_FORWARD_CLASS
-from gdbext.torch.values.containers import has_cxx11_abi
+from gdbext.torch.state.tensor import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader, TensorReader
+from gdbext.torch.structures import AnomalyMetadata, AutogradMeta, Node, SavedVariable
+from gdbext.torch.torch_symbol import (
+    ANOMALY_TRACEBACK,
+    FUNCTION_FORWARD,
+    FUNCTION_FORWARD_CLASS,
+    MODULE_HOOK,
+    MODULE_HOOKS,
+)
+from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, hash_table, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
 
-_NEXT_FUNCTIONS = 16
-"""Edges that are listed, at most: a node that stacks tensors has as many edges as tensors."""
+_HOOK_LIMIT = 1000
+_VECTORS = {
+    Node.tensor_pre_hooks_: HookKind.TENSOR,
+    Node.pre_hooks_: HookKind.NODE_BEFORE,
+    Node.post_hooks_: HookKind.NODE_AFTER,
+}
+
+
+class FoundHook(NamedTuple):
+    """A hook, and the code object of its function, 0 for one in C++."""
+
+    hook: NodeHook
+    code: int
+
+
+class HookReader:
+    """Reads the hooks of nodes and tensors; ``object_at`` gives the Python object at an address."""
+
+    def __init__(self, nodes: NodeReader, classes: ClassNames, object_at: Callable[[int], PyRef]) -> None:
+        self._nodes = nodes
+        self._memory = nodes.memory
+        self._classes = classes
+        self._object_at = object_at
+
+    def node_hooks(self, address: int) -> Iterator[FoundHook]:
+        """All hooks of a node, in the engine's order. Raises LayoutError, BadData, MemoryFault."""
+        node = self._nodes.node(address)
+        for member, kind in _VECTORS.items():
+            if kind is HookKind.NODE_AFTER:  # after an unordered_map from output number to hook
+                shape = hash_table(self._nodes.layout)
+                for _output, hook in hash_entries(self._memory, node.retains_grad_hooks_, shape, 2, _HOOK_LIMIT):
+                    yield from self._functions(hook, HookKind.RETAINS_GRAD)
+            for hook in self._vector(node.place(member)):
+                yield from self._functions(hook, kind)
+
+    def leaf_hooks(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
+        """All hooks of an AccumulateGrad with its tensor's, whose ``AutogradMeta`` is given (0: none): before the node,
+        and after the gradient was added (accumulate_grad.h). Raises as ``node_hooks``."""
+        meta = AutogradMeta(self._nodes.space, autograd_meta)
+        if autograd_meta:
+            for hook in self._vector(meta.hooks_):
+                yield from self._functions(hook, HookKind.TENSOR)
+        yield from self.node_hooks(address)
+        after = meta.post_acc_grad_hooks_ if autograd_meta else 0
+        if after:
+            yield from self._functions(after, HookKind.ACCUMULATED)
+
+    def _vector(self, address: int) -> Iterator[int]:
+        """The pointers in a std::vector of them."""
+        first, count = vector_span(self._memory, address, 8, _HOOK_LIMIT)
+        yield from self._memory.words(first, count) if count else ()
+
+    def _functions(self, hook: int, kind: HookKind) -> Iterator[FoundHook]:
+        """The functions in the dict of a Python hook object, else the class of the C++ object."""
+        functions: list[PyRef] = []
+        try:
+            names = self._classes.of(hook)
+            if names and names[0].startswith("torch::autograd::PyFunction"):
+                table = self._object_at(self._memory.u64(hook + 8))
+                functions = [value for _, value in table.items(_HOOK_LIMIT).checked()] if table.is_dict else []
+        except GdbextError:
+            return
+        for value in functions:
+            yield from _python_hooks(value, kind)
+        if not functions and names:
+            yield FoundHook(NodeHook(kind, names[0]), 0)
+
+
+def _python_hooks(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
+    """The hook that is a Python function; the hooks of a module if ``value`` is the function that calls them."""
+    function = value.function
+    if not function:
+        yield FoundHook(NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
+        return
+    cells = value.closure if function.qualname == MODULE_HOOK else ()
+    tables = (cell[MODULE_HOOKS].parts() for cell in cells)
+    own = [hook.function for hook in next(filter(None, tables), ())]
+    module_hooks = [hook for hook in own if hook]
+    for hook in module_hooks or [function]:
+        hook_kind = HookKind.MODULE if module_hooks else kind
+        yield FoundHook(NodeHook(hook_kind, hook.qualname, hook.file, hook.line), hook.code)
+
+
+Members = Mapping[str, Mapping[str, int]]
+"""Class → member → offset; the name of a vector ends in "[]"."""
+
+
+class SavedTensorReader:
+    """Reads the saved tensors of nodes whose class is in ``members``."""
+
+    def __init__(self, nodes: NodeReader, members: Members, tensors: TensorReader, fields: TensorFields) -> None:
+        """Prepare the reader. Raises LayoutError."""
+        self._nodes = nodes
+        self._members = members
+        self._tensors = tensors
+        self._fields = fields
+        self._size = SavedVariable.size(nodes.space)
+
+    def saved_tensors(self, node: int) -> tuple[SavedTensor, ...] | None:
+        """The tensors that the node has saved, None if unknown for its class. Raises BadData, MemoryFault,
+        LayoutError."""
+        variables = self._variables(node)
+        return None if variables is None else tuple(self._saved(name, address) for name, address in variables)
+
+    def stale(self, node: int) -> tuple[SavedTensor, ...]:
+        """The saved tensors that were modified in place since. Raises as ``saved_tensors``."""
+        variables = self._variables(node) or ()
+        return tuple(self._saved(name, address) for name, address in variables if self._is_stale(address))
+
+    def _variables(self, node: int) -> Iterator[tuple[str, int]] | None:
+        """(name, address) of each SavedVariable of a node; None if unknown for its class."""
+        name = self._nodes.name(node)
+        if name != PYTHON_NODE:
+            return self._members_at(node, self._members.get(name, {}))
+        members = self._members.get("THPFunction")  # of torch.autograd.Function (autograd/python_function.h)
+        return None if members is None else self._members_at(self._nodes.python_object(node), members)
+
+    def _members_at(self, base: int, members: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """(name, address) of each SavedVariable of the object at ``base``; ``members``: member → offset."""
+        for member, offset in members.items():
+            if not member.endswith("[]"):
+                yield member.rstrip("_"), base + offset
+                continue
+            name = "saved_tensors" if member == "saved_variables[]" else member[:-2].rstrip("_")
+            first, count = vector_span(self._nodes.memory, base + offset, self._size)
+            for index in range(min(count, 64)):
+                yield f"{name}[{index}]", first + index * self._size
+
+    def _is_stale(self, address: int) -> bool:
+        """The tensor of the SavedVariable at ``address`` has another version now than when it was saved."""
+        saved = SavedVariable(self._nodes.space, address)
+        tensor = saved.data_
+        if not tensor or saved.hooks_ or saved.was_default_constructed_:
+            return False
+        saved_counter, counter = saved.saved_version_, self._version(tensor)
+        return counter is not None and counter != saved_counter and self._saved("", address).is_stale
+
+    def _saved(self, name: str, address: int) -> SavedTensor:
+        """The report on the SavedVariable at ``address``. Raises BadData if there is none, MemoryFault."""
+        saved = SavedVariable(self._nodes.space, address)
+        if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
+            raise BadData(f"there is no SavedVariable at {address:#x}")
+        if saved.hooks_:
+            return SavedTensor(name, "packed by saved-tensor hooks", None, None)
+        if saved.was_default_constructed_:
+            return SavedTensor(name, NOTHING_SAVED, None, None)
+        tensor = self._tensors.read(saved.data_)
+        if tensor.implementation == UNDEFINED_TENSOR:
+            return SavedTensor(name, "released", None, None)
+        return SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
+
+    def _version(self, tensor: int) -> int | None:
+        """The version of the TensorImpl at ``tensor`` now; None if it cannot be read."""
+        try:
+            return self._fields.version(tensor)
+        except GdbextError:
+            return None
+
+
 T = TypeVar("T")
 
 
@@ -76,36 +249,36 @@ class NodeReporter:
         return None if self._session.dispatcher_error else ForwardOperators(self._session.dispatcher)
 
     def reference(self, address: int) -> NodeReference:
-        """Name and sequence number. Raises BadData if there is no node, MemoryFault."""
+        """The node at ``address`` by name and sequence number. Raises BadData if there is no node, MemoryFault."""
 
         def variable() -> str | None:
             leaf = self._leaf(address)
             return self._session.tensors.read(leaf).short if leaf else None
 
-        number = self._field("sequence number", lambda: self.nodes.node(address).sequence_nr_)
+        number = self._field("sequence number", lambda: self.nodes.sequence_nr(address))
         return NodeReference(self.name(address), address, number, self._field("variable", variable))
 
     def node_report(self, address: int, running_codes: Collection[int] = ()) -> AutogradNode:
-        """``running_codes``: addresses of the code objects that the thread runs since the node began; they mark the
-        hook that runs. Raises as ``reference``."""
+        """Everything about the node at ``address``. ``running_codes``: addresses of the code objects that the thread
+        runs since the node began; they mark the hook that runs. Raises as ``reference``."""
         reference, field = self.reference(address), self._field
 
         def forward_operator() -> str | None:  # of a torch.autograd.Function its name, by that of its ``forward``
-            function = self._lines.of_function(address) if self._lines else None
+            function = self._lines.function_line(address) if self._lines else None
             if function:
                 return function.function.rpartition(".")[0]
-            return self._operators.of(reference.name) if self._operators else None
+            return self._operators.operator_of(reference.name) if self._operators else None
 
         line = self._forward_line(address)
         edges = field("next functions", lambda: self.nodes.edges(address)) or ()
         next_functions = []
-        for edge in edges[:_NEXT_FUNCTIONS]:
+        for edge in edges[:16]:  # a node that stacks tensors has as many edges as tensors
             node = field("next function", partial(self.reference, edge.node)) if edge.node else None
             next_functions.append(NextFunction(node, edge.input_nr))
         return AutogradNode(
             *reference,
-            topological_nr=field("topological number", lambda: self.nodes.node(address).topological_nr_),
-            made_by=field("thread", lambda: self._made_by(self.nodes.node(address).thread_id_)),
+            topological_nr=field("topological number", lambda: self.nodes.topological_nr(address)),
+            made_by=field("thread", lambda: self._made_by(self.nodes.thread_id(address))),
             forward_op=field("forward operator", forward_operator),
             file=line.file if line else None,
             line=line.line if line else None,
@@ -136,7 +309,7 @@ class NodeReporter:
         """
         if not self._saved_reader:
             raise LayoutError(f"what the nodes of torch {self._version} save is not known")
-        return self._saved_reader.of(address)
+        return self._saved_reader.saved_tensors(address)
 
     def stale(self, nodes: Iterable[int]) -> Iterator[StaleTensor]:
         """Saved tensors of these nodes that were modified in place since. Raises nothing: what cannot be read is no
@@ -158,6 +331,7 @@ class NodeReporter:
         return self.nodes.name(address)
 
     def _field(self, what: str, read: Callable[[], T]) -> T | None:
+        """The result of ``read``; None if it raises GdbextError, which becomes a problem with ``what``."""
         try:
             return read()
         except GdbextError as error:
@@ -170,28 +344,28 @@ class NodeReporter:
         return f"{line.file}:{line.line} ({line.function})" if line else ""
 
     def _forward_line(self, address: int) -> ForwardLine | None:
-        return self._field("forward line", lambda: self._lines.of(address) if self._lines else None)
+        return self._field("forward line", lambda: self._lines.forward_line(address) if self._lines else None)
 
     def _leaf(self, address: int) -> int:
         """The TensorImpl of AccumulateGrad's variable; 0 for any other node."""
         return self.nodes.variable(address) if self.nodes.class_of(address) == ACCUMULATE_GRAD else 0
 
     def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[NodeHook, ...]:
+        """The hooks of the node at ``address``, of a leaf's tensor as well; ``running_codes`` as of ``node_report``."""
         leaf = self._leaf(address)
         if leaf:
-            hooks = self.hooks.of_leaf(address, self._fields.tensor(leaf).autograd_meta_.address)
+            hooks = self.hooks.leaf_hooks(address, self._fields.tensor(leaf).autograd_meta_.address)
         else:
-            hooks = self.hooks.of_node(address)
+            hooks = self.hooks.node_hooks(address)
         return tuple(hook._replace(runs=code in running_codes) for hook, code in hooks)
 
 
-FUNCTION, ANOMALY_MODE = "torch.autograd.Function", "anomaly mode"
-"""Words for how a line is known."""
 _LINE = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>[^\n]*)\n?(?P<source>[^\n]*)')
 
 
 class ForwardLine(NamedTuple):
-    """``function`` is the one that the line is in, ``source`` its text, "" if unknown; ``known_by`` says how."""
+    """The line of Python that made a node, in ``function``. ``source``: its text, "" if unknown; ``known_by``: the
+    source of the fact."""
 
     file: str
     line: int | None
@@ -208,20 +382,21 @@ class ForwardLineReader:
         self._classes = classes
         self._object_at = object_at
 
-    def of(self, node: int) -> ForwardLine | None:
-        """The line that anomaly mode recorded, innermost outside of libraries; else as ``of_function``. Raises BadData,
-        MemoryFault, LayoutError."""
-        metadata = self._nodes.node(node).anomaly_metadata_
+    def forward_line(self, node: int) -> ForwardLine | None:
+        """The line that anomaly mode recorded, innermost outside of libraries; else as ``function_line``. Raises
+        BadData, MemoryFault, LayoutError."""
+        metadata = self._nodes.anomaly_metadata(node)
         if not metadata or "torch::autograd::PyAnomalyMetadata" not in self._classes.of(metadata):
-            return self.of_function(node)
+            return self.function_line(node)
         record = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))
         lines = self._object_at(record)[ANOMALY_TRACEBACK].elements(10_000)
         matches = [match for line in lines[::-1] if (match := _LINE.match(line.str()))]
         own = [match for match in matches if not any(part in match["file"] for part in ("/torch/", "/lib/python3"))]
-        return _forward_line((own or matches)[0]) if matches else self.of_function(node)
+        return _forward_line((own or matches)[0]) if matches else self.function_line(node)
 
-    def of_function(self, node: int) -> ForwardLine | None:
-        """Where the ``forward`` of a torch.autograd.Function is defined; None for another node. Raises as ``of``."""
+    def function_line(self, node: int) -> ForwardLine | None:
+        """Where the ``forward`` of a torch.autograd.Function is defined; None for another node. Raises as
+        ``forward_line``."""
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         value = self._object_at(self._nodes.python_object(node))
@@ -233,12 +408,14 @@ class ForwardLineReader:
 
 
 def _forward_line(match: re.Match[str]) -> ForwardLine:
+    """The line in a match of _LINE."""
     line = number(match["line"]) or 0
     return ForwardLine(match["file"], line, match["function"], match["source"].strip(), "anomaly mode")
 
 
 _NODE = re.compile(r"(\w+?Backward)(?:Autograd[A-Za-z]+)?\d+(_copy)?(?:[A-Z]\w*)?$")
-"""``SumBackwardAutogradNestedTensor0`` is for one dispatch key, ``ForeachAddBackward1Scalar`` for one overload."""
+"""A node's name; ``SumBackwardAutogradNestedTensor0`` is for one dispatch key, ``ForeachAddBackward1Scalar`` for one
+overload."""
 
 
 class ForwardOperators:
@@ -248,7 +425,7 @@ class ForwardOperators:
         self._dispatcher = dispatcher
         self._operators: dict[str, str | None] = {}
 
-    def of(self, node: str) -> str | None:
+    def operator_of(self, node: str) -> str | None:
         """``aten::addmm`` of ``AddmmBackward0``; None if no operator, or more than one, can be meant."""
         if node not in self._operators:
             self._operators[node] = None
@@ -259,7 +436,7 @@ class ForwardOperators:
 
     @cached_property
     def _overloads(self) -> dict[str, list[Operator]]:
-        """Operators of ``aten`` by base name, but those with ``out``."""
+        """Base name → overloads of the operators of ``aten``, without ``out`` variants."""
         overloads: dict[str, list[Operator]] = {}
         for operator in self._dispatcher.operators():
             namespace, _, base = operator.name.partition("::")

@@ -15,7 +15,6 @@ from gdbext.diagnosis.job.collectives_section import CollectivesSection, Collect
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import duration, or_unknown
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 class CollectivesTool(Tool):
     """The command ``dispatch-collectives`` as a tool."""
-
-    name = "dispatch-collectives"
-    summary = "Show process groups, sequence numbers and pending collectives."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         output_help = (
@@ -66,7 +61,7 @@ class CollectivesTool(Tool):
             CollectivesSource.PROCESS_GROUP: "from the process groups and their queues",
         }
         source = f", {sources[section.source]}" if section.source else ""
-        yield style(f"{escape(_identity_text(section.identity))}{source}", "bold")
+        yield style(f"{escape(_rank_text(section.identity))}{source}", "bold")
         if section.store:
             yield f"store {escape(section.store)}"
         if not section.groups:
@@ -128,7 +123,8 @@ def recorder_document(session: Session) -> dict[str, Any]:
 
 
 def _entry(entry: RecordedEntry, frames: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
-    """``frames``: (function, file, line) of the frames that issued it, innermost first."""
+    """The entry under the recorder's own keys. ``frames``: (function, file, line) of the frames that issued it, the
+    innermost first."""
     return {
         "frames": [{"name": function, "filename": file, "line": line} for function, file, line in frames],
         "record_id": entry.id,
@@ -156,8 +152,7 @@ def _entry(entry: RecordedEntry, frames: Iterable[tuple[str, str, int]]) -> dict
 
 
 _SHOWN = 12
-
-
+"""Pending collectives, and transfers, that are shown at most."""
 _WAITS_FOR = {
     TransferWait.BEGIN: "; not begun",
     TransferWait.PEER: "; waits for {peer} {what}",
@@ -168,7 +163,7 @@ _WAITS_FOR = {
 }
 
 
-def _identity_text(rank: JobRank) -> str:
+def _rank_text(rank: JobRank) -> str:
     """``rank 1 of 4 on node7, job 1234``."""
     text = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
     text += f" of {rank.size}" if rank.size is not None else ""
@@ -177,8 +172,8 @@ def _identity_text(rank: JobRank) -> str:
 
 
 def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterator[str]:
-    """A group: what it is, its sequence numbers, what is pending; ``is_recorded``: a flight recorder notes what it
-    issues."""
+    """A group's name and members, its sequence numbers, and its pending operations. ``is_recorded``: the group has a
+    flight recorder."""
     about = f" ({group.description})" if group.description else ""
     members = f", ranks {fold(group.ranks)}" if group.ranks else ""
     own = f", rank {group.rank} of {group.size}" if group.rank is not None else ""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.vocabulary import Section
 from gdbext.render import Style
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FramesSection(Section):
-    """``shown``: from now on ``bt`` has Python functions and passes through the dispatcher in it."""
+    """``shown``: from now on ``bt`` shows Python functions and passes through the dispatcher."""
 
     name: ClassVar[str] = "debugger_frames"
     shown: bool
@@ -51,10 +50,6 @@ LLDB shows where each thread is whenever it is turned on or off.
 
 class FramesTool(Tool):
     """The command ``dispatch-frames`` as a tool."""
-
-    name = "dispatch-frames"
-    summary = "Show Python functions and dispatches in the debugger's own bt, or hide them again."
-    mode = Mode.SETTING
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

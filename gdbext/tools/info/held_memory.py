@@ -28,8 +28,8 @@ OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 
 
 class HeldMemory(NamedTuple):
-    """The storages of tensors of one dtype on one device; one that tensors of several dtypes share counts as the
-    first that was found."""
+    """The storages of tensors of one dtype on one device; one that tensors of several dtypes share counts for the dtype
+    of the first tensor."""
 
     dtype: str
     device: str
@@ -38,8 +38,8 @@ class HeldMemory(NamedTuple):
 
 
 class LargeStorage(NamedTuple):
-    """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] cpu", ``name`` "Linear.weight" where it is a
-    parameter or buffer of a module, "" where it is not known to be."""
+    """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] cpu", ``name`` like "Linear.weight" for a
+    parameter or buffer of a module, "" for any other."""
 
     address: Hexadecimal
     bytes: int
@@ -49,7 +49,7 @@ class LargeStorage(NamedTuple):
 
 @dataclass(frozen=True)
 class MemorySection(Section):
-    """``tensors`` and ``objects`` are how many were looked at, of Python's."""
+    """``tensors`` and ``objects``: how many of Python's were examined."""
 
     name: ClassVar[str] = "memory"
     objects: int
@@ -62,11 +62,12 @@ class MemorySection(Section):
     truncated: tuple[str, ...]
     problems: tuple[str, ...]
     cuda: tuple[CudaMemory, ...] = ()
-    """Devices that were used, where a build for CUDA is loaded."""
+    """Devices that were used, if a build for CUDA is loaded."""
 
 
 def read_memory(session: Session) -> MemorySection:
-    """Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
+    """The memory of all tensors that Python knows. Raises NotTorch without torch or Python, LayoutError,
+    PythonUnsupported."""
     if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     return _HeldMemory(session).section(objects_of(session.python, OBJECTS, _torch_class))
@@ -130,6 +131,7 @@ class _HeldMemory:
         )
 
     def _add(self, value: PyRef) -> None:
+        """Take in the storage of the tensor behind a Python object, or count it as unread."""
         try:
             tensor = self._tensors.python.tensor_of(value)
             storage = self._fields.storage(tensor) if tensor is not None else None

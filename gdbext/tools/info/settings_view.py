@@ -69,6 +69,7 @@ def _blocks(section: SettingsSection) -> Iterator[tuple[str, list[str]]]:
 
 
 def _changed_text(setting: Setting) -> str:
+    """The value, of tables what differs from the default; scalars with their default."""
     value, default = setting.value, setting.default
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return shown({key: entry for key, entry in value.items() if key not in default or default[key] != entry})
@@ -101,30 +102,30 @@ _THREAD_STATEMENTS = {
 
 
 def script(section: SettingsSection) -> str:
-    """The whole program; what is unknown is a comment."""
-    known = {setting.name: setting for setting in section.settings}
+    """The Python program that applies the settings; an unknown one is a comment."""
+    settings = {setting.name: setting for setting in section.settings}
     lines = ["# The settings of a process, read by dispatch-info --settings. Run it before anything else."]
     if section.environment:
         variables = f"os.environ.update({dict(section.environment)!r})  # before torch is imported"
         lines += ["import os", "", variables]
     lines += ["", "import torch", ""]
-    values = {name: setting.default if setting.value is None else setting.value for name, setting in known.items()}
+    values = {name: setting.default if setting.value is None else setting.value for name, setting in settings.items()}
     for source in SETTINGS:
-        if source.statement and source.name in known:
-            setting = known[source.name]
+        if source.statement and source.name in settings:
+            setting = settings[source.name]
             if setting.value is None:
-                lines.append(_unknown(setting))
+                lines.append(_unknown_comment(setting))
             elif setting.value == DEFAULT:
                 lines.append(f"# {setting.name}: nobody set it")
             else:
                 lines += source.statement.format_map(values).splitlines()
-    lines += _precisions(known.get("float32_precision"))
-    lines += _compiler("torch._dynamo.config", known.get("dynamo"))
-    lines += _compiler("torch._inductor.config", known.get("inductor"))
+    lines += _precision_statements(settings.get("float32_precision"))
+    lines += _compiler_statements("torch._dynamo.config", settings.get("dynamo"))
+    lines += _compiler_statements("torch._inductor.config", settings.get("inductor"))
     if section.cpu_state is not None:
         state = f'bytearray.fromhex("{section.cpu_state.hex()}")'
         lines.append(f"torch.set_rng_state(torch.frombuffer({state}, dtype=torch.uint8))")
-    for entry in _mappings(known.get("generators")):
+    for entry in _mappings(settings.get("generators")):
         device = str(entry["device"])
         index = number(device[5:]) if device.startswith("cuda:") else None
         if index is not None:
@@ -132,31 +133,31 @@ def script(section: SettingsSection) -> str:
             offset = f"{generator}.set_offset({entry['offset']})"
             lines += ["torch.cuda.init()", f"{generator}.manual_seed({entry['seed']})", offset]
     for name in ("allocator", "cuda_allocator"):
-        value = known[name].value if name in known else None
-        settings = value.get("last_allocator_settings") if isinstance(value, Mapping) else None
-        if settings:
+        value = settings[name].value if name in settings else None
+        options = value.get("last_allocator_settings") if isinstance(value, Mapping) else None
+        if options:
             lines += [
-                f"# the allocators' settings: {settings!r}",
+                f"# the allocators' settings: {options!r}",
                 'if hasattr(torch._C, "_accelerator_setAllocatorSettings"):',
-                f"    torch._C._accelerator_setAllocatorSettings({settings!r})",
+                f"    torch._C._accelerator_setAllocatorSettings({options!r})",
                 'elif hasattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings"):',
-                f"    torch._C._cuda_cudaCachingAllocator_set_allocator_settings({settings!r})",
+                f"    torch._C._cuda_cudaCachingAllocator_set_allocator_settings({options!r})",
             ]
-    for entry in _mappings(known.get("record_function_callbacks")):
+    for entry in _mappings(settings.get("record_function_callbacks")):
         lines.append(f"# RecordFunction calls {_one_line(entry.get('start'))} in all threads")
-    profiler = known.get("profiler")
+    profiler = settings.get("profiler")
     if profiler and isinstance(profiler.value, Mapping):
         lines.append(f"# a profiler runs in all threads: {_one_line(dict(profiler.value))}")
-    lines += _thread_states(known.get("threads"), section.main_tid)
-    default_device = known.get("default_device")  # last: what makes tensors would make them there
+    lines += _thread_statements(settings.get("threads"), section.main_tid)
+    default_device = settings.get("default_device")  # last: what makes tensors would make them there
     if default_device and default_device.value is None:
-        lines.append(_unknown(default_device))
+        lines.append(_unknown_comment(default_device))
     elif default_device and default_device.value != default_device.default:
         lines.append(f"torch.set_default_device({default_device.value!r})")
     return "\n".join(lines) + "\n"
 
 
-def _unknown(setting: Setting) -> str:
+def _unknown_comment(setting: Setting) -> str:
     return f"# {setting.name} is not known: {_one_line(setting.unknown)}"
 
 
@@ -164,12 +165,13 @@ def _one_line(text: object) -> str:
     return ascii(str(text))[1:-1]
 
 
-def _precisions(setting: Setting | None) -> Iterator[str]:
-    """The generic precision first, then the backends', then those of operations, which default to them."""
+def _precision_statements(setting: Setting | None) -> Iterator[str]:
+    """Statements for precisions: the generic one first, then of backends, then of operations, which default to their
+    backend's."""
     if not setting:
         return
     if not isinstance(setting.value, Mapping):
-        yield _unknown(setting)
+        yield _unknown_comment(setting)
         return
     order = sorted(setting.value.items(), key=lambda item: (item[0] != "generic.all", not item[0].endswith(".all")))
     for key, value in order:
@@ -177,10 +179,10 @@ def _precisions(setting: Setting | None) -> Iterator[str]:
         yield f"torch._C._set_fp32_precision_setter({backend!r}, {operation!r}, {value!r})"
 
 
-def _compiler(module: str, setting: Setting | None) -> Iterator[str]:
+def _compiler_statements(module: str, setting: Setting | None) -> Iterator[str]:
     """Statements for the options of a configuration module of torch.compile."""
     if setting and setting.value is None:
-        yield _unknown(setting)
+        yield _unknown_comment(setting)
     if not setting or not setting.value:
         return
     assert isinstance(setting.value, Mapping)
@@ -204,15 +206,15 @@ def _literal(value: SettingValue) -> str:
     return f'float("{value}")' if isinstance(value, float) and not isfinite(value) else repr(value)
 
 
-def _thread_states(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
-    """Statements for the main thread's state; those of others are comments."""
+def _thread_statements(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
+    """Statements for the main thread's state, and comments on that of other threads."""
     for thread in _mappings(setting):
         is_main = main_tid and thread.get("tid") == main_tid
         for name, value in thread.items():
             if name in ("tid", "name"):
                 continue
             if is_main and name == "autocast" and isinstance(value, Mapping):
-                yield from _autocast(value)
+                yield from _autocast_statements(value)
             elif is_main and name in _THREAD_STATEMENTS:
                 yield _THREAD_STATEMENTS[name].format(value=value)
             else:
@@ -225,7 +227,7 @@ def _mappings(setting: Setting | None) -> Sequence[Mapping[str, SettingValue]]:
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, tuple) else []
 
 
-def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:
+def _autocast_statements(devices: Mapping[str, SettingValue]) -> Iterator[str]:
     """Statements for autocast; before 2.4 there were functions for CPU and CUDA only."""
     yield 'if hasattr(torch, "set_autocast_dtype"):'
     for device, dtype in devices.items():

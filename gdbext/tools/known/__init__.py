@@ -51,9 +51,7 @@ _NO_FRAMES = (
 class KnownProgram(Program):
     """The program ``scripts/dispatch known`` as a tool."""
 
-    name = "known"
     common = ("--json", "--why")
-    summary = "Compare a report or a recording with the known bugs of other projects, or list these."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
@@ -129,18 +127,20 @@ def report_facts(report: Report) -> ProcessFacts:
     crashed = {tid for finding in report.findings if finding.kind is CRASH for tid in finding.threads}
     parts = {"torch": target.torch, "python": target.python}
     versions = without_unknown({name: part.version for name, part in parts.items() if part})
-    threads = [_thread(thread, target.pid, crashed) for thread in report.threads]
+    threads = [_thread_facts(thread, target.pid, crashed) for thread in report.threads]
     return ProcessFacts(threads, versions.get, relation=relation, architecture=target.architecture)
 
 
 def _forked_pool(wait: Wait | None) -> str:
-    """The pool that is waited for although a fork has left its workers behind; "" if there is none."""
+    """The name of the pool that the thread waits for although its workers did not survive a fork; "" if none."""
     missing = wait.detail.missing_workers if wait else None
     return missing.pool.name if missing and missing.forked else ""
 
 
-def _thread(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
-    def lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+def _thread_facts(thread: ThreadReport, pid: int, crashed: set[int]) -> ThreadFacts:
+    """The facts of a thread of process ``pid``; ``crashed``: tids of the threads that crashed."""
+
+    def lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:  # (file, function)
         return [(frame.file, frame.function) for frame in frames]
 
     def native_frames() -> list[tuple[NativeName, str]]:

@@ -14,7 +14,6 @@ from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
 from gdbext.errors import GdbextError, UsageError
@@ -54,10 +53,6 @@ class KeySetSection(Section):
 class KeySetTool(Tool):
     """The command ``dispatch-keyset`` as a tool."""
 
-    name = "dispatch-keyset"
-    summary = "Decode a DispatchKeySet, or turn key names into bits."
-    mode = Mode.STOPPED
-
     def arguments(self, parser: ArgumentParser) -> None:
         value_help = (
             "bits (0x1000018000), key names (Meta,AutogradMeta), a DispatchKeySet(...) as PyTorch prints it, "
@@ -82,7 +77,7 @@ class KeySetTool(Tool):
         if word.startswith(("$", "*", "tensor:")):
             raise UsageError(f"{word} is in a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
         keys = KeyNames(layout)
-        section = replace(_section(keys, keys.parse(word)), torch=layout.version)
+        section = replace(_decode(keys, keys.parse(word)), torch=layout.version)
         return make_report_alone(self, args, (section,))
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
@@ -100,7 +95,7 @@ class KeySetTool(Tool):
             else:
                 register = register_value(session, word, "the value")
                 bits = keys.parse(word) if register is None else register
-            return _section(keys, bits)
+            return _decode(keys, bits)
 
         session, section = session.settled(read)
         return make_report(self, session, args, sections=(section,))
@@ -119,7 +114,7 @@ class KeySetTool(Tool):
             yield f"as in PyTorch     {keyset.torch}"
 
 
-def _section(keys: KeyNames, bits: int) -> KeySetSection:
+def _decode(keys: KeyNames, bits: int) -> KeySetSection:
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
     return KeySetSection(
@@ -136,10 +131,6 @@ def _section(keys: KeyNames, bits: int) -> KeySetSection:
 
 class ThreadStateTool(Tool):
     """The command ``dispatch-tls`` as a tool."""
-
-    name = "dispatch-tls"
-    summary = "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …"
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         add_thread_choice(parser)

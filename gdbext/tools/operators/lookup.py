@@ -12,7 +12,6 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import TENSOR, find_thread, number
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 
 class LookupTool(Tool):
     """The command ``dispatch-lookup`` as a tool."""
-
-    name = "dispatch-lookup"
-    summary = "Show which kernel an operator finds for a keyset, and the redispatches from it."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("op", metavar="OP[.OVERLOAD]", help="one operator: aten::mm, aten::add.Tensor")
@@ -53,7 +48,7 @@ class LookupTool(Tool):
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The keyset and where it comes from, the kernel, and the chain from there."""
+        """The keyset and its origin, the kernel, and the expected redispatches."""
         lookup = report.section(LookupSection)
         name = f"{lookup.op}.{lookup.overload}" if lookup.overload else lookup.op
         call = lookup.call

@@ -1,47 +1,183 @@
-"""``dispatch-op``: an operator's schema, registrations and computed dispatch table, equal entries on one line."""
+"""``dispatch-op``: an operator's schema, registrations and computed dispatch table, equal entries on one line; or the
+schemas that a release declares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
-from gdbext.engine.vocabulary import ErrorReport, counted
+from gdbext.engine.vocabulary import ErrorReport, Section, counted
 from gdbext.errors import BadData, GdbextError, UsageError
-from gdbext.render import Style, escape
-from gdbext.tools.operators.operator_section import (
-    FEW,
-    OperatorReport,
-    OperatorSection,
-    SchemasSection,
-    TableChoice,
-    TableEntry,
-    declarations,
-    declared,
-    function_text,
-    grouped,
-    kernel_text,
-)
+from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, OperatorRegistration
-from gdbext.torch.registry.kernel import KernelFunction, KernelName, RegisteredKernel
-from gdbext.torch.registry.operator_names import declared_schemas
+from gdbext.torch.registry.kernel import KernelFacts, KernelFunction, KernelName, RegisteredKernel
+from gdbext.torch.registry.operator_names import declared_schemas, matcher, split, unknown_operator
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 
-CONTRADICTIONS_SHOWN = 50
-"""Contradictions that are spelled out; a library that is torn in the middle makes thousands."""
+@dataclass(frozen=True)
+class TableChoice(KernelFacts):
+    """The kernel of a table entry and how it was chosen; None where the registrations cannot be read."""
+
+    kernel: Inline[RegisteredKernel]
+    debug: str | None
+    reason: str | None
+    """PyTorch's words: "kernel", "math kernel", "backend fallback", "missing", …"""
+    path: str | None
+    """The step of ``OperatorEntry::computeDispatchTableEntryWithDebug``: "1", "2.1" … "4"."""
+    source: str | None
+    """The key, alias key or "fallback" under which the kernel was registered."""
+    expected: Sparse[RegisteredKernel | None] = None
+    """The kernel that the registrations lead to, where the table in memory holds another one."""
+
+
+class TableEntry(NamedTuple):
+    """One slot of a dispatch table. A tuple, for all operators have half a million; equal choices are shared."""
+
+    key: str
+    index_: int
+    choice: Inline[TableChoice]
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """One overload of an operator."""
+
+    op: str
+    overload: str
+    address: Hexadecimal
+    """The address of the ``c10::Dispatcher::OperatorDef`` in memory."""
+    schema: str | None
+    debug: str | None
+    """The source line where the schema was registered."""
+    registrations: tuple[OperatorRegistration, ...] | None
+    """None where they cannot be read; ``table`` then holds what stands in memory."""
+    table: tuple[TableEntry, ...]
+    hidden: Internal[int] = 0
+    """Registrations under other keys than the one that was asked for."""
+
+    @property
+    def qualified(self) -> str:
+        """The name with the overload: ``aten::mm.out``."""
+        return f"{self.op}.{self.overload}" if self.overload else self.op
+
+
+@dataclass(frozen=True)
+class OperatorSection(Section):
+    """The operators that were asked for."""
+
+    name: ClassVar[str] = "operators"
+    only_member: ClassVar[str] = "operators"
+    operators: tuple[OperatorReport, ...]
+    shows_all_keys: bool = True
+    """Text has the entries of all keys, and not only those of the usual ones."""
+    devices: tuple[str, ...] = ("CPU", "Meta")
+    """Backends that the process can use: text has their keys."""
+
+
+@dataclass(frozen=True)
+class DeclaredSchema:
+    """The schema of an operator as a release of PyTorch declares it (native_functions.yaml), equal in all known
+    releases (the last one of each minor version) from ``since`` to ``until``."""
+
+    op: str
+    overload: str
+    schema: str
+    since: str
+    until: str
+
+    @property
+    def qualified(self) -> str:
+        """The name with the overload: ``aten::mm.out``."""
+        return self.schema.partition("(")[0]
+
+
+@dataclass(frozen=True)
+class SchemasSection(Section):
+    """The schemas that were asked for of one release, without a process."""
+
+    name: ClassVar[str] = "schemas"
+    torch: str
+    operators: tuple[DeclaredSchema, ...]
+
+
+def declared(releases: Mapping[str, Sequence[str]], torch: str, pattern: str | None) -> SchemasSection:
+    """The schemas of the release ``torch`` whose names match ``pattern`` (None: all). ``releases``: the schemas of all
+    known releases, in their order. Raises UsageError if none matches."""
+    names = [schema.partition("(")[0] for schema in releases[torch]]
+    fits = matcher(pattern) if pattern is not None else None
+    wanted = [schema for name, schema in zip(names, releases[torch]) if not fits or fits(name)]
+    if not wanted:
+        raise unknown_operator(pattern or "", names, release=torch)
+    order = list(releases)
+    schemas_of = {release: frozenset(schemas) for release, schemas in releases.items()}
+    operators = []
+    for schema in wanted:
+        first = last = order.index(torch)
+        while first and schema in schemas_of[order[first - 1]]:
+            first -= 1
+        while last + 1 < len(order) and schema in schemas_of[order[last + 1]]:
+            last += 1
+        operators.append(DeclaredSchema(*split(schema.partition("(")[0]), schema, order[first], order[last]))
+    return SchemasSection(torch, tuple(operators))
+
+
+FEW = 6
+"""Operators that are shown in full, at most; of more, one line each."""
+
+
+def declarations(section: SchemasSection, style: Style) -> Iterator[str]:
+    """The schemas of a release; if there are few, also in which other releases they are the same."""
+    for operator in section.operators:
+        yield escape(operator.schema)
+        if len(section.operators) <= FEW:
+            since, until = operator.since, operator.until
+            equal = f"from {since} to {until}" if since != until else f"in {since} only"
+            yield style(f"  the same {equal}", "dim")
+    yield f"{counted(len(section.operators), 'schema')} of PyTorch {section.torch}; kernels are in a process: -p PID"
+
+
+def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
+    """Entries that have kernel, reason and source in common, in the order of the first, with their keys."""
+    groups: dict[object, tuple[list[str], TableChoice]] = {}
+    for key, _slot, choice in table:
+        kernel, contradicted = choice.kernel, bool(choice.expected)
+        same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
+        groups.setdefault(same, ([], choice))[0].append(key)
+    return list(groups.values())
+
+
+def function_text(kernel: RegisteredKernel) -> str:
+    """The kernel's function, with file and line if it is a Python function."""
+    name = escape(short_name(kernel.function or "no kernel"))
+    python = kernel.python
+    if not python:
+        return name
+    place = f" ({python.file}:{python.line})" if python.file else ""
+    return f"Python {name}{escape(place)}"
+
+
+def kernel_text(kernel: RegisteredKernel) -> str:
+    """The kernel's function and abilities: ``at::native::mm  [unboxed]``, ``[fallthrough]``, ``[missing]``."""
+    calls = {"boxed": kernel.boxed, "unboxed": kernel.unboxed, "unboxed with SymInts": kernel.sym_unboxed}
+    abilities = " ".join(call for call, exists in calls.items() if exists)
+    if not kernel.valid or kernel.fallthrough:
+        abilities = "fallthrough" if kernel.valid else "missing"
+    return f"{function_text(kernel)}  [{abilities}]"
 
 
 class OperatorReporter:
@@ -95,7 +231,8 @@ class OperatorReporter:
                     kernel = self._kernel(operator, operator.kernel(slot), name)._replace(aliases=())
                     table.append(TableEntry(name, slot, TableChoice(kernel, None, None, None, None)))
         else:
-            self.findings.extend(_contradictions(operator, computed, CONTRADICTIONS_SHOWN - len(self.findings)))
+            # A library that is torn in the middle makes thousands of contradictions.
+            self.findings.extend(_contradictions(operator, computed, 50 - len(self.findings)))
             # With a key: what is registered under it, or fills its entry.
             sources = {key, *(entry.source for entry in computed if entry.key == key)}
             registrations = tuple(
@@ -114,6 +251,7 @@ class OperatorReporter:
         )
 
     def _inferred_schema(self, operator: Operator, registration: OperatorRegistration) -> str | None:
+        """The schema inferred for a registration; None without one, or if it cannot be read, which is an error."""
         try:
             return self._tables.inferred_schema(registration)
         except GdbextError as error:
@@ -132,10 +270,6 @@ class OperatorReporter:
         if schema and schema.missing:
             self.errors.append(ErrorReport(f"parts shown as ?: {'; '.join(schema.missing)}", where))
         return schema.text if schema else None, debug or None
-
-    # --- registrations ---------------------------------------------------------------------------
-
-    # --- the table -------------------------------------------------------------------------------
 
     def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> list[TableEntry]:
         """Entries of a dispatch table. A choice that entries have in common is made once."""
@@ -157,6 +291,7 @@ class OperatorReporter:
         return entries
 
     def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
+        """The kernel with its name, as registered for an operator under a key."""
         name = self._kernels.name(kernel, key, operator.name)
         registered = self._registered.get((kernel, name))
         if not registered:
@@ -182,10 +317,6 @@ def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], limit
 
 class OperatorTool(Tool):
     """The command ``dispatch-op`` as a tool."""
-
-    name = "dispatch-op"
-    summary = "Show an operator: schema, registrations and its computed dispatch table."
-    mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
         op_help = (
@@ -268,6 +399,7 @@ class OperatorTool(Tool):
 
 
 def _check_words(args: Namespace) -> None:
+    """Raise UsageError unless there is either an operator or --all."""
     if bool(args.op) == args.all:
         raise UsageError("name one operator or pattern, or give --all", help="dispatch-op aten::mm")
 
@@ -314,6 +446,7 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
 
 
 def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str]:
+    """Lines on a choice and the table's ``keys`` that have it."""
     step = f"{choice.path} {choice.reason}" if choice.reason else "as it stands"
     if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")

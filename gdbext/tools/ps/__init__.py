@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import rank_of
 from gdbext.engine.targets.budget import MEMORY, SECONDS, MemoryLimit
-from gdbext.engine.targets.live.supervision import read_proc_file
+from gdbext.engine.targets.live.supervision import read_file_of
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import command_text, parse_environ, stat_fields
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
 _RUNS_TORCH = re.compile(rb"^\S+ r-x\S* .*/libtorch_cpu\.so", re.MULTILINE)
 """A mapping of its code (proc_pid_maps(5)): a debugger of such a process has only read the file."""
-_LEAST_SIZE = 200 << 20
-"""Bytes of address space that a process with libtorch_cpu.so maps at least: the library itself has more."""
-_SIZE = 23 - 3
-"""vsize of proc_pid_stat(5), counted from the state, its third field."""
-_HEAD = ("PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM")
+_VSIZE = 23 - 3
+"""Index of vsize in proc_pid_stat(5), counted from the state, its third field."""
 
 
 class TorchProcess(NamedTuple):
@@ -59,12 +56,12 @@ class Listing(NamedTuple):
     """The processes that have libtorch_cpu.so mapped and may be read, by number."""
 
     processes: tuple[TorchProcess, ...]
-    left: int
-    """Processes of this machine that nobody looked at, for the time was up."""
+    unexamined: int
+    """The number of processes of this machine that were not examined within the time."""
 
 
 def torch_processes(seconds: float = SECONDS) -> Listing:
-    """Examine the processes of this machine, for that long at most."""
+    """Examine the processes of this machine, for so many seconds at most."""
     deadline, clocks = time.monotonic() + seconds, SchedulerClocks()
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
     processes: list[TorchProcess] = []
@@ -72,31 +69,31 @@ def torch_processes(seconds: float = SECONDS) -> Listing:
         for number, pid in enumerate(pids):
             if time.monotonic() > deadline:
                 return Listing(tuple(processes), len(pids) - number)
-            process = _process(pid, clocks) if pid != os.getpid() else None
+            process = _examine(pid, clocks) if pid != os.getpid() else None
             processes += [process] if process else []
     finally:
         clocks.restore()
     return Listing(tuple(processes), 0)
 
 
-def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
+def _examine(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
     """The process; None if it has no PyTorch, has exited, or may not be read."""
     try:
         fields = stat_fields(proc_files.read(f"/proc/{pid}/stat"))
-        if len(fields) <= _SIZE or int(fields[_SIZE]) < _LEAST_SIZE:
+        if len(fields) <= _VSIZE or int(fields[_VSIZE]) < 200 << 20:  # libtorch_cpu.so alone has more bytes
             return None
-        if not _RUNS_TORCH.search(read_proc_file(pid, "maps")):
+        if not _RUNS_TORCH.search(read_file_of(pid, "maps")):
             return None
-        program = cut(command_text(read_proc_file(pid, "cmdline", 1 << 16)), 100)
-        rank = rank_of(parse_environ(read_proc_file(pid, "environ", proc_files.WORDS)))
+        program = cut(command_text(read_file_of(pid, "cmdline", 1 << 16)), 100)
+        rank = rank_of(parse_environ(read_file_of(pid, "environ", proc_files.WORDS)))
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
-    times = [clocks.seconds_since_run(f"/proc/{pid}/task/{tid}") for tid in tids]
-    known = [seconds for seconds in times if seconds is not None]
-    idle = min(known) if known and len(known) == len(times) else None
-    main_idle = clocks.seconds_since_run(f"/proc/{pid}/task/{pid}")
+    times = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
+    known_times = [seconds for seconds in times if seconds is not None]
+    idle = min(known_times) if known_times and len(known_times) == len(times) else None
+    main_idle = clocks.since(f"/proc/{pid}/task/{pid}")
     return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, idle, main_idle)
 
 
@@ -108,9 +105,7 @@ def idle_text(seconds: float) -> str:
 class PsProgram(Program):
     """The program ``scripts/dispatch ps`` as a tool."""
 
-    name = "ps"
     common = ("--json",)
-    summary = "List the processes of this machine that use PyTorch, and how long each has been idle."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = (
@@ -124,13 +119,13 @@ class PsProgram(Program):
         """Print a line for each process. Raises UsageError."""
         args = self.parse(argv)
         with MemoryLimit(MEMORY):
-            processes, left = torch_processes()
-        error = f"{left} processes were not examined within {SECONDS:g} s\n" if left else ""
+            processes, unexamined = torch_processes()
+        error = f"{unexamined} processes were not looked at within {SECONDS:g} s\n" if unexamined else ""
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(processes))) + "\n", error)
         if not processes:
             return Outcome(0, "No process that this user may read has PyTorch loaded.\n", error)
-        rows = [_HEAD]
+        rows = [("PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM")]
         for process in processes:
             try:
                 user = pwd.getpwuid(process.user).pw_name
@@ -139,6 +134,6 @@ class PsProgram(Program):
             rank = or_unknown(process.rank, "-")
             idle, main = ("?" if time is None else idle_text(time) for time in (process.idle, process.main_idle))
             rows.append((str(process.pid), user, rank, str(process.threads), idle, main, process.program))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
         lines = ("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
         return Outcome(0, "".join(f"{escape(line)}\n" for line in lines), error)

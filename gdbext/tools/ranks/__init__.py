@@ -38,7 +38,7 @@ from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
 from gdbext.tools.ranks import job_report, other_machines, rank_sources, ranks_views
 from gdbext.tools.ranks.job_judge import judge
-from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
+from gdbext.tools.ranks.job_report import RankReport, RasAnswer
 
 if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
@@ -48,9 +48,6 @@ TIMEOUT = 60.0
 
 class RanksProgram(Program):
     """The program ``scripts/dispatch ranks`` as a tool."""
-
-    name = "ranks"
-    summary = "Examine all ranks of a job and say which one the others wait for, and why."
 
     def parser(self) -> CommandParser:
         parser = super().parser()
@@ -62,7 +59,83 @@ class RanksProgram(Program):
         return parser
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_arguments(parser)
+        sources = parser.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(
+            required=True
+        )
+        pid_help = "the job of that process on this machine: a rank, or the launcher of the ranks"
+        sources.add_argument("-p", "--pid", type=_pid, metavar="PID", help=pid_help)
+        sources.add_argument("--node", action="store_true", help="every rank on this machine")
+        sources.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
+        sources.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
+        reports_help = "JSON reports that were made elsewhere, of one process or of many, or folders of them"
+        sources.add_argument("--reports", nargs="+", metavar="FILE", help=reports_help)
+        hosts_help = "the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python"
+        sources.add_argument("--hosts", metavar="NODESET", help=hosts_help)
+        sources.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
+        pods_help = "the ranks in pods with these labels, by kubectl exec"
+        sources.add_argument("--kubernetes", metavar="SELECTOR", help=pods_help)
+        group = parser.add_argument_group("other machines")
+        workers_help = "ClusterShell's worker: ssh (default), exec, rsh, pdsh"
+        group.add_argument("--worker", default="ssh", metavar="NAME", help=workers_help)
+        ssh_help = "for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration"
+        group.add_argument("--ssh-options", default="", metavar="OPTIONS", help=ssh_help)
+        group.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
+        group.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
+        group.add_argument("--container", default="", metavar="NAME", help="in each pod")
+        group.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
+        commands_help = "print the commands that would be run there, and exit"
+        group.add_argument("--show-commands", action="store_true", help=commands_help)
+        parser.add_argument(
+            "--job",
+            metavar="ID",
+            help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
+        )
+        parser.add_argument(
+            "--sysroot",
+            default="",
+            metavar="DIR",
+            help="with --cores: where their files are; / for those of this machine",
+        )
+        parser.add_argument(
+            "--jobs",
+            type=_positive,
+            default=max(2, os.cpu_count() or 1),
+            metavar="N",
+            help="processes to look at in parallel (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--ras",
+            nargs="?",
+            const="",
+            metavar="HOST:PORT",
+            help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
+            f"{RAS}), a second witness",
+        )
+        parser.add_argument(
+            "--timeout",
+            type=partial(duration, option="--timeout"),
+            default=TIMEOUT,
+            metavar="S",
+            help="time limit for each process, each machine and the final analysis (default: %(default)g)",
+        )
+        parser.add_argument(
+            "--memory-limit",
+            type=_memory,
+            default=MEMORY,
+            metavar="GB",
+            dest="memory",
+            help="memory that gdbext itself may take for each process that it looks at, and for all "
+            "reports together (default: 1)",
+        )
+        out = parser.add_argument_group("output")
+        out.add_argument(
+            "--json",
+            action="store_true",
+            help="one JSON document (schema gdbext-ranks/1), which --reports takes as well",
+        )
+        out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
+        out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
+        parser.add_argument("--help", "-h", action="store_true", help="show this text")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Collect and judge. Raises UsageError, TargetError."""
@@ -75,92 +148,29 @@ class RanksProgram(Program):
         if options.show_commands:
             return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
         with MemoryLimit(options.memory):
-            examined = None if options.reports else _examine(options)  # each examination has a limit of its own
+            examined = None  # each examination has a limit of its own
+            if options.hosts or options.slurm or options.kubernetes:
+                examined = other_machines.remote_rows(options)
+            elif not options.reports:
+                examined = rank_sources.local_rows(options)
             limit = max(options.timeout, TIMEOUT) if examined else options.timeout
             try:
                 with TimeLimit(limit):
                     report = judge(examined or rank_sources.report_rows(options.reports), options.pid)
                     report = report._replace(ras=_ras(options, report.reports))
-                    return _outcome(report, options, argv, color)
+                    if options.dot:
+                        write(options.dot, ranks_views.render_dot(report).encode())
+                    if options.html:
+                        origin = origin_now("", os.uname().nodename, f"dispatch ranks {' '.join(map(quoted, argv))}")
+                        write(options.html, ranks_views.render_page(report, origin).encode())
+                    render = (
+                        job_report.render_json(report, pretty=color)
+                        if options.json
+                        else ranks_views.render(report, color)
+                    )
+                    return Outcome(0 if report.reports else 1, render)
             except TimeLimitExceeded:
                 raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    sources = parser.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(required=True)
-    pid_help = "the job of that process on this machine: a rank, or the launcher of the ranks"
-    sources.add_argument("-p", "--pid", type=_pid, metavar="PID", help=pid_help)
-    sources.add_argument("--node", action="store_true", help="every rank on this machine")
-    sources.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
-    sources.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
-    reports_help = "JSON reports that were made elsewhere, of one process or of many, or folders of them"
-    sources.add_argument("--reports", nargs="+", metavar="FILE", help=reports_help)
-    _add_other_machines(parser, sources)
-    parser.add_argument(
-        "--job",
-        metavar="ID",
-        help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
-    )
-    parser.add_argument(
-        "--sysroot", default="", metavar="DIR", help="with --cores: where their files are; / for those of this machine"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=_positive,
-        default=max(2, os.cpu_count() or 1),
-        metavar="N",
-        help="processes to examine in parallel (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--ras",
-        nargs="?",
-        const="",
-        metavar="HOST:PORT",
-        help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
-        f"{RAS}), a second witness",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=partial(duration, option="--timeout"),
-        default=TIMEOUT,
-        metavar="S",
-        help="time limit for each process, each machine and the final analysis (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--memory-limit",
-        type=_memory,
-        default=MEMORY,
-        metavar="GB",
-        dest="memory",
-        help="memory that gdbext itself may use for each process that it examines, and for all "
-        "reports together (default: 1)",
-    )
-    out = parser.add_argument_group("output")
-    out.add_argument(
-        "--json", action="store_true", help="one JSON document (schema gdbext-ranks/1), which --reports takes as well"
-    )
-    out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
-    out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
-    parser.add_argument("--help", "-h", action="store_true", help="show this text")
-
-
-def _add_other_machines(parser: argparse.ArgumentParser, sources: argparse._MutuallyExclusiveGroup) -> None:
-    hosts_help = "the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python"
-    sources.add_argument("--hosts", metavar="NODESET", help=hosts_help)
-    sources.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
-    pods_help = "the ranks in pods with these labels, by kubectl exec"
-    sources.add_argument("--kubernetes", metavar="SELECTOR", help=pods_help)
-    group = parser.add_argument_group("other machines")
-    workers_help = "ClusterShell's worker: ssh (default), exec, rsh, pdsh"
-    group.add_argument("--worker", default="ssh", metavar="NAME", help=workers_help)
-    ssh_help = "for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration"
-    group.add_argument("--ssh-options", default="", metavar="OPTIONS", help=ssh_help)
-    group.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
-    group.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
-    group.add_argument("--container", default="", metavar="NAME", help="in each pod")
-    group.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
-    commands_help = "print the commands that would be run there, and exit"
-    group.add_argument("--show-commands", action="store_true", help=commands_help)
 
 
 def _pid(text: str) -> int:
@@ -171,6 +181,7 @@ def _pid(text: str) -> int:
 
 
 def _positive(text: str) -> int:
+    """Parse a number from 1 to 65536 for argparse."""
     value = number(text) or 0
     if not 0 < value <= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 65536")
@@ -199,14 +210,14 @@ def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS)
         with socket.create_connection((host.strip("[]"), integer(port)), timeout=1) as connection:
             greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", deadline, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
-                return RasAnswer(address, problem="what listens there is not NCCL's RAS")
+                return RasAnswer(address, problem="what listens there is no RAS of NCCL")
             user = peer_user(connection)
             ends = (connection.getsockname(), connection.getpeername())
             own, other = (str(end[0]).rpartition("::ffff:")[2] for end in ends)
             if user is None and (other == own or other.startswith("127.")):  # both ends are on this machine
                 return RasAnswer(address, problem="whose process answers there is not known, so it is not believed")
             if user is not None and user not in (0, *users):
-                problem = "a process of another user answers there, which can report anything about this job"
+                problem = "a process of another user answers there, which can say what it likes of this job"
                 return RasAnswer(address, problem=problem, user=user)
             _exchange(connection, b"TIMEOUT 5\n", deadline, b"\n")
             status = _exchange(connection, b"VERBOSE STATUS\n", deadline)
@@ -224,7 +235,7 @@ def _exchange(connection: socket.socket, command: bytes, deadline: float, until:
     while not until or until not in data:
         left = deadline - time.monotonic()
         if left <= 0 or len(data) > _RAS_BYTES:
-            raise TimeoutError("it did not finish in time")
+            raise TimeoutError("it did not come to an end in time")
         connection.settimeout(left)
         part = connection.recv(1 << 16)
         if not part:
@@ -249,23 +260,8 @@ def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAns
 
 
 def _environment(pid: int) -> Mapping[str, str]:
+    """The initial environment of a process; {} if it may not be read."""
     try:
-        return parse_environ(supervision.read_proc_file(pid, "environ"))
+        return parse_environ(supervision.read_file_of(pid, "environ"))
     except OSError:
         return {}
-
-
-def _examine(options: argparse.Namespace) -> RankReports:
-    if options.hosts or options.slurm or options.kubernetes:
-        return other_machines.remote_rows(options)
-    return rank_sources.local_rows(options)
-
-
-def _outcome(report: JobReport, options: argparse.Namespace, argv: Sequence[str], color: bool) -> Outcome:
-    if options.dot:
-        write(options.dot, ranks_views.render_dot(report).encode())
-    if options.html:
-        origin = origin_now("", os.uname().nodename, f"dispatch ranks {' '.join(map(quoted, argv))}")
-        write(options.html, ranks_views.render_page(report, origin).encode())
-    text = job_report.render_json(report, pretty=color) if options.json else ranks_views.render(report, color)
-    return Outcome(0 if report.reports else 1, text)

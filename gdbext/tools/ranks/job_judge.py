@@ -26,12 +26,11 @@ _Key = TypeVar("_Key", bound=Union[str, int])
 
 
 def judge(rows: RankReports, pid: int | None = None) -> JobReport:
-    """The report on the job of process ``pid``, else on that of most rows; a pure function of both."""
+    """The report on the job of process ``pid``; without one, on the job of most rows. A pure function of both."""
     all_reports = rows.sorted()
     job = next((report.job for report in all_reports if report.pid == pid), None)
     job = job or _most_common(report.job for report in all_reports)
-    claims = tuple(report for report in all_reports if report.job in (job, None))
-    reports, strangers = _split_by_user(claims, pid)
+    reports, strangers = _split_by_user([report for report in all_reports if report.job in (job, None)], pid)
     present, earlier = _split_by_start(reports)
     members = _one_for_each_rank(present)
     sizes = (report.size for report in members if report.size is not None)
@@ -64,7 +63,7 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
 def _grouped(
     reports: Iterable[RankReport], key_of: Callable[[RankReport], _Key | None]
 ) -> dict[_Key, list[RankReport]]:
-    """The reports by their key, in order; without those whose key is None or empty text."""
+    """Key → reports with that key, in order, without the keys None and ""."""
     groups: dict[_Key, list[RankReport]] = {}
     for report in reports:
         key = key_of(report)
@@ -111,8 +110,8 @@ def _split_by_user(reports: Sequence[RankReport], pid: int | None) -> tuple[list
 
 
 def _one_for_each_rank(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
-    """One report for each rank, and those of unknown rank. Of several processes that claim a rank, the one that got
-    furthest in the job's groups: a forked copy, or a program started in a rank's environment, issues nothing."""
+    """One report for each rank, and all reports of unknown rank. If several processes claim a rank, the one that got
+    furthest in the job's groups counts: a forked copy, or a program started in a rank's environment, issues nothing."""
 
     def progress(report: RankReport) -> tuple[int, int, bool, int]:
         issued = sum(group.enqueued or 0 for group in report.groups)
@@ -133,7 +132,7 @@ def _notes(
     """What was left out of the job, and what contradicts itself in it. ``reports``: its processes of the last start;
     ``earlier``: of earlier starts; ``strangers``: of other users."""
     if strangers:
-        named = job_sentences.processes(strangers, with_user=True)
+        named = job_sentences.processes_text(strangers, with_user=True)
         yield f"other users' processes that claim this job, left out: {named}"
     for report in reports:
         if report.size is not None and report.size > MOST_RANKS:
@@ -143,26 +142,27 @@ def _notes(
         yield f"{count} report{'s' if count > 1 else ''} of another job ({name}) left out"
     if earlier:
         many = "es" if len(earlier) > 1 else ""
-        which = job_sentences.processes(earlier)
+        which = job_sentences.processes_text(earlier)
         yield f"{len(earlier)} process{many} of an earlier start left out, which the launcher has replaced: {which}"
     for rank, claims in sorted(_grouped(reports, lambda report: report.rank).items()):
         if len(claims) > 1:
             chosen = _one_for_each_rank(claims)[0]
             yield (
-                f"rank {rank} is claimed by {len(claims)} processes: {job_sentences.processes(claims)}; "
+                f"rank {rank} is claimed by {len(claims)} processes: {job_sentences.processes_text(claims)}; "
                 f"what is said of it is that of pid {chosen.pid}"
             )
     unread = _grouped(reports, lambda report: report.problem)
     for problem, claims in sorted(unread.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield f"where {job_sentences.labels(claims)} {'is' if len(claims) == 1 else 'are'} cannot be read: {problem}"
+        is_or_are = "is" if len(claims) == 1 else "are"
+        yield f"where {job_sentences.labels_text(claims)} {is_or_are} cannot be read: {problem}"
     versions = _grouped(reports, lambda report: report.torch)
     if len(versions) > 1:
-        parts = [f"{version} ({job_sentences.labels(claims)})" for version, claims in versions.items()]
+        parts = [f"{version} ({job_sentences.labels_text(claims)})" for version, claims in versions.items()]
         yield f"the ranks run different versions of torch: {', '.join(parts)}"
 
 
 class _Judge:
-    """The rules for a job, the strongest first."""
+    """The rules for a job: each yields its verdicts, and the first verdict of the strongest rule counts."""
 
     def __init__(
         self,
@@ -209,12 +209,14 @@ class _Judge:
             yield JobVerdict(JobVerdictKind.STORE_WAIT, text, tuple(sorted(self._twins)))
 
     def _mismatch(self) -> Iterator[JobVerdict]:
+        """Ranks issued different operations, sizes or types under one number."""
         for match in self._collectives:
             if match.state.is_mismatch:
                 fewest = match.variants[-1].ranks
                 yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, job_sentences.mismatch(match), fewest)
 
     def _ring(self) -> Iterator[JobVerdict]:
+        """Ranks wait for each other in a ring."""
         ring = cycle(deadlocked(self._waits, self._reports, self._servers))
         if ring:
             by_rank = {report.rank: report for report in self._reports}
@@ -251,6 +253,7 @@ class _Judge:
             yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks_of(blamed))
 
     def _late(self) -> Iterator[JobVerdict]:
+        """Others wait for ranks that wait for no rank themselves, and not at the store."""
         late = [report for report in self._at_roots if report not in self._at_store]
         if not late:
             return
@@ -269,6 +272,7 @@ class _Judge:
         return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
+        """Ranks wait for a key of the store."""
         if self._at_store:
             others = [report for report in self._reports if report not in self._at_store]
             absent = [report for report in others if not report.waits_for_ranks] or others
@@ -282,6 +286,7 @@ class _Judge:
                 yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks_of([report]))
 
     def _all_alike(self) -> Iterator[JobVerdict]:
+        """No rank is at fault: some run, or all wait in one operation, or none runs; else there is no report."""
         readable = [report for report in self._reports if not report.problem]
         busy = [report for report in readable if kind_of(report.kind).goes_on or report.running]
         if busy:

@@ -65,7 +65,7 @@ class GroupState(NamedTuple):
 
 
 class RankReport(NamedTuple):
-    """One process of the job. What is None is not known."""
+    """The report on one process of the job. None: unknown."""
 
     rank: Count | None
     host: str | None
@@ -89,9 +89,9 @@ class RankReport(NamedTuple):
     restart: Count | None = None
     """Number of times that the launcher had started its machine's ranks before."""
     paused_ms: Amount | None = None
-    """Milliseconds that the process stood still for its report; None where nobody measured it."""
+    """Milliseconds that the process was stopped for its report; None if that was not measured."""
     user: Count | None = None
-    """The user of the process, by number on its machine; None where nobody looked."""
+    """The uid of the process's user on its machine; None if unknown."""
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
     answers: bool = False
@@ -139,7 +139,7 @@ class Unreached(NamedTuple):
     reason: str
     help: str = ""
     ended: bool = False
-    """The process is dead: a zombie, or gone while it was looked at."""
+    """The process is dead: a zombie, or it exited while it was examined."""
 
 
 def ranks_of(reports: Iterable[RankReport]) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ SCHEMA = "gdbext-ranks/1"
 
 
 class JobVerdictKind(Enum):
-    """The verdict kinds of a job, strongest first. Before the last two come those of a single rank that explains it."""
+    """The verdict kinds of a job, strongest first. Before the last two come the kinds of a single rank's verdict."""
 
     MISMATCHED_COLLECTIVE = "mismatched-collective"
     DEAD_RANK = "dead-rank"
@@ -257,11 +257,6 @@ class JobVerdict(NamedTuple):
     """The ranks that are at fault."""
 
     @property
-    def is_fine(self) -> bool:
-        """No rank is at fault, and none waits."""
-        return self.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
-
-    @property
     def heading(self) -> str:
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {fold(self.ranks)}" if self.ranks else "a rank"
@@ -282,7 +277,7 @@ class RasAnswer(NamedTuple):
 
     @property
     def says_ok(self) -> bool:
-        """Its table has communicators, and the last column of each row, the word on errors, is OK.
+        """The table of RAS has communicators, and the last column of each row, the word on errors, is OK.
 
         The table has eight columns, the first of which is a number (src/ras/client_support.cc).
         """
@@ -314,7 +309,7 @@ class JobReport(NamedTuple):
 
     @json_member(after="size")
     def ranks(self) -> RankSet:
-        """Ranks of which there is a report."""
+        """The ranks that have a report."""
         return ranks_of(self.reports)
 
 
@@ -358,6 +353,7 @@ class RankReports(NamedTuple):
 
 
 def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()) -> RankReports:
+    """Reports by process, the greater one of two on the same process."""
     by_process: dict[ProcessKey, RankReport] = {}
     for report in reports:
         _add(by_process, report)
@@ -365,6 +361,7 @@ def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()
 
 
 def merge(left: RankReports, right: RankReports) -> RankReports:
+    """All of both, the greater one of two reports on the same process."""
     by_process = dict(left.reports)
     for report in right.reports.values():
         _add(by_process, report)
@@ -380,17 +377,16 @@ def _add(by_process: dict[ProcessKey, RankReport], report: RankReport) -> None:
 
 
 def frame_tree(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
-    """The nodes below a common path of ``level`` frames, those with most processes first."""
+    """The tree of the reports' paths below the ``level`` frames that all of them share, nodes with most processes
+    first."""
     by_frame: dict[str, list[RankReport]] = {}
     for report in reports:
         if level < len(report.path):
             by_frame.setdefault(report.path[level], []).append(report)
     nodes = []
     for frame, sharing in by_frame.items():
-        ranks = ranks_of(sharing)
-        nodes.append(
-            TreeNode(frame, tuple(sorted(set(ranks))), len(sharing) - len(ranks), frame_tree(sharing, level + 1))
-        )
+        ranks, children = ranks_of(sharing), frame_tree(sharing, level + 1)
+        nodes.append(TreeNode(frame, tuple(sorted(set(ranks))), len(sharing) - len(ranks), children))
     return tuple(sorted(nodes, key=lambda node: (-len(node.ranks) - node.unranked, node.ranks, node.frame)))
 
 

@@ -23,7 +23,7 @@ def ranks_text(ranks: Collection[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {fold(ranks)}"
 
 
-def labels(reports: Sequence[RankReport]) -> str:
+def labels_text(reports: Sequence[RankReport]) -> str:
     """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
     ranks = ranks_of(reports)
     parts = [ranks_text(ranks)] if ranks else []
@@ -31,7 +31,7 @@ def labels(reports: Sequence[RankReport]) -> str:
     return " and ".join(parts)
 
 
-def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
+def processes_text(reports: Sequence[RankReport], with_user: bool = False) -> str:
     """``pid 77 on node3, pid 78 on node3``; ``pid 77 of user 1001``."""
     texts = []
     for report in reports[:_LISTED]:
@@ -43,11 +43,11 @@ def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
 
 
 def _agree(subjects: Collection[object], verb: str) -> str:
-    """``verb``, with an s if there is one subject."""
+    """``verb`` in the plural, with an s if there is one subject."""
     return f"{verb}s" if len(subjects) == 1 else verb
 
 
-def _wait(ranks: Collection[int]) -> str:
+def _ranks_wait(ranks: Collection[int]) -> str:
     """``rank 5 waits``, ``ranks 0-3 wait``."""
     return f"{ranks_text(ranks)} {_agree(ranks, 'wait')}"
 
@@ -58,10 +58,12 @@ def _diagnosis(report: RankReport) -> str:
 
 
 def _wait_phrase(report: RankReport) -> str:
+    """``waits in #1 all_reduce``."""
     return report.wait.phrase if report.wait else "waits"
 
 
 def _operation(match: CollectiveMatch) -> str:
+    """``#18 all_reduce f32[8, 2] of group default_pg``."""
     text = next((variant.op for variant in match.variants), "an operation")
     return f"#{match.seq} {text} of group {match.group}"
 
@@ -71,32 +73,36 @@ def _operation(match: CollectiveMatch) -> str:
 
 def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int]) -> str:
     """``pid 7 on a, pid 9 on a were all given rank 0: they wait for others, and no process is rank 1.``"""
-    given = [f"{processes(claims)} were all given rank {rank}" for rank, claims in sorted(twins.items())]
+    given = [f"{processes_text(claims)} were all given rank {rank}" for rank, claims in sorted(twins.items())]
     return f"{'; '.join(given)}: they wait for others, and no process is {ranks_text(missing)}."
 
 
 def mismatch(match: CollectiveMatch) -> str:
     """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
     parts = [f"{ranks_text(variant.ranks)} issued {variant.op}" for variant in match.variants]
-    return f"In collective #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
+    return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
 
 
 def ring(reports: Sequence[RankReport]) -> str:
-    """``rank 0 waits in collective #1 all_reduce of group 1 for rank 1, which waits …``."""
+    """``rank 0 waits in #1 all_reduce of group 1 for rank 1, which waits …``."""
     parts, ops = [], set()
     for report, following in zip(reports, [*reports[1:], *reports[:1]]):
         is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
         ops.add(report.wait.op if report.wait and is_transfer else "")
         group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
-        missing = "" if is_transfer else f", for which {following.label} has not arrived"
+        missing = "" if is_transfer else f", for which {following.label} has not come"
         parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
-    if len(reports) == 2 and {wait.op for wait in waits} == {"send", "recv"} and all(w.tag is not None for w in waits):
+    if (
+        len(reports) == 2
+        and {wait.op for wait in waits} == {"send", "recv"}
+        and all(wait.tag is not None for wait in waits)
+    ):
         where = "in a transfer whose ends have different tags"  # else the two would have met
     elif ops <= {"send", "recv"}:
         where = "in a ring of transfers, of which none can be the first"
     elif ops <= RPC_CALLS:
-        where = "in calls, and no rank is left to answer"
+        where = "in calls, and nobody is left to answer"
     else:
         where = "in different operations"
     return f"The ranks wait for each other {where}: {'; '.join(parts)}."
@@ -109,19 +115,19 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
     text += f" ({reasons})" if reasons else ""
     pending = (match for match in collectives if match.pending)
     match = next((match for match in pending if any(rank in ranks for rank in match.missing)), None)
-    return f"{text}; {_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
+    return f"{text}; {_ranks_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
 
 
 def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], match: CollectiveMatch | None) -> str:
     """``rank 5 entered ncclAllReduce and did not return: #18 all_reduce … is not enqueued, on which ranks 0-4 …``"""
     calls = sorted({report.entered_nccl for report in blamed})
-    text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
+    text = f"{labels_text(blamed)} entered {', '.join(calls)} and did not return"
     own = [_diagnosis(report) for report in blamed[:NAMED]]
     if match:
-        text += f": {_operation(match)} is not enqueued, on which {_wait(match.pending)}"
+        text += f": {_operation(match)} is not enqueued, on which {_ranks_wait(match.pending)}"
     elif outside:
         verb = "is" if len(outside) == 1 else "are"
-        own.append(f"{labels(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
+        own.append(f"{labels_text(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
     return f"{text}; {'; '.join(own)}."
 
 
@@ -141,10 +147,12 @@ def late(
     ranks = ranks_of(reports)
     size = next((report.size for report in reports if report.size is not None), known)
     if match:
-        text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which {_wait(match.pending)}"
+        text = (
+            f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which {_ranks_wait(match.pending)}"
+        )
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
-        text = f"{_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
+        text = f"{_ranks_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
     own = []
     for report in reports[:NAMED]:
         words = _diagnosis(report)
@@ -165,13 +173,13 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
         if also not in text:
             thread = f"thread {report.thread}" if report.thread else "the main thread"
             both = f"{thread} and {also} use {f'group {group}' if group else 'one group'} at the same time"
-            sentences.append(f"In {report.label}, {both}: their order is nondeterministic.")
+            sentences.append(f"In {report.label}, {both}: in which order is left to chance.")
     handling: dict[str, list[RankReport]] = {}
     for report in reports:
         if report.handling and report.handling not in text:
             handling.setdefault(report.handling, []).append(report)
     for error, ranks in list(handling.items())[:NAMED]:
-        sentences.append(f"{labels(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
+        sentences.append(f"{labels_text(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
     return "".join(f" {sentence}" for sentence in [*sentences, *_through_nccl(reports, text)])
 
 
@@ -204,10 +212,10 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
     """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
-    text = f"{labels(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
+    text = f"{labels_text(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
     if absent:
         have = "has" if len(absent) == 1 else "have"
-        text += f"; {labels(absent)} {have} not arrived there ({_diagnosis(absent[0])})"
+        text += f"; {labels_text(absent)} {have} not come there ({_diagnosis(absent[0])})"
     return f"{text}; of {ranks_text(missing)} there is no report." if missing else f"{text}."
 
 
@@ -216,22 +224,22 @@ def unfinished(match: CollectiveMatch) -> str:
     have = "has" if len(match.completed) == 1 else "have"
     done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
     text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
-    text += f"{_wait(match.pending)} in it ({match.state.words})"
-    return f"{text}: still in progress, or stuck in the network."
+    text += f"{_ranks_wait(match.pending)} in it ({match.state.words})"
+    return f"{text}: either it goes on, or the network between them does not."
 
 
 def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
-    """``ranks 0-1 wait for rank 2, which waits in recv itself: for which rank is not recorded.``"""
+    """``ranks 0-1 wait for rank 2, which waits in recv itself: for whom is not recorded.``"""
     parts = []
     for report in reports:
         waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
-        parts.append(f"{_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
-    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for which rank is not recorded."
+        parts.append(f"{_ranks_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
+    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
 
 
 def busy(reports: Sequence[RankReport], known: int) -> str:
     """``3 of 4 ranks run, and none waits for another for ever.``"""
-    return f"{len(reports)} of {known} ranks run ({labels(reports)}); nothing shows that any of them hangs."
+    return f"{len(reports)} of {known} ranks run ({labels_text(reports)}); nothing shows that any of them hangs."
 
 
 def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
@@ -243,6 +251,6 @@ def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
         return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
     waiting = [report for report in reports if report.waits_for_ranks]
     if waiting:
-        which = f"{labels(waiting)} {_agree(waiting, 'wait')} for others; none of these is known to hold them up"
+        which = f"{labels_text(waiting)} {_agree(waiting, 'wait')} for others, of which none is known to hold them up"
         return f"{which}; no rank runs: {waiting[0].label}: {waiting[0].summary}"
     return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"

@@ -33,7 +33,7 @@ class Group(NamedTuple):
 
 
 def groups_of(reports: Sequence[RankReport]) -> list[Group]:
-    """All groups, the largest first."""
+    """All groups of the reports, each over all of its ranks, the largest first."""
     states_by_group: dict[tuple[str, str], dict[int, GroupState]] = {}  # (name, members as text) → rank → state
     for report in reports:
         if report.rank is not None:
@@ -70,7 +70,8 @@ def matches(group: Group) -> list[CollectiveMatch]:
 
 
 def _match(group: Group, seq: int, issued: Mapping[int, Issued]) -> CollectiveMatch:
-    """``issued``: rank → the operation that it issued under that number."""
+    """The report on operation number ``seq`` of a group. ``issued``: rank → the operation that it issued under that
+    number."""
     ranks_by_text: dict[str, list[int]] = {}
     for rank in sorted(issued):
         ranks_by_text.setdefault(issued_text(issued[rank]), []).append(rank)
@@ -100,7 +101,8 @@ def _has_issued(group: Group, rank: int, seq: int) -> bool:
 
 
 def _match_state(group: Group, issued: Mapping[int, Issued], some_never: bool) -> MatchState:
-    """``some_never``: a member that was reached has not issued the operation."""
+    """The way in which the operations fit together that ranks issued under one number (``issued``, by rank).
+    ``some_never``: a member that was reached has not issued one."""
     first, *others = issued.values()
     states = (_compare(first, other) for other in others)
     mismatch = next((state for state in states if state is not MatchState.FULLY_MATCHED), None)
@@ -127,13 +129,13 @@ def _compare(left: Issued, right: Issued) -> MatchState:
     if left.op != right.op:
         return MatchState.COLLECTIVE_TYPE_MISMATCH
     size, dtype = MatchState.SIZE_OR_SYNTAX_MISMATCH, MatchState.COLLECTIVE_DTYPE_MISMATCH
-    for exempt, one, other, mismatch in (
+    for exempt, left_value, right_value, mismatch in (
         (("all_to_all", "scatter"), left.sizes, right.sizes, size),
         (("all_to_all", "gather"), left.output_sizes, right.output_sizes, size),
         (("scatter", "broadcast"), left.dtypes, right.dtypes, dtype),
         (("gather",), left.output_dtypes, right.output_dtypes, dtype),
     ):
-        if left.op not in exempt and one and other and one != other:
+        if left.op not in exempt and left_value and right_value and left_value != right_value:
             return mismatch
     return MatchState.FULLY_MATCHED
 
@@ -163,7 +165,7 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     late_by_operation: dict[tuple[str, int], frozenset[int]] = {}
     edges_by_rank: dict[int, frozenset[int]] = {}
     for report in reports:
-        if report.rank is None or not report.wait or report.wait.is_store or _is_met(report.rank, waits):
+        if report.rank is None or not report.wait or report.wait.is_store or _transfer_is_met(report.rank, waits):
             continue
         wait, own_groups = report.wait, groups_by_name.get(report.wait.group, ())
         targets = _targets(report.rank, wait, own_groups, late_by_operation)
@@ -175,7 +177,7 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     return edges_by_rank
 
 
-def _is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
+def _transfer_is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
     """The other end of the rank's send is in the matching recv, or the reverse: the transfer itself does not end."""
     wait = waits[rank]
     other = waits.get(wait.peer) if wait.peer is not None else None
@@ -205,15 +207,15 @@ def _targets(
 
 
 def answering(reports: Sequence[RankReport]) -> frozenset[int]:
-    """The ranks that others wait for an answer of, and that keep answering calls, whatever their programs wait for."""
-    able = {report.rank for report in reports if report.answers}
+    """The ranks that owe others an answer to a call and keep answering calls, whatever their programs wait for."""
+    servers = {report.rank for report in reports if report.answers}
     waits = (report.wait for report in reports)
     calls = (wait.peer for wait in waits if wait and wait.op in RPC_CALLS and wait.peer is not None)
-    return frozenset(peer for peer in calls if peer in able)
+    return frozenset(peer for peer in calls if peer in servers)
 
 
 def roots(waits: Edges, servers: Collection[int] = ()) -> tuple[int, ...]:
-    """The ranks that others wait for and that wait for none themselves; ``servers``: also those."""
+    """The ranks that others wait for and that wait for none themselves, or that are among ``servers``."""
     different = {id(targets): targets for targets in waits.values()}  # the ranks of a group share one set
     return tuple(sorted(frozenset().union(*different.values()) - (waits.keys() - frozenset(servers))))
 

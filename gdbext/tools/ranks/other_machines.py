@@ -58,35 +58,33 @@ def run(
     """Run a program that gets ``given`` as standard input. If ``take`` is given, it gets the pieces of standard output
     instead of the result, without a limit. Raises OSError if the program cannot be started."""
     process = subprocess.Popen(located(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + seconds
+    pipes = _Pipes(process, given, take)
     with process:
         try:
-            return _Conversation(process, given, take).output_within(seconds)
+            problem = pipes.serve(deadline)
+            if not problem:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            problem = f"no answer within {seconds:g} s"
         finally:
+            status = process.poll() or 0
             process.kill()
+    return ProgramOutput(bytes(pipes.output), bytes(pipes.errors), status, problem)
 
 
-class _Conversation:
-    """Serves all three pipes at once: a program that waits for us while we wait for it would never end."""
+class _Pipes:
+    """Serves the three pipes of a program at once: if it waited for us while we wait for it, it would never end."""
 
     def __init__(self, process: subprocess.Popen[bytes], given: bytes, take: Callable[[bytes], None] | None) -> None:
         self._process = process
         self._given = memoryview(given)
-        self._output, self._errors = bytearray(), bytearray()
-        self._take = take or self._output.extend
+        self.output, self.errors = bytearray(), bytearray()
+        self._take = take or self.output.extend
 
-    def output_within(self, seconds: float) -> ProgramOutput:
-        deadline = time.monotonic() + seconds
-        problem = ""
-        try:
-            problem = self._serve_pipes(deadline)
-            if not problem:
-                self._process.wait(max(0.0, deadline - time.monotonic()))
-        except (TimeoutError, subprocess.TimeoutExpired):
-            problem = f"no answer within {seconds:g} s"
-        return ProgramOutput(bytes(self._output), bytes(self._errors), self._process.poll() or 0, problem)
-
-    def _serve_pipes(self, deadline: float) -> str:
-        """Move data until all pipes are closed; "" then, else what prevents that. Raises TimeoutError."""
+    def serve(self, deadline: float) -> str:
+        """Move data until all pipes are closed; "" then, else what prevents that. Raises TimeoutError at ``deadline``
+        (monotonic)."""
         with selectors.DefaultSelector() as pipes:
             for stream, event in (
                 (self._process.stdin, selectors.EVENT_WRITE),
@@ -104,7 +102,7 @@ class _Conversation:
                     if not self._move(key.fileobj):  # type: ignore[arg-type]
                         pipes.unregister(key.fileobj)
                         key.fileobj.close()  # type: ignore[union-attr]
-                if len(self._output) > MAX_BYTES:
+                if len(self.output) > MAX_BYTES:
                     return f"its answer has more than {MAX_BYTES} bytes"
         return ""
 
@@ -120,7 +118,7 @@ class _Conversation:
         if stream is self._process.stdout:
             self._take(piece)
         else:
-            self._errors = (self._errors + piece)[-_PIECE:]
+            self.errors = (self.errors + piece)[-_PIECE:]
         return bool(piece)
 
 
@@ -154,25 +152,25 @@ def remote_script(options: argparse.Namespace, framed: bool = False) -> str:
 
 
 def shown(options: argparse.Namespace) -> Iterator[str]:
-    """The command lines as a shell would take them, and the size of the archive that is their input."""
+    """The lines of --show-commands: each command as a shell would take it, and the size of the archive, its input."""
     yield from (shlex.join(words) for words in _commands(options))
     yield f"# standard input of each: the package as one archive, {len(archive())} bytes"
 
 
 def _commands(options: argparse.Namespace) -> list[list[str]]:
-    """The commands that are run; with --show-commands, those for people to see. Raises TargetError."""
+    """The commands to run; with --show-commands, examples of them for people. Raises TargetError."""
     if options.kubernetes:
         if options.show_commands:
             return [_pods_command(options), _kubectl_exec(options, "POD")]
         return [_kubectl_exec(options, pod) for pod in _pods(options)]
     if options.slurm:
         return [slurm.command(options.slurm, remote_script(options, framed=True))]
-    how = ["-o", options.ssh_options] if options.ssh_options else []
-    return [["clush", "--worker", options.worker, *how, "-w", options.hosts, remote_script(options)]]
+    ssh_options = ["-o", options.ssh_options] if options.ssh_options else []
+    return [["clush", "--worker", options.worker, *ssh_options, "-w", options.hosts, remote_script(options)]]
 
 
 def remote_rows(options: argparse.Namespace) -> RankReports:
-    """The rows of all machines; those that do not answer are named. Raises TargetError."""
+    """The rows of all machines, with the machines that do not answer. Raises TargetError."""
     if options.hosts:
         return _by_clustershell(options)
     merged = rows()
@@ -185,6 +183,7 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
 
 
 def _by_clustershell(options: argparse.Namespace) -> RankReports:
+    """The rows of the machines in --hosts. Raises TargetError, UsageError."""
     task, nodes = _clustershell(options)
     limit = options.timeout + _MORE_SECONDS
     task.set_info("fanout", options.fanout)
@@ -231,7 +230,7 @@ class _LineHandler(FairShares):
 
 
 def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
-    """Its task and the set of nodes. Raises TargetError, UsageError."""
+    """(ClusterShell's task, its set of nodes). Raises TargetError, UsageError."""
     if sys.flags.no_site:
         site.main()  # scripts/dispatch starts without site-packages, where ClusterShell is
     try:
@@ -276,7 +275,7 @@ def _pods(options: argparse.Namespace) -> list[str]:
     try:
         done = subprocess.run(located(words), capture_output=True, text=True, timeout=options.timeout, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise _no_tool(words[0]) from error
+        raise _missing_tool(words[0]) from error
     pods = [argument(name) for name in done.stdout.split()]
     if not pods:
         raise TargetError(
@@ -297,20 +296,20 @@ def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
     limit = options.timeout + _MORE_SECONDS
     labelled = slurm.LabelledAnswers() if options.slurm else None
     try:
-        done = run(words, archive(), limit, labelled.feed if labelled else None)
+        program = run(words, archive(), limit, labelled.feed if labelled else None)
     except FileNotFoundError:
-        raise _no_tool(words[0]) from None
+        raise _missing_tool(words[0]) from None
     if labelled:
-        said = done.errors.decode("utf-8", "replace").strip()[-SAID:]
-        why = done.problem or f"no report (status {done.status})" + (f": {said}" if said else "")
+        error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
+        why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
         return slurm.answers(labelled, options.slurm, why)
     pod = words[words.index("-i") + 1]
-    if done.problem:
-        return rows(unreached=[Unreached(pod, done.problem)])
-    return answer(pod, done.output or done.errors, done.status)
+    if program.problem:
+        return rows(unreached=[Unreached(pod, program.problem)])
+    return answer(pod, program.output or program.errors, program.status)
 
 
-def _no_tool(name: str) -> TargetError:
+def _missing_tool(name: str) -> TargetError:
     return TargetError(
         f"{name} is not on this machine, or does not answer",
         why="ranks of that scheduler are reached through its own tool",

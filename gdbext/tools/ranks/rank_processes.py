@@ -34,7 +34,7 @@ class RankProcess(NamedTuple):
     rank: tuple[str, int] | None
     """The variable that gives it, and the rank."""
     is_closed: bool = False
-    """A Python whose environment may not be read."""
+    """It is a Python whose environment may not be read."""
     local_rank: str = ""
     """LOCAL_RANK of its initial environment: its number on this machine."""
     is_endless: bool = False
@@ -46,8 +46,8 @@ class RankProcess(NamedTuple):
 def local_processes() -> dict[int, RankProcess]:
     """All processes that can be seen, by pid; what may not be read of one is None."""
     names = os.listdir("/proc")  # noqa: PTH208 - strings are all that is needed
-    processes = (read_process(int(name)) for name in names if name.isdecimal())
-    return {process.pid: process for process in processes if process}
+    readable = (read_process(int(name)) for name in names if name.isdecimal())
+    return {process.pid: process for process in readable if process}
 
 
 def read_process(pid: int) -> RankProcess | None:
@@ -79,29 +79,29 @@ def read_process(pid: int) -> RankProcess | None:
     )
 
 
-def job_of_process(pid: int, known: Mapping[int, RankProcess] | None = None) -> list[int]:
-    """The ranks of the job that process ``pid`` belongs to or launched, including dead ones. Raises TargetError."""
+def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
+    """The pids of the ranks of the job that process ``pid`` belongs to or launched, including dead ones. Raises
+    TargetError."""
     check_exists(pid)
-    known = local_processes() if known is None else known
-    own = known.get(pid)
+    own = processes.get(pid)
     if not own:
         raise TargetError(f"process {pid} ended while its job was looked for")
-    if own.rank and own.jobs and pid not in _launchers(known):
-        return _ranks(known, own.jobs[0])
-    children = _launched_by(known, pid)
+    if own.rank and own.jobs and pid not in _launchers(processes):
+        return _started_ranks(processes, own.jobs[0])
+    children = _launched_by(processes, pid)
     if children:
         return children
-    siblings = _launched_by(known, own.parent)
+    siblings = _launched_by(processes, own.parent)
     return siblings if pid in siblings else [pid]
 
 
-def ranks_of_node(job: str | None, known: Mapping[int, RankProcess] | None = None) -> list[int]:
-    """The ranks on this machine that a launcher started, of one ``job`` or all. Raises TargetError if there is none."""
-    known = local_processes() if known is None else known
-    ranks = _ranks(known, job)
+def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list[int]:
+    """The pids of the ranks on this machine that a launcher started, of one ``job`` or all. Raises TargetError if there
+    is none."""
+    ranks = _started_ranks(processes, job)
     if ranks:
         return ranks
-    closed = sum(process.is_closed for process in known.values())
+    closed = sum(process.is_closed for process in processes.values())
     what = "there is no rank on this machine" + (f" of job {job}" if job else "")
     if closed:
         raise TargetError(
@@ -117,9 +117,10 @@ def ranks_of_node(job: str | None, known: Mapping[int, RankProcess] | None = Non
     )
 
 
-def endless_environments(known: Mapping[int, RankProcess], ranks: Collection[int]) -> list[int]:
-    """The processes whose environment is too long to be read, of the users of those ranks: others are of other jobs."""
-    endless = [process.pid for process in known.values() if process.is_endless]
+def endless_environments(processes: Mapping[int, RankProcess], ranks: Collection[int]) -> list[int]:
+    """The pids of the users' processes whose environment is too long to be read. ``ranks``: pids of ranks, whose users
+    count: other users' processes are of other jobs."""
+    endless = [process.pid for process in processes.values() if process.is_endless]
     users = {user_of(pid) for pid in ranks} if endless else set()
     return [pid for pid in endless if user_of(pid) in users]
 
@@ -132,33 +133,34 @@ def user_of(pid: int) -> int | None:
         return None
 
 
-def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
-    """Processes that were started as ranks, and the zombies beside them, of which the kernel keeps no environment."""
-    started = [process for process in known.values() if process.rank and (not job or job in process.jobs)]
-    launchers = _launchers(known)
+def _started_ranks(processes: Mapping[int, RankProcess], job: str | None) -> list[int]:
+    """The pids of processes that were started as ranks (of one ``job``, None: of all), and of the zombies beside them,
+    of which the kernel keeps no environment."""
+    started = [process for process in processes.values() if process.rank and (not job or job in process.jobs)]
+    launchers = _launchers(processes)
     torch = {process.pid for process in started if has_torch(process.pid)}
     ranks = [process for process in started if process.pid in torch - launchers]
-    ranks = [process for process in ranks if not _is_inherited(process, known, torch)]
-    ranks += _without_torch(started, ranks, launchers, known)
+    ranks = [process for process in ranks if not _is_inherited(process, processes, torch)]
+    ranks += _without_torch(started, ranks, launchers, processes)
     parents = {process.parent for process in ranks} - {0, 1}
-    dead = {process.pid for process in known.values() if process.is_zombie and process.parent in parents}
+    dead = {process.pid for process in processes.values() if process.is_zombie and process.parent in parents}
     pids = [process.pid for process in ranks]
-    return sorted({*pids, *dead, *_launching_ranks(known, pids)})
+    return sorted({*pids, *dead, *_launching_ranks(processes, pids)})
 
 
-def _launching_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
-    """Processes with torch that have started the others and are rank 0 themselves, as with Lightning's launcher, which
-    numbers its children from LOCAL_RANK=1 (_SubprocessScriptLauncher of Lightning 2.6)."""
+def _launching_ranks(processes: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
+    """The pids of processes with torch that have started the others and are rank 0 themselves, as with Lightning's
+    launcher, which numbers its children from LOCAL_RANK=1 (_SubprocessScriptLauncher of Lightning 2.6)."""
     children_of: dict[int, list[RankProcess]] = {}
     for pid in ranks:
-        if known[pid].local_rank:
-            children_of.setdefault(known[pid].parent, []).append(known[pid])
+        if processes[pid].local_rank:
+            children_of.setdefault(processes[pid].parent, []).append(processes[pid])
     return {
         parent
         for parent, children in children_of.items()
-        if parent in known
+        if parent in processes
         and parent not in ranks
-        and not known[parent].rank
+        and not processes[parent].rank
         and not any(child.local_rank == "0" for child in children)
         and has_torch(parent)
     }
@@ -168,9 +170,10 @@ def _without_torch(
     started: Sequence[RankProcess],
     ranks: Sequence[RankProcess],
     launchers: Collection[int],
-    known: Mapping[int, RankProcess],
+    processes: Mapping[int, RankProcess],
 ) -> list[RankProcess]:
-    """For each rank that no process with torch has (``ranks`` are those with torch): its outermost Python process.
+    """The outermost Python process of each rank that no process with torch has. ``started``: all processes with a rank
+    in their environment; ``ranks``: those with torch.
 
     PyTorch's own variable makes a process a rank without torch. Slurm and MPI number whatever they start: a task of
     Slurm's counts if its step has other ranks, or if its step is the only one that has candidates.
@@ -180,7 +183,9 @@ def _without_torch(
     absent = [process for process in numbered if (process.jobs, process.rank) not in seen]
     absent = [process for process in absent if process.pid not in launchers]
     pythons = {process.pid for process in started if _is_python(process.pid)} if absent else set()
-    absent = [process for process in absent if process.pid in pythons and not _is_inherited(process, known, pythons)]
+    absent = [
+        process for process in absent if process.pid in pythons and not _is_inherited(process, processes, pythons)
+    ]
     by_torchrun = [process for process in absent if process.rank and process.rank[0] == _RANK]
     steps = {process.jobs for process in (*ranks, *by_torchrun)} or {process.jobs for process in absent}
     if not ranks and not by_torchrun and len(steps) > 1:
@@ -195,43 +200,44 @@ def _is_python(pid: int) -> bool:
         return False
 
 
-def _is_inherited(process: RankProcess, known: Mapping[int, RankProcess], members: Collection[int]) -> bool:
-    """Its environment comes from another process of that rank that is one of ``members``, like that of a DataLoader's
-    worker. A shell around the program is not in ``members``."""
-    above = known.get(process.parent)
-    while above and (above.jobs, above.rank) == (process.jobs, process.rank):
-        if above.pid in members:
+def _is_inherited(process: RankProcess, processes: Mapping[int, RankProcess], members: Collection[int]) -> bool:
+    """The process has its environment from an ancestor of the same rank that is one of ``members`` (pids), as a
+    DataLoader's worker has. A shell around the program is not in ``members``."""
+    ancestor = processes.get(process.parent)
+    while ancestor and (ancestor.jobs, ancestor.rank) == (process.jobs, process.rank):
+        if ancestor.pid in members:
             return True
-        above = known.get(above.parent)
+        ancestor = processes.get(ancestor.parent)
     return False
 
 
-def _launchers(known: Mapping[int, RankProcess]) -> set[int]:
-    """Processes that launch ranks, though another launcher gave them a number, too: each task of ``srun torchrun``."""
+def _launchers(processes: Mapping[int, RankProcess]) -> set[int]:
+    """The pids of processes that launch ranks, though another launcher numbered them, too: each task of ``srun
+    torchrun``."""
     launchers = set()
-    for process in known.values():
-        above = known.get(process.parent)
-        while process.rank and above and above.rank:
-            if above.rank[0] != process.rank[0]:
-                launchers.add(above.pid)
-            above = known.get(above.parent)
+    for process in processes.values():
+        ancestor = processes.get(process.parent)
+        while process.rank and ancestor and ancestor.rank:
+            if ancestor.rank[0] != process.rank[0]:
+                launchers.add(ancestor.pid)
+            ancestor = processes.get(ancestor.parent)
     return launchers
 
 
-def _launched_by(known: Mapping[int, RankProcess], launcher: int) -> list[int]:
-    """The launcher's children that use torch and, if there are any, those that are ranks before they load it, and
-    zombies, whose libraries are no longer known."""
-    children = sorted(process.pid for process in known.values() if process.parent == launcher)
+def _launched_by(processes: Mapping[int, RankProcess], launcher: int) -> list[int]:
+    """The pids of the launcher's children that use torch and, if there are any, of those that are ranks before they
+    load it, and of zombies, whose libraries are no longer known."""
+    children = sorted(process.pid for process in processes.values() if process.parent == launcher)
     ranks = [pid for pid in children if has_torch(pid)]
     if not ranks or launcher <= 1:
         return []
-    ranks += [pid for pid in children if pid not in ranks and known[pid].rank and _is_python(pid)]
-    dead = [pid for pid in children if known[pid].is_zombie]
-    return sorted([*ranks, *dead, *_launching_ranks(known, ranks)])
+    ranks += [pid for pid in children if pid not in ranks and processes[pid].rank and _is_python(pid)]
+    dead = [pid for pid in children if processes[pid].is_zombie]
+    return sorted([*ranks, *dead, *_launching_ranks(processes, ranks)])
 
 
 def has_torch(pid: int) -> bool:
-    """PyTorch is mapped there, and we may see that."""
+    """The process has mapped PyTorch, and we may see that."""
     try:
         return b"libtorch_cpu.so" in supervision.read_proc_file(pid, "maps")
     except OSError:

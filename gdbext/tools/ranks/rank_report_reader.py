@@ -1,8 +1,10 @@
-"""Reads a report on one process (schema "gdbext/1") as a row of the report on its job."""
+"""Reads reports on one process (schema "gdbext/1"), each as a row of the report on its job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Optional, TypeVar
 
@@ -16,14 +18,87 @@ from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.slowness import ExplanationsSection
+from gdbext.engine.formats import parse_json
 from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData
-from gdbext.render.json_reader import amount, count, optional
+from gdbext.render.json_reader import amount, array, count, optional
 from gdbext.tools.ranks.job_report import MAX_PATH, MAX_RANK_GROUPS, GroupState, Issued, RankReport, Unreached
-from gdbext.tools.ranks.report_parser import Members
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
 from gdbext.torch.distributed.process_groups import ProcessGroup
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
+
+_NAME = b'"ranks":'
+"""A name: inside a JSON string each quote has a backslash before it, so that this text cannot occur there."""
+_GAP = 8
+"""White space between a name and its list, at most."""
+_LIST = re.compile(rb"\[[0-9,\s]{200,}\]")
+"""Lists that are long enough to be remembered."""
+
+
+class Members(tuple[int, ...]):
+    """The members of a group, parsed and checked; ``text``: as a set of ranks (``0-3,7``)."""
+
+    text: str
+
+    @classmethod
+    def of(cls, ranks: Iterable[int]) -> Members:
+        members = cls(ranks)
+        members.text = fold(members)
+        return members
+
+
+class ReportParser:
+    """Parses each report as json.loads does, but long lists of a group's members become Members, each parsed once: each
+    of 10,000 ranks lists the 10,000 members of its group, three quarters of its report and of the time to parse it."""
+
+    def __init__(self) -> None:
+        self._members: dict[bytes, Members] = {}
+        """By the text of their list, 64 at most."""
+
+    def parse(self, data: bytes) -> Any:
+        """The value of the text. Raises BadData."""
+        # Parse the document with a number in the place of each long list, then replace the numbers by the lists.
+        pieces: list[bytes] = []
+        lists: list[Members] = []
+        done, name = 0, data.find(_NAME)
+        while name >= 0:
+            start = name + len(_NAME)
+            opening = data.find(b"[", start, start + _GAP)
+            members = self._parse_members(data[opening : data.find(b"]", opening) + 1]) if opening >= 0 else None
+            if members is not None:
+                pieces += (data[done:opening], b"%d" % len(lists))
+                lists.append(members)
+                done = start = data.find(b"]", opening) + 1
+            name = data.find(_NAME, start)
+        value = parse_json(b"".join((*pieces, data[done:])))
+        if lists:
+            _put_back(value, lists)
+        return value
+
+    def _parse_members(self, text: bytes) -> Members | None:
+        """The members in a list; None if it is short or no list of numbers. Raises BadData."""
+        members = self._members.get(text)
+        if members is None and _LIST.fullmatch(text):
+            if len(self._members) >= 64:
+                self._members.clear()
+            try:
+                members = self._members[text] = Members.of(array(count)(json.loads(text), "ranks"))
+            except ValueError as error:
+                raise BadData(f"a list of ranks is none: {error}") from error
+        return members
+
+
+def _put_back(document: Any, lists: list[Members]) -> None:
+    """Replace the number that each group of a document has as "ranks" by the list of that number. Raises BadData."""
+    collectives = document.get("collectives") if isinstance(document, dict) else None
+    groups = collectives.get("groups") if isinstance(collectives, dict) else None
+    for group in groups if isinstance(groups, list) else ():
+        number = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(number, int):
+            if not 0 <= number < len(lists):
+                raise BadData(f"{number} is not a list of ranks")
+            group["ranks"] = lists[number]
+
 
 _OptionalText = TypeVar("_OptionalText", str, Optional[str])
 _ISSUED = 512
@@ -53,6 +128,7 @@ def failure(report: Report, where: str) -> Unreached:
 
 
 def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
+    """The row of a report that has a target and a verdict. Raises BadData."""
     section = report.find_section(CollectivesSection)
     identity = section.identity if section else UNKNOWN_JOB_RANK
     bugs, slowed = report.find_section(KnownBugsSection), report.find_section(ExplanationsSection)
@@ -60,7 +136,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
     thread = _waiting_for_ranks(report.threads, main, verdict) or main
     wait = thread.wait if thread else None
     process_groups = section.groups[:MAX_RANK_GROUPS] if section else ()
-    groups = tuple(map(_group, process_groups))
+    groups = tuple(map(_group_state, process_groups))
     path = tuple(_path(thread))[:MAX_PATH] if thread else ()
     problem = ""
     if not path and report.errors:  # a file that the process has loaded explains most
@@ -117,7 +193,7 @@ def _communicator_lines(groups: Sequence[ProcessGroup]) -> Iterator[str]:
 
 
 def _waiting_for_peers(communicator: Communicator) -> Iterator[tuple[int, ProxyTransfer]]:
-    """(rank of the other end in the communicator, transfer) of those that wait for their other end."""
+    """(rank of the other end in the communicator, transfer) of each transfer that waits for its other end."""
     for transfer in communicator.transfers[:MAX_TRANSFERS]:
         if transfer.waits_for is TransferWait.PEER and transfer.peer is not None:
             yield transfer.peer, transfer
@@ -151,7 +227,7 @@ def _entered_nccl(wait: Wait | None) -> str:
 
 
 def _main_thread(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) -> ThreadReport | None:
-    """The thread that crashed, if the verdict is about that, else the one that runs the program."""
+    """The thread that crashed, if the verdict is a crash, else the one that runs the program; None without threads."""
     by_tid = {thread.tid: thread for thread in threads}
     blamed = next((by_tid[tid] for tid in verdict.threads if tid in by_tid), None)
     if blamed and blamed.signal:
@@ -236,8 +312,8 @@ def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> b
 def _rank_wait(
     wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
 ) -> CollectiveWait | None:
-    """What the thread waits for of other ranks. Between two operations, or without a flight recorder, only the function
-    is known."""
+    """The operation of other ranks that the thread waits for, None for none. Between two operations, or without a
+    flight recorder, only its function is known."""
     if not wait:
         return None
     if wait.detail.collective:
@@ -262,7 +338,8 @@ def _pending_of_joined(
     return CollectiveWait(first.op, first.seq, group.label, group.enqueued, group.completed)
 
 
-def _group(group: ProcessGroup) -> GroupState:
+def _group_state(group: ProcessGroup) -> GroupState:
+    """The state of the rank in the group, with its last and pending collectives."""
     numbered = [(collective, collective.state != "completed") for collective in group.recent[-_ISSUED:]]
     numbered += [(collective, True) for collective in group.pending[:_ISSUED]]
     issued = {
@@ -296,4 +373,5 @@ def _ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 def _text(value: _OptionalText) -> _OptionalText:
+    """The first 2000 characters: another machine may have sent any number."""
     return value and value[:2000]

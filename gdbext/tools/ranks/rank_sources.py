@@ -1,35 +1,253 @@
-"""Opens the sources of a job's reports: processes, cores and recordings, which are examined here, or files."""
+"""Opens the sources of a job's reports: files, or processes, cores and recordings, which worker processes examine.
+
+Modules are imported once, before workers are forked; ptrace's rule that one thread does everything holds; and a target
+on which the examination hangs costs only its own time limit. Killing a worker releases its target: the kernel ends
+ptrace with the tracer.
+
+The processes are examined one after the other, and a job that runs looks like one with a late rank. A rank that waited
+when it was examined, and whose main thread has slept from before the first examination until after the last one, does
+hang as far as can be seen. If it has run, it is examined once more.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
+import os
+import select
+import signal
+import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.formats import parse_json, read_file
+from gdbext.engine.arch import architectures
+from gdbext.engine.formats import MAX_BYTES, parse_json, read_file
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.budget import no_garbage_collection, without_limits
+from gdbext.engine.targets.budget import MEMORY, MemoryLimit, lifted, no_garbage_collection
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import supervision
-from gdbext.engine.targets.live.proc_checks import thread_state
+from gdbext.engine.targets.live.proc_checks import living_threads, thread_state
+from gdbext.engine.targets.live.thread_motion import place_of
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
-from gdbext.errors import BadData, GdbextError, TargetError, UsageError
+from gdbext.errors import BadData, ForeignArchitecture, GdbextError, TargetError, UsageError
 from gdbext.tools import running
+from gdbext.tools.family import prepare
 from gdbext.tools.outcome import failure
 from gdbext.tools.ranks import rank_processes, rank_report_reader
-from gdbext.tools.ranks.collector import COMMAND, ProgressOfRanks, RankSource, collect, combine_reports, is_settled
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, read_rows, rows
-from gdbext.tools.ranks.report_parser import ReportParser
+from gdbext.tools.ranks.rank_report_reader import ReportParser
 from gdbext.torch.measure import measure_for_process
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
+
+COMMAND = "dispatch-diagnose"
+_THREADS = 256
+"""Threads of a rank besides the main one whose progress is recorded, at most."""
+_NUMBER = struct.Struct("<Q")
+"""On the pipes of a worker: the number of a source, and the size of an answer before it."""
+
+
+class ProgressOfRanks:
+    """The progress of ranks' threads since before the first of them was examined.
+
+    Not since their reports arrived: a thread that moves between the moment that a report shows and its arrival here
+    has left that moment, too. A thread that moved because it was stopped is examined once more for nothing.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._places = {
+            (pid, tid): place_of(pid, tid)
+            for pid in pids
+            for tid in (pid, *sorted(living_threads(pid) - {pid})[:_THREADS])
+        }
+
+    def that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
+        """The reports of ranks that waited for others and have run since, or are about to."""
+
+        def has_moved(pid: int, tid: int) -> bool:
+            before = self._places.get((pid, tid))
+            if not before:  # of another machine, or a thread that was started since
+                return (pid, pid) in self._places
+            return place_of(pid, tid).has_moved(before)
+
+        return [report for report in reports if report.wait and has_moved(report.pid, report.thread or report.pid)]
+
+
+def is_settled(reports: Sequence[RankReport]) -> bool:
+    """No rank seems to wait for another one: none waits at all, or all wait in the same operation."""
+    return len({report.wait and (report.wait.op, report.wait.seq, report.wait.group) for report in reports}) < 2
+
+
+def combine_reports(earlier: RankReport, later: RankReport) -> RankReport:
+    """The result of two examinations of a rank. If it waits elsewhere by now it waits for no rank: it runs."""
+    paused = [report.paused_ms for report in (earlier, later) if report.paused_ms is not None]
+    together = later._replace(paused_ms=max(paused, default=None))
+    waits_and_numbers = [
+        (report.wait, [(group.name, group.enqueued, group.completed) for group in report.groups])
+        for report in (earlier, later)
+    ]
+    if waits_and_numbers[0] == waits_and_numbers[1]:
+        return together
+    groups = tuple(
+        group._replace(issued=tuple(issued._replace(is_pending=False) for issued in group.issued))
+        for group in later.groups
+    )
+    return together._replace(wait=None, running=True, groups=groups)
+
+
+class RankSource(NamedTuple):
+    """A process, core or recording to examine: ``name`` for people, ``run`` gives the JSON of its report, in a
+    worker."""
+
+    name: str
+    run: Callable[[], str]
+
+
+class Result(NamedTuple):
+    """The answer of a worker; if ``output`` is "", ``problem`` says why."""
+
+    name: str
+    output: str
+    problem: str = ""
+
+
+def collect(sources: Sequence[RankSource], jobs: int, timeout: float, memory: int = MEMORY) -> Iterator[Result]:
+    """The results in the order in which they arrive. At most ``jobs`` at once, each for ``timeout`` seconds and with
+    ``memory`` bytes of its own."""
+    prepare(
+        "gdbext.diagnosis.threads.source_lines",
+        "gdbext.live.host",
+        "gdbext.engine.targets.live.snapshot_target",
+        "gdbext.torch.registry.dispatch_table",
+        "locale",
+    )
+    with suppress(ForeignArchitecture):
+        architectures.by_name(os.uname().machine)
+    waiting = list(range(len(sources)))[::-1]
+    workers: dict[int, _Worker] = {}  # by the fd of their answers
+    try:
+        while waiting or any(worker.source for worker in workers.values()):
+            idle = [worker for worker in workers.values() if not worker.source]
+            while waiting and (idle or len(workers) < jobs):
+                worker = idle.pop() if idle else _Worker(sources, tuple(workers.values()), memory)
+                workers[worker.answers] = worker
+                worker.start(waiting.pop(), timeout)
+            busy = [worker for worker in workers.values() if worker.source]
+            limit = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+            readable, _, _ = select.select([worker.answers for worker in busy], [], [], limit)
+            now = time.monotonic()
+            for worker in busy:
+                result = worker.read() if worker.answers in readable else None
+                if not result and worker.deadline <= now:
+                    result = worker.give_up(f"no report within {timeout:g} s")
+                if result:
+                    if worker.has_ended:
+                        del workers[worker.answers]
+                    yield result
+    finally:
+        for worker in workers.values():
+            worker.kill()
+
+
+class _Worker:
+    """A forked process that examines one source after the other: what it has learned of the system and of Python's
+    modules serves all of them, and so does its memory."""
+
+    def __init__(self, sources: Sequence[RankSource], others: Sequence[_Worker], memory: int) -> None:
+        """``others``: the workers that were forked before. A child that kept their pipes open would keep them alive
+        when we are killed."""
+        self._sources = sources
+        self.source: RankSource | None = None
+        self.deadline = 0.0
+        self.has_ended = False
+        self._answer = bytearray()
+        questions, self._questions = os.pipe()
+        self.answers, answer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            for worker in (self, *others):
+                worker.close()
+            _serve(sources, questions, answer, memory)
+        os.close(questions)
+        os.close(answer)
+
+    def start(self, number: int, timeout: float) -> None:
+        """Have it examine the source of that number."""
+        self.source = self._sources[number]
+        self.deadline = time.monotonic() + timeout
+        with suppress(BrokenPipeError):  # it was killed: read() says so
+            os.write(self._questions, _NUMBER.pack(number))
+
+    def read(self) -> Result | None:
+        """Read the next piece of the answer; the result if it is whole, or the worker has failed."""
+        piece = os.read(self.answers, 1 << 20)
+        if not piece:
+            return self.give_up("the look at it ended without a report (status {status})")
+        self._answer += piece
+        if len(self._answer) < _NUMBER.size:
+            return None
+        size = _NUMBER.unpack_from(self._answer)[0]
+        if size > MAX_BYTES:
+            return self.give_up(f"its report has more than {MAX_BYTES} bytes")
+        if len(self._answer) < _NUMBER.size + size:
+            return None
+        output = self._answer[_NUMBER.size :].decode("utf-8", "replace")
+        self._answer.clear()
+        return self._result(output)
+
+    def give_up(self, problem: str) -> Result:
+        """Kill it; the result that has no output."""
+        status = self.kill()
+        return self._result("", problem.format(status=status))
+
+    def _result(self, output: str, problem: str = "") -> Result:
+        assert self.source
+        name, self.source = self.source.name, None
+        return Result(name, output, problem)
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        os.close(self._questions)
+        os.close(self.answers)
+
+    def kill(self) -> int:
+        """Kill it and wait for a second at most; its status as of waitpid(2), 0 if it has not exited."""
+        self.has_ended = True
+        self.close()
+        os.kill(self._pid, signal.SIGKILL)
+        deadline = time.monotonic() + 1.0
+        while True:  # the kernel may keep one that reads a process for ever
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if ended or time.monotonic() > deadline:
+                return status
+            time.sleep(0.002)
+
+
+def _serve(sources: Sequence[RankSource], questions: int, answer: int, memory: int) -> None:
+    """Answer questions from the fd ``questions`` in the child; never returns."""
+    status = 1
+    try:
+        gc.disable()
+        gc.freeze()  # a collection would touch, and so copy, every page that the parent shares
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        while request := os.read(questions, _NUMBER.size):
+            with MemoryLimit(memory):
+                output = sources[_NUMBER.unpack(request)[0]].run().encode("utf-8", "backslashreplace")
+            data = _NUMBER.pack(len(output)) + output
+            while data:
+                data = data[os.write(answer, data) :]
+            gc.collect()
+        status = 0
+    finally:
+        os._exit(status)
 
 
 # --- processes, cores and recordings -------------------------------------------------------------
@@ -50,18 +268,18 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
     """The rows of running processes; a rank that has run since it was seen waiting is examined again."""
-    known = rank_processes.local_processes()
+    processes = rank_processes.local_processes()
     if options.pid is not None:
-        pids = rank_processes.job_of_process(options.pid, known)
+        pids = rank_processes.job_of_process(options.pid, processes)
     else:
-        pids = rank_processes.ranks_of_node(options.job, known)
-    if not supervision.may_block_readers(pids[0]):
-        with without_limits():
+        pids = rank_processes.ranks_of_node(options.job, processes)
+    if not supervision.is_suspect(pids[0]):
+        with lifted():
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
-    reports, unreached = _partition(_examine(map(_process, pids), options))
-    endless = "its environment is longer than any program is started with, so its job and rank are not known"
-    unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(known, pids)]
+    reports, unreached = _partition(_examine(map(_process_source, pids), options))
+    endless = "its environment is longer than any program is started with, so that its job and rank are not known"
+    unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(processes, pids)]
     if not is_settled(reports):
         for _ in range(6):  # 0.05 s is enough for a job that runs to leave a collective, but on a busy machine
             time.sleep(0.05)
@@ -70,13 +288,14 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     again: dict[int, RankReport] = {}  # by pid
     for _ in range(3):
         moved = {report.pid: report for report in progress.that_ran(reports) if report.pid not in again}
-        for later in _examine(map(_process, moved), options):
+        for later in _examine(map(_process_source, moved), options):
             if isinstance(later, RankReport):
                 again[later.pid] = combine_reports(moved[later.pid], later)
     return rows([again.get(report.pid, report) for report in reports], unreached)
 
 
 def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:
+    """The row of each source, in the order in which the reports arrive."""
     for name, output, problem in collect(list(sources), options.jobs, options.timeout, options.memory):
         pid = number(name.rpartition(" ")[2]) if name.startswith("pid ") else None
         if problem:
@@ -109,28 +328,29 @@ def _has_ended(pid: int | None) -> bool:
         return True
 
 
-def _process(pid: int) -> RankSource:
+def _process_source(pid: int) -> RankSource:
+    """The source of a process's report; one without its memory if the kernel does not let us read that."""
     source = _source(f"pid {pid}", partial(brief_look, pid))
-    return source._replace(run=partial(_supervised, pid, source.run))
-
-
-def _supervised(pid: int, run: Callable[[], str]) -> str:
-    """The report of an examination; one without the process's memory if the kernel does not let us read that."""
-    if not supervision.may_block_readers(pid):
-        return run()
 
     def without_memory() -> bytes:
         return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
-    output = supervision.run_in_child(lambda: run().encode(), supervision.STUCK_SECONDS)
-    output = output or supervision.run_in_child(without_memory, supervision.SECOND_SECONDS)
-    if not output:
-        error = TargetError(f"the kernel does not answer ({supervision.thread_states_text(pid)})")
-        return failure(COMMAND, ["--json"], error).output
-    return output.decode()
+    def run() -> str:
+        if not supervision.is_suspect(pid):
+            return source.run()
+        output = supervision.by_child(lambda: source.run().encode(), supervision.STUCK_SECONDS)
+        output = output or supervision.by_child(without_memory, supervision.SECOND_SECONDS)
+        if not output:
+            error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
+            return failure(COMMAND, ["--json"], error).output
+        return output.decode()
+
+    return source._replace(run=run)
 
 
 def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
+    """A source that opens a target, reports on it, and closes it."""
+
     def run() -> str:
         targets: list[Target] = []
 
@@ -148,6 +368,7 @@ def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
 
 
 def _partition(examined: Iterable[RankReport | Unreached]) -> tuple[list[RankReport], list[Unreached]]:
+    """(the reports, what gave none)."""
     reports: list[RankReport] = []
     unreached: list[Unreached] = []
     for row in examined:
@@ -181,7 +402,7 @@ def report_rows(names: Iterable[str]) -> RankReports:
 
 
 def _files(names: Iterable[str], is_wanted: Callable[[Path], bool]) -> list[Path]:
-    """The files, and the wanted ones of folders. Raises UsageError if there is none."""
+    """The named files, and the files of named folders that are wanted. Raises UsageError if there is none."""
     paths: list[Path] = []
     for name in names:
         path = Path(name)

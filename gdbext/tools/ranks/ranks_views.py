@@ -13,6 +13,7 @@ from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
     JobReport,
+    JobVerdictKind,
     RankReport,
     RasAnswer,
     TreeNode,
@@ -21,12 +22,8 @@ from gdbext.tools.ranks.job_report import (
 )
 from gdbext.tools.ranks.job_sentences import NAMED
 
-_ODD = 4
-_GROUPS = 4
-_TREE = 14
-_NOTES = 3
-_RAS = 40
-_WIDTH = 118
+_ODD, _GROUPS, _TREE, _NOTES, _RAS = 4, 4, 14, 3, 40
+"""Lines or blocks of each part of the text that are shown at most."""
 _SET = 24
 """Characters of a set of ranks that are shown before a frame."""
 _ROWS = 2000
@@ -49,40 +46,41 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
         yield ""
         yield escape(_headline(report))
     unreached = [f"{process.where}: {process.reason}" for process in report.unreached]
-    yield from _few("Not reached", unreached if is_known or len(unreached) > NAMED else [], style)
+    yield from _first_lines("Not reached", unreached if is_known or len(unreached) > NAMED else [], style)
     if advice := next((process.help for process in report.unreached[:_NOTES] if process.help), ""):
-        yield _cut(f"  try: {advice}")
-    yield from _few("Note", list(report.notes), style)
+        yield _screen_line(f"  try: {advice}")
+    yield from _first_lines("Note", list(report.notes), style)
     yield from map(escape, _known_bugs(report))
-    yield from _odd(report.odd, style)
+    yield from _odd_lines(report.odd, style)
     if report.collectives:
         yield ""
         yield style("Collectives", "bold")
         for match in report.collectives[:_GROUPS]:
-            yield from (f"  {_cut(line)}" for line in _match(match))
+            yield from (f"  {_screen_line(line)}" for line in _match_lines(match))
         if len(report.collectives) > _GROUPS:
             yield f"  … and {len(report.collectives) - _GROUPS} more groups: --json"
-    yield from _tree(report.tree, style)
+    yield from _tree_lines(report.tree, style)
     if report.ras:
-        yield from _ras(report.ras, style)
+        yield from _ras_lines(report.ras, style)
 
 
 def _headline(report: JobReport) -> str:
     """``4 processes, ranks 0-3 of 8, on 2 hosts; no report of ranks 4-7; job 1``."""
     ranks = ranks_of(report.reports)
     unknown = len(report.reports) - len(ranks)
-    headline = counted(len(report.reports), "process") + (f", ranks {_set(ranks)}" if ranks else "")
+    headline = counted(len(report.reports), "process") + (f", ranks {_cut_set(ranks)}" if ranks else "")
     headline += f" of {report.size}" if report.size is not None else ""
     headline += f", {unknown} of unknown rank" if unknown else ""
     hosts = {rank.host for rank in report.reports if rank.host}
     headline += f", on {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
-    headline += f"; no report of ranks {_set(report.missing)}" if report.missing else ""
+    headline += f"; no report of ranks {_cut_set(report.missing)}" if report.missing else ""
     return headline + (f"; job {report.job}" if report.job else "")
 
 
-def _few(title: str, lines: Sequence[str], style: Style) -> Iterator[str]:
+def _first_lines(title: str, lines: Sequence[str], style: Style) -> Iterator[str]:
+    """The first _NOTES lines, each after ``title``, and how many more there are."""
     for line in lines[:_NOTES]:
-        yield style(title, "yellow") + _cut(f": {line}")
+        yield style(title, "yellow") + _screen_line(f": {line}")
     if len(lines) > _NOTES:
         yield f"  … and {len(lines) - _NOTES} more: --json"
 
@@ -95,37 +93,40 @@ def _known_bugs(report: JobReport) -> Iterator[str]:
             showing.setdefault(bug, []).append(rank)
     for bug, reports in showing.items():
         ranks = ranks_of(reports)
-        yield f"Known ({f'ranks {_set(ranks)}' if ranks else f'{len(reports)} of unknown rank'}): {bug}"
+        yield f"Known ({f'ranks {_cut_set(ranks)}' if ranks else f'{len(reports)} of unknown rank'}): {bug}"
 
 
-def _odd(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
+def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
+    """The ranks that explain the verdict, each with its innermost frames."""
     if reports:
         yield ""
         yield style("Ranks that differ", "bold")
     for report in reports[:_ODD]:
         where = f" on {report.host}" if report.host and report.rank is not None else ""
         pid = f" (pid {report.pid}{where})" if report.rank is not None else ""
-        yield f"  {_cut(f'{report.label}{pid}: {kind_of(report.kind).words}: {report.summary}')}"
+        yield f"  {_screen_line(f'{report.label}{pid}: {kind_of(report.kind).words}: {report.summary}')}"
         for frame in report.path[-4:][::-1]:
-            yield f"      {_cut(frame)}"
+            yield f"      {_screen_line(frame)}"
     if len(reports) > _ODD:
         yield f"  … and {len(reports) - _ODD} more"
 
 
-def _match(match: CollectiveMatch) -> Iterator[str]:
-    yield f"group {match.group} ({_set(match.members)}), #{match.seq}: {match.state.words}"
+def _match_lines(match: CollectiveMatch) -> Iterator[str]:
+    """A collective by its group and number, what the ranks issued under it, and which ranks are where."""
+    yield f"group {match.group} ({_cut_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
-        yield f"  {_set(variant.ranks):{_SET}} {variant.op}"
+        yield f"  {_cut_set(variant.ranks):{_SET}} {variant.op}"
     parts = (
         ("pending", match.pending),
         ("completed", match.completed),
         ("never enqueued", match.never_enqueued),
         ("no report of", match.missing),
     )
-    yield f"  {'; '.join(f'{name} {_set(ranks)}' for name, ranks in parts if ranks)}"
+    yield f"  {'; '.join(f'{name} {_cut_set(ranks)}' for name, ranks in parts if ranks)}"
 
 
-def _tree(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
+def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
+    """The tree of paths, a line for each stretch of frames without a branch."""
     if not nodes:
         return
     yield ""
@@ -133,35 +134,35 @@ def _tree(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
     lines = list(stretches(nodes))
     for depth, frames, node in lines[:_TREE]:
         shown = frames if len(frames) < 4 else (frames[0], "…", *frames[-2:])
-        ranks = _set(node.ranks) + (f" +{node.unranked} of unknown rank" if node.unranked else "")
-        yield _cut(f"  {ranks:{_SET}} {'  ' * depth}{' > '.join(shown)}")
+        ranks = _cut_set(node.ranks) + (f" +{node.unranked} of unknown rank" if node.unranked else "")
+        yield _screen_line(f"  {ranks:{_SET}} {'  ' * depth}{' > '.join(shown)}")
     if len(lines) > _TREE:
         yield f"  … and {len(lines) - _TREE} more branches: --json, --html FILE, --dot FILE"
 
 
-def _ras(answer: RasAnswer, style: Style) -> Iterator[str]:
-    """The second witness in its own words; the verdict is gdbext's."""
+def _ras_lines(answer: RasAnswer, style: Style) -> Iterator[str]:
+    """The answer of NCCL's RAS in its own words."""
     yield ""
     by = "" if answer.user is None else f" (a process of user {answer.user})"
     where = f"{escape(answer.address)}{by}"
     yield style(f"NCCL's RAS at {where}, a second witness, which the verdict does not follow", "bold")
     if answer.problem:
-        yield _cut(f"  no answer: {answer.problem}")
+        yield _screen_line(f"  no answer: {answer.problem}")
     if answer.says_ok:
         yield "  It says OK of all communicators, as it also does where all ranks have launched what does not end."
-    yield from (_cut(f"  {line}") for line in answer.lines[:_RAS])
+    yield from (_screen_line(f"  {line}") for line in answer.lines[:_RAS])
     if len(answer.lines) > _RAS:
         yield f"  … and {len(answer.lines) - _RAS} more lines: --json"
 
 
-def _set(ranks: Collection[int]) -> str:
+def _cut_set(ranks: Collection[int]) -> str:
     """A set of ranks, cut to ``_SET`` characters."""
     whole = fold(ranks)
     return whole if len(whole) <= _SET else f"{whole[: _SET - 2].rpartition(',')[0]},… ({len(ranks)})"
 
 
-def _cut(line: str) -> str:
-    return cut(escape(line), _WIDTH)
+def _screen_line(line: str) -> str:
+    return cut(escape(line), 118)
 
 
 # --- page ----------------------------------------------------------------------------------------
@@ -170,12 +171,13 @@ def _cut(line: str) -> str:
 def render_page(report: JobReport, origin: Origin = NO_ORIGIN) -> str:
     """The page, ending in a newline."""
     title = f"Diagnosis of {f'job {report.job}' if report.job else 'a job'}: {report.verdict.heading}"
-    return Page(title).whole(_body(title, report, origin))
+    return Page(title).whole(_page_body(title, report, origin))
 
 
-def _body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
+def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
     yield f"<h1>{text(title)}</h1>"
-    yield verdict_box("good" if report.verdict.is_fine else "hangs", report.verdict.heading, report.verdict.summary)
+    is_fine = report.verdict.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
+    yield verdict_box("good" if is_fine else "hangs", report.verdict.heading, report.verdict.summary)
     yield from facts((("looked at", _headline(report)), *origin.facts))
     notes = [f"Note: {note}" for note in report.notes]
     silent = [f"Not reached: {process.where}: {process.reason}" for process in report.unreached]
@@ -203,7 +205,7 @@ def _collectives_html(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
 
 
 def _tree_html(report: JobReport) -> Iterator[str]:
-    """Stretches without a branch, nested as they branch."""
+    """The tree of paths as nested ``<details>``, one for each stretch of frames without a branch."""
     depths: list[int] = []
     odd = set(report.verdict.ranks)
     for depth, frames, node in stretches(report.tree):
@@ -219,7 +221,7 @@ def _tree_html(report: JobReport) -> Iterator[str]:
 
 
 def _ranks_table(report: JobReport) -> Iterator[str]:
-    """Ranks × the last numbers of their groups."""
+    """A table with a row for each rank and, for each group, its last numbers ``enqueued / completed``."""
     names = list(dict.fromkeys(group.label for rank in report.reports for group in rank.groups))[:12]
     heads = "".join(f"<th>{text(name)}" for name in names)
     yield f'<h2>Ranks</h2><div class="searched"><table><tr><th>rank<th>host<th>pid<th>verdict{heads}</tr>'
@@ -267,4 +269,5 @@ def render_dot(report: JobReport) -> str:
 
 
 def _dot_text(line: str) -> str:
+    """The line as a quoted string of graphviz' language can hold it."""
     return escape(line).replace("\\", "\\\\").replace('"', '\\"')

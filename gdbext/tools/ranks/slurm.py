@@ -37,8 +37,6 @@ MOST_OF_ALL = 256 << 20
 _LINE = re.compile(rb" *([0-9]{1,7}): gdbext ([0-9]{1,7}/[0-9]{1,7} [A-Za-z0-9+/=]*)\r?")
 _LONGEST = 4096
 """Bytes of a line, at most; longer ones are not gdbext's."""
-_LINE_OVERHEAD = 64
-"""Bytes that a stored line costs besides its own, about."""
 
 
 class FairShares:
@@ -55,7 +53,7 @@ class FairShares:
         """Add a line of that sender, on one of its streams."""
         if sender in self.too_large:
             return
-        size = len(line) + _LINE_OVERHEAD
+        size = len(line) + 64  # about what a stored line costs besides its own bytes
         self._lines.setdefault(sender, []).append((stream, line))
         self._sizes[sender] = self._sizes.get(sender, 0) + size
         self._left -= size
@@ -79,8 +77,8 @@ class FairShares:
 
 
 def answer(where: str, output: bytes, status: int) -> RankReports:
-    """The rows in what one machine wrote: documents on a line each, among whatever its shell prints. Their host is that
-    machine, whatever they say: else one could replace another's."""
+    """The rows in the output of the machine ``where``: documents on a line each, among whatever its shell prints. Their
+    host is that machine, whatever they say: else one could replace another's. ``status``: its program's exit status."""
     if len(output) > MAX_BYTES:
         return rows(unreached=[Unreached(where, f"its answer has more than {MAX_BYTES} bytes")])
     merged, documents = rows(), 0
@@ -108,7 +106,7 @@ def answer(where: str, output: bytes, status: int) -> RankReports:
 
 
 def framed(answer: bytes) -> Iterator[bytes]:
-    """The lines of this machine's answer."""
+    """The lines ``gdbext NUMBER/COUNT BASE64`` of this machine's answer."""
     packed = zlib.compress(answer, 9)
     pieces = [packed[start : start + _PIECE] for start in range(0, len(packed), _PIECE)]
     for number, piece in enumerate(pieces):
@@ -139,13 +137,13 @@ class LabelledAnswers:
         """The answers by the number of the task, None for one that is not whole or too large."""
         whole = FairShares(_LARGEST, MOST_OF_ALL)
         for task in self._lines.senders():
-            answer = _joined(self._lines.lines(task))
+            answer = _join_pieces(self._lines.lines(task))
             if answer is not None:
                 whole.add(task, answer)
         return {integer(task): next(iter(whole.lines(task)), None) for task in self._lines.senders()}
 
 
-def _joined(lines: Sequence[bytes]) -> bytes | None:
+def _join_pieces(lines: Sequence[bytes]) -> bytes | None:
     """The answer in lines of the form ``NUMBER/COUNT BASE64``; None if it is not whole, too large or damaged."""
     pieces: dict[int, bytes] = {}
     count = 0
@@ -164,21 +162,18 @@ def _joined(lines: Sequence[bytes]) -> bytes | None:
     return answer if inflater.eof else None
 
 
-if __name__ == "__main__":
-    sys.stdout.buffer.writelines(framed(sys.stdin.buffer.read()))
-
-
 def command(job: str, script: str) -> list[str]:
     """The srun command that runs ``script`` once on each machine of the job, beside what runs there, whatever the job
     has reserved. Standard input goes to all tasks. The tasks have no terminal (``--unbuffered`` would make one). The
     exit of a task does not end the others."""
-    options = ["--overlap", f"--jobid={_number(job)}", "--ntasks-per-node=1", "--distribution=block", "--label"]
+    options = ["--overlap", f"--jobid={_job_number(job)}", "--ntasks-per-node=1", "--distribution=block", "--label"]
     if names := _machines(job):  # a batch script's own SLURM_NTASKS, its number of ranks, would count otherwise
         options.append(f"--ntasks={len(names)}")
     return ["srun", *options, "--kill-on-bad-exit=0", "--wait=0", "--input=all", "sh", "-c", script]
 
 
-def _number(job: str) -> str:
+def _job_number(job: str) -> str:
+    """The job's number without its step: ``77`` of ``77.0``."""
     return job.partition(".")[0]
 
 
@@ -197,13 +192,13 @@ def answers(output: LabelledAnswers, job: str, silent: str) -> RankReports:
         merged = merge(merged, cut or answer(where, text or b"", 0))
     missing = [Unreached(name, silent) for task, name in enumerate(names) if task not in answered]
     if not names:
-        missing = [Unreached("squeue", f"it does not name the machines of job {_number(job)}: some may be missing")]
+        missing = [Unreached("squeue", f"it does not name the machines of job {_job_number(job)}: some may be missing")]
     return merge(merged, rows(unreached=missing))
 
 
 def _machines(job: str) -> Sequence[str]:
     """The machines of the job in the order of its tasks, by Slurm's controller; [] if it does not say."""
-    nodes = _output(["squeue", "--noheader", f"--jobs={_number(job)}", "--format=%N"]).split()
+    nodes = _output(["squeue", "--noheader", f"--jobs={_job_number(job)}", "--format=%N"]).split()
     try:
         return _output(["scontrol", "--", "show", "hostnames", argument(nodes[0])]).split() if len(nodes) == 1 else []
     except BadData:
@@ -211,9 +206,13 @@ def _machines(job: str) -> Sequence[str]:
 
 
 def _output(words: Sequence[str]) -> str:
-    """Output of a Slurm client; "" if it fails or does not answer within 10 s (squeue asks the controller)."""
+    """The output of a Slurm client; "" if it fails or does not answer within 10 s (squeue asks the controller)."""
     try:
         done = subprocess.run(located(words), capture_output=True, text=True, timeout=10.0, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.writelines(framed(sys.stdin.buffer.read()))

@@ -77,9 +77,6 @@ out.
 class ReportProgram(Program):
     """The program ``scripts/dispatch report`` as a tool."""
 
-    name = "report"
-    summary = "Write one bundle for a bug report: verdict, recording, versions, known bugs."
-
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
@@ -100,7 +97,7 @@ class ReportProgram(Program):
             files = _collect(args, dispatch, place)
         note = "it holds what the report shows"
         if args.scrub:
-            files = {name: _scrubbed(data) for name, data in files.items() if name.endswith(".json")}
+            files = {name: _scrub_report(data) for name, data in files.items() if name.endswith(".json")}
             note = f"left in it: {_ALLOWED_TEXT}"
         elif "recording.rec" in files:
             note = "recording.rec holds parts of the process's memory: strings, numbers of tensors, perhaps secrets"
@@ -158,8 +155,8 @@ def _collect(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str,
 # --- leaving out ---------------------------------------------------------------------------------
 
 
-def _scrubbed(data: bytes) -> bytes:
-    """A JSON report with the allowed fields alone; an empty one if it is no report."""
+def _scrub_report(data: bytes) -> bytes:
+    """The JSON report in ``data`` with the fields in _ALLOWED alone; an empty one if it is no report."""
     try:
         report = scrub(json.loads(data), _ALLOWED)
     except ValueError:
@@ -168,7 +165,8 @@ def _scrubbed(data: bytes) -> bytes:
 
 
 def scrub(value: Any, allowed: Any) -> Any:
-    """The value without the members that are not allowed; a frame of the program's own has only its line."""
+    """The JSON value without the members that ``allowed`` lacks: True allows everything, a mapping the members that it
+    names. A frame of the program's own keeps only its line."""
     if isinstance(value, list):
         return [scrub(item, allowed) for item in value]
     if not isinstance(value, dict) or allowed is True:
@@ -180,8 +178,8 @@ def scrub(value: Any, allowed: Any) -> Any:
 
 
 def _scrub_frame(frame: dict[str, Any]) -> None:
-    """Keep of a library's frame the function, and the path from the package on; of the program's Python code
-    neither."""
+    """Cut the path of a library's frame down to the part from the package on; remove function and path of a frame of
+    the program's own Python code."""
     if frame.get("kind") != "python":
         if "file" in frame:
             frame["file"] = ""
@@ -190,7 +188,7 @@ def _scrub_frame(frame: dict[str, Any]) -> None:
         return
     # A package or Python's own module, as far as the path and name can tell.
     file = str(frame.get("file") or "")
-    match = _PLACE.fullmatch(file)
+    match = _LIBRARY_FILE.fullmatch(file)
     first = re.split(r"[/.>]", match["file"])[0] if match else ""
     if match and (match["packages"] or first in getattr(sys, "stdlib_module_names", ())):
         frame["file"] = file if file.startswith("<") else match["file"]
@@ -198,7 +196,7 @@ def _scrub_frame(frame: dict[str, Any]) -> None:
         frame["file"] = frame["function"] = "(the program's)"
 
 
-_PLACE = re.compile(
+_LIBRARY_FILE = re.compile(
     r"(?:.*/lib(?:64)?/python3(?:\.\d+t?)?/|<frozen )(?P<packages>(?:site|dist)-packages/)?(?P<file>.*)", re.DOTALL
 )
-"""The folder in which Python has its own modules and installed packages, or a module that is a part of its program."""
+"""A file of Python's own modules or of an installed package, or a module that is a part of Python's program."""

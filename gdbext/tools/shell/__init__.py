@@ -21,28 +21,21 @@ if TYPE_CHECKING:
 
     from gdbext.tools.program import Dispatch
 
-_EPILOG = """\
-Lines on standard input are run as a script: dispatch shell -p PID < look.py
-"""
-
 
 class ShellProgram(Program):
     """The program ``scripts/dispatch shell`` as a tool."""
 
-    name = "shell"
-    summary = "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …"
-
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
+        parser.epilog = "Lines on standard input are run as a script: dispatch shell -p PID < look.py\n"
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
         parser.add_argument("-c", "--core", metavar="FILE", help="a core dump")
         parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
         parser.add_argument("--sysroot", metavar="DIR", default="", help="where the files of the core's machine are")
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument(
+        stop = parser.add_mutually_exclusive_group()
+        stop.add_argument(
             "--no-stop", action="store_true", help="do not stop the process (default: stop it for some milliseconds)"
         )
-        how.add_argument("--hold", action="store_true", help="keep the process stopped until the prompt ends")
+        stop.add_argument("--hold", action="store_true", help="keep the process stopped until the prompt ends")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Open the prompt. Raises GdbextError."""
@@ -53,6 +46,7 @@ class ShellProgram(Program):
 
 
 def _run(process: gdbext.Process, banner: str) -> Outcome:
+    """Run standard input as a script if it is no terminal, else open IPython's prompt or Python's own."""
     names: dict[str, object] = {"p": process, "__name__": "__main__"}
     if not sys.stdin.isatty():
         exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
@@ -67,21 +61,16 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
         from IPython import start_ipython  # it may be missing
         from traitlets.config import Config
     except ImportError:
-        _standard_prompt(names, banner)
+        with suppress(ImportError):  # Python may be built without readline
+            import readline
+            import rlcompleter
+
+            readline.set_completer(rlcompleter.Completer(names).complete)
+            readline.parse_and_bind("tab: complete")
+        code.InteractiveConsole(names).interact(banner=shown(banner), exitmsg="")
         return Outcome(0)
     write(2, f"{banner}\n")
     config = Config()
     config.InteractiveShellApp.ignore_cwd = True  # it would import modules of the current folder
     start_ipython(argv=["--no-banner"], user_ns=names, config=config)
     return Outcome(0)
-
-
-def _standard_prompt(names: dict[str, object], banner: str) -> None:
-    """Python's own, with completion if it has readline."""
-    with suppress(ImportError):
-        import readline  # Python may be built without it
-        import rlcompleter
-
-        readline.set_completer(rlcompleter.Completer(names).complete)
-        readline.parse_and_bind("tab: complete")
-    code.InteractiveConsole(names).interact(banner=shown(banner), exitmsg="")

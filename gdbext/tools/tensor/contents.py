@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from gdbext.errors import BadData
 from gdbext.tools.tensor import elements
-from gdbext.tools.tensor.numpy_statistics import NumpyNumbers
-from gdbext.tools.tensor.statistics import collector_for
+from gdbext.tools.tensor.statistics import NumpyNumbers, collector_for
 from gdbext.torch.values.value_text import Histogram, Quantization, Statistics
 
 VALUES_LIMIT = 64
@@ -20,14 +19,6 @@ VALUES_LIMIT = 64
 BINS = 32
 _NUMPY_FROM = 1 << 16
 """Elements from which on it pays to import numpy."""
-_HISTOGRAM_LIMIT = 1 << 20
-_NUMPY_HISTOGRAM_LIMIT = 1 << 24
-"""Elements that a histogram is counted over, at most; of more, every n-th piece is taken."""
-
-_HISTOGRAM_PIECES = 500
-"""Pieces of a sampled histogram: many more than its bins, for numbers that are in order."""
-_SAMPLES = 64
-"""Pieces that a sample is made of."""
 
 ReadBytes = Callable[[int, int], bytes]
 Progress = Callable[[float], None]
@@ -87,7 +78,7 @@ class Contents:
             self._numbers = NumpyNumbers(module, self._element) if module else None
 
     def part(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
-        """Some of the elements; ``cut`` gives the part of the quantizer for them."""
+        """The contents of the elements with that geometry; ``cut`` gives the part of the quantizer for them."""
         quantization = cut(self._quantization) if self._quantization else None
         return Contents(self._read, geometry, quantization, self._conjugate, self._negative)
 
@@ -104,7 +95,11 @@ class Contents:
         if packed != self._element.numbers:
             return self._read(self.geometry.address + piece.offset // packed, -(-piece.span // packed))
         raw, size = self._bytes(piece), self._element.size
-        return raw if piece.is_dense else b"".join([raw[at * size : (at + 1) * size] for at in piece.offsets()])
+        return (
+            raw
+            if piece.is_dense
+            else b"".join([raw[offset * size : (offset + 1) * size] for offset in piece.offsets()])
+        )
 
     def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
         """The piece's numbers in its order, with its quantizer and the conjugate and negative bits applied."""
@@ -114,7 +109,7 @@ class Contents:
         else:  # several elements a byte; strides and offsets count elements all the same
             first, skip = divmod(piece.offset, packed)
             stored = element.decode(self._read(self.geometry.address + first, -(-(skip + piece.span) // packed)))
-            numbers = [stored[skip + at] for at in piece.offsets()]
+            numbers = [stored[skip + offset] for offset in piece.offsets()]
         if self._quantization:
             numbers = self._dequantized(numbers, piece, self._quantization)
         if self._conjugate and element.kind == "complex":
@@ -122,7 +117,7 @@ class Contents:
         return [-number for number in numbers] if self._negative else numbers
 
     def _dequantized(self, numbers: Sequence[int], piece: elements.Piece, quantization: Quantization) -> list[float]:
-        """The values as ``dequantize()`` calculates them, rounded to float32: a scale for all is float32, those of
+        """The values as ``dequantize()`` calculates them, rounded to float32: one scale for all is float32, scales of
         channels have double precision (ATen/native/quantized/AffineQuantizer.cpp)."""
         scales, zeros, axis = quantization.scale, quantization.zero_point, quantization.axis
         if axis is None:
@@ -145,7 +140,7 @@ class Contents:
         whole = max(1, math.prod(dimension.size for dimension in dimensions))
         every = max(1, whole // limit) if limit else 1
         if every > 1:
-            self._chunk = max(self._element.size, min(self._chunk, limit * self._element.size // _SAMPLES))
+            self._chunk = max(self._element.size, min(self._chunk, limit * self._element.size // 64))
         numbers = self._element.numbers
         done = 0
         for piece in islice(self._pieces(dimensions), 0, None, every):
@@ -179,9 +174,10 @@ class Contents:
         if step < sys.float_info.min or low + step == low or high - step == high:
             return None
         dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
-        limit = _NUMPY_HISTOGRAM_LIMIT if self._numbers else _HISTOGRAM_LIMIT
+        limit = 1 << 24 if self._numbers else 1 << 20  # elements that are counted; of more, every n-th piece
         every = max(1, -(-math.prod(dimension.size for dimension in dimensions) // limit))
-        chunk = min(self._chunk, max(self._element.size, limit * self._element.size // _HISTOGRAM_PIECES))
+        # The pieces of a sample are many more than the bins, for numbers that are in order.
+        chunk = min(self._chunk, max(self._element.size, limit * self._element.size // 500))
         counts, scale = [0] * BINS, BINS / (high - low)
         for piece in islice(self._pieces(dimensions, chunk if every > 1 else 0), 0, None, every):
             if self._numbers:
@@ -230,13 +226,15 @@ class Contents:
 
 
 def _nested(numbers: Sequence[elements.Number], sizes: Sequence[int]) -> Any:
+    """The numbers, in row-major order, as nested lists of these sizes."""
     if not sizes:
         return numbers[0] if numbers else None
     inner = math.prod(sizes[1:])
-    return [_nested(numbers[at * inner : (at + 1) * inner], sizes[1:]) for at in range(sizes[0])]
+    return [_nested(numbers[index * inner : (index + 1) * inner], sizes[1:]) for index in range(sizes[0])]
 
 
 def _float32(number: float) -> float:
+    """The nearest float32, an infinity if it is too large."""
     try:
         rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 
 class CppObject(NamedTuple):
-    """``type`` is the qualified name without typedefs, ``const`` and ``&``. An object in registers has its bytes
-    instead of an address.
-    """
+    """A C++ object. ``type`` is the qualified name without typedefs, ``const`` and ``&``. An object in registers has
+    its bytes (``raw``) instead of an address."""
 
     type: str
     address: int
@@ -137,7 +136,7 @@ class TypeSummary(NamedTuple):
 
 ELEMENT_LIMIT = 200
 _LONGEST = 1 << 32
-_IVALUE = "c10::IValue"
+"""Elements of a container, at most: more are damage."""
 
 
 class BoxedValues:
@@ -213,11 +212,12 @@ class BoxedValues:
         return TypeSummary(count_text(count, min(count, ELEMENT_LIMIT)), tuple(children), "map")
 
     def _child(self, name: str, address: int) -> Child:
+        """A child that is the IValue at ``address``; its text is the reason if it cannot be read."""
         try:
             text = self.of_value(address, 0).text
         except GdbextError as error:
             text = f"<{error.what}>"
-        return Child(name, text, _IVALUE, address)
+        return Child(name, text, "c10::IValue", address)
 
 
 def count_text(count: int, shown: int) -> str:

@@ -39,7 +39,7 @@ _LONGEST = 1 << 32
 
 
 class TypeSummaries:
-    """Summarises the objects of one session's process."""
+    """Summarizes the objects of one session's process."""
 
     def __init__(self, session: Session) -> None:
         """Prepare the readers. Raises NotTorch, LayoutError."""
@@ -97,6 +97,7 @@ class TypeSummaries:
     # --- the dispatcher --------------------------------------------------------------------------
 
     def _keyset_text(self, bits: int) -> str:
+        """``DispatchKeySet(CPU, AutogradCPU)``. Raises BadData for bits that are no key set."""
         keys = self._session.dispatch_keys
         stray = keys.stray(bits)
         if stray:
@@ -212,6 +213,7 @@ class TypeSummaries:
         return TypeSummary(count_text(count, len(children) if size else count), tuple(children), "array")
 
     def _pointer(self, value: CppObject) -> TypeSummary:
+        """A c10::intrusive_ptr: the tensor that it owns, or the object with its reference counts."""
         address = value.number(self._memory, 0, 8)
         if not address:
             return TypeSummary("nullptr")
@@ -224,8 +226,6 @@ class TypeSummaries:
         pointee = self.of(CppObject(value.element, address))
         child = Child("*", pointee.text if pointee else f"{address:#x}", value.element, address)
         return TypeSummary(f"{address:#x}, {_references(strong)}, {weak} weak", (child,))
-
-    # --- boxed values ----------------------------------------------------------------------------
 
 
 def _references(count: int) -> str:

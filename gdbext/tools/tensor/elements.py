@@ -80,6 +80,7 @@ _TABLES = {
 
 
 def _array(code: str, raw: bytes) -> Sequence[Number]:
+    """The little-endian numbers of ``raw``; ``code``: a type code of the module array."""
     numbers = array(code)
     numbers.frombytes(raw)
     if sys.byteorder == "big":
@@ -159,8 +160,6 @@ def element_type(dtype: str, size: int) -> ElementType | None:
     return ElementType(dtype, kind, size, _PACKED.get(dtype, 1), dtype.startswith(("qint", "quint")))
 
 
-CHUNK = 1 << 22
-"""Bytes read at once, at most."""
 _SPARSE = 16
 """Elements farther apart than this many times their size are read in smaller pieces."""
 _PAGE = 4096
@@ -224,7 +223,8 @@ def span_of(dimensions: Sequence[Dimension]) -> int:
 
 
 def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimension, ...]:
-    """The dimensions with more than one element, outermost first; adjacent ones are joined if they make one."""
+    """The dimensions with more than one element, outermost first; adjacent dimensions are joined if they have one
+    stride."""
     weight = 1
     innermost_first: list[Dimension] = []
     for size, stride in zip(reversed(sizes), reversed(strides)):
@@ -239,14 +239,14 @@ def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimensi
 
 
 def in_memory_order(dimensions: Sequence[Dimension]) -> tuple[tuple[Dimension, ...], int]:
-    """(the dimensions with the longest strides first, how often each of their elements counts): those of an expanded
-    dimension (stride 0) are the same one."""
+    """(the dimensions without expanded ones (stride 0), the longest strides first; how often each of their elements
+    counts, since all elements along an expanded dimension are the same)."""
     repeated = math.prod(dimension.size for dimension in dimensions if not dimension.stride)
     moving = (dimension for dimension in dimensions if dimension.stride)
     return tuple(sorted(moving, key=lambda dimension: -dimension.stride)), repeated
 
 
-def pieces(dimensions: Sequence[Dimension], element: int, chunk: int = CHUNK) -> Iterator[Piece]:
+def pieces(dimensions: Sequence[Dimension], element: int, chunk: int) -> Iterator[Piece]:
     """All elements, in the order of ``dimensions``. ``element``: bytes of an element; ``chunk``: bytes read at once."""
     # The innermost dimensions are read together, the first of them in parts; the outer ones are walked.
     first = len(dimensions)

@@ -112,6 +112,7 @@ class VariableFinder:
         raise refusal or self._unknown(name)
 
     def _unknown(self, name: str) -> UsageError:
+        """The error of a name that no frame has, with the names that are nearest: tensors and the user's code first."""
         if not self._stack:
             return UsageError(
                 f"there is no Python variable {name!r}: the thread runs no Python code",
@@ -220,8 +221,8 @@ def _no_step(value: PyRef, name: str, step: Step) -> UsageError:
 
 
 def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:
-    """The frames to search: those that ``wanted`` names, by number from the innermost one or by function. Without it
-    all, beginning at the frame that is selected in the debugger, or None if none is. Raises UsageError."""
+    """The frames to search: the frame of number ``wanted`` (0: innermost), or all frames of that function. For None all
+    frames, beginning at the one selected in the debugger; None if none is selected. Raises UsageError."""
     pointer = session.target.memory.selected_stack_pointer() if wanted is None else None
     if wanted is None and pointer is None:
         return None

@@ -16,7 +16,6 @@ from gdbext.engine.layouts.declarations import BitField, Inner, Member, Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import structures
-from gdbext.torch.state.tensor import node_object
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
 from gdbext.torch.values.value_structures import SmallVector
@@ -24,7 +23,8 @@ from gdbext.torch.values.value_text import GradFunction, Quantization, StorageRe
 
 
 class TensorKind(NamedTuple):
-    """``unreadable`` says why there are no elements to read, "" if there are.
+    """The kind of a tensor by its C++ class, keys and device. ``unreadable`` says why there are no elements to read, ""
+    if there are.
 
     ``wrapped`` and ``parts`` are members of its class that are tensors: those of a wrapper, and those that together are
     a sparse or nested tensor. ``layout`` is the name in ``torch.layout``; "" if the tensor has it (``layout_``).
@@ -39,7 +39,6 @@ class TensorKind(NamedTuple):
 
 
 WRAPPER = "it is a wrapper; the elements are those of what it wraps"
-_DENSE = TensorKind()
 _ROWS, _NESTED = structures.SparseRowTensor, structures.NestedTensor
 _WRAPPERS = (structures.BatchedTensor, structures.GradTensor, structures.FunctionalTensor)
 _CLASSES = {
@@ -58,7 +57,7 @@ _CLASSES = {
     ),
     **{wrapper.OF: TensorKind(unreadable=WRAPPER, wrapped=(wrapper.value_,)) for wrapper in _WRAPPERS},
 }
-_KEYS = {
+_UNREADABLE_KEYS = {
     "Meta": "a meta tensor has sizes and no elements",
     "Lazy": "a lazy tensor has elements only when something asks for them",
     "ZeroTensor": "all its elements are zeros, and none is stored",
@@ -68,10 +67,10 @@ _KEYS = {
 
 def kind_of(implementation: str, keys: Collection[str], device: str | None) -> TensorKind:
     """The kind of a tensor of a C++ class, with these keys, on this device (None: unknown)."""
-    kind = _CLASSES.get(implementation, _DENSE)
+    kind = _CLASSES.get(implementation, TensorKind())
     if kind.unreadable:
         return kind
-    for key, why in _KEYS.items():
+    for key, why in _UNREADABLE_KEYS.items():
         if key in keys:
             return kind._replace(unreadable=why, layout="_mkldnn" if key == "MkldnnCPU" else kind.layout)
     if "OpaqueTensorImpl" in implementation:
@@ -133,6 +132,8 @@ _CONTIGUITY: Mapping[BitField, str] = {
 
 
 class TensorFields:
+    """Reads fields of tensors; ``address`` is that of a TensorImpl. All methods raise MemoryFault."""
+
     def __init__(self, memory: Memory, layout: Layout, classes: ClassNames) -> None:
         """Prepare the reader. Raises LayoutError."""
         self._memory = memory
@@ -224,10 +225,6 @@ class TensorFields:
         with suppress(GdbextError):
             sequence = structures.Node(self._space, address).sequence_nr_
         return GradFunction(plain_class(names[0]), sequence)
-
-    def node_object(self, address: int) -> int:
-        """The PyObject of a Node that Python code defines. Raises LayoutError, MemoryFault."""
-        return node_object(self._space, address)
 
     # --- sizes that are symbolic -----------------------------------------------------------------
 

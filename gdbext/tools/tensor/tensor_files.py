@@ -206,10 +206,6 @@ def _cut_quantizer(
     return quantization._replace(scale=scale[::step], zero_point=zero_point[::step], axis=axis - dimensions + 2)
 
 
-_WIDTH, _HEIGHT = 640, 160
-"""Size of the histogram, in pixels."""
-
-
 def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", origin: Origin = NO_ORIGIN) -> str:
     """The page; ``reason``: why there is no slice."""
     title = f"{tensor.name_}: {tensor_section.headline(tensor)}"
@@ -233,6 +229,7 @@ def _body(title: str, tensor: TensorSection, part: TensorSlice | None, reason: s
 
 
 def _heat_map(part: TensorSlice) -> Iterator[str]:
+    """The canvas and the data that the page's script draws on it."""
     index = ", ".join((*map(str, part.leading), ":", ":")) if part.rows > 1 or part.leading else ":"
     what = "Absolute values" if part.is_magnitude else "Values"
     yield f"<h2>{text(f'{what} of [{index}], {part.rows} × {part.columns}')}</h2>"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from gdbext.cpython.objects.py_ref import PyRef, integer, text, type_name
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress
 from gdbext.tools.tensor.elements import element_type, span_of
-from gdbext.tools.tensor.numpy_statistics import import_numpy
+from gdbext.tools.tensor.statistics import import_numpy
 from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames
@@ -43,16 +42,13 @@ class TensorReporter:
         self.fields = TensorFields(session.memory, session.layout, self._classes)
         sizes = session.layout.dispatch("scalar_types")
         self._element_sizes = {python_name(name): int(size) for name, size in sizes}
-        self._quantizers = QuantizerReader(session.memory, session.layout, self._classes, self._plain_values)
+        self.python = PythonTensors(self.is_tensor, self.fields)
+        self.quantizers = QuantizerReader(session.memory, session.layout, self._classes, self._plain_values)
 
     # --- Python ----------------------------------------------------------------------------------
 
-    @cached_property
-    def python(self) -> PythonTensors:
-        return PythonTensors(self.is_tensor, self.fields)
-
     def is_tensor(self, address: int) -> bool:
-        """True if there is a TensorImpl."""
+        """There is a TensorImpl at ``address``."""
         try:
             self._facts.key_set(address)
         except GdbextError:
@@ -60,7 +56,7 @@ class TensorReporter:
         return True
 
     def is_undefined(self, address: int) -> bool:
-        """It is the tensor that represents none (c10/core/UndefinedTensorImpl.h)."""
+        """The TensorImpl at ``address`` is the one that represents no tensor (c10/core/UndefinedTensorImpl.h)."""
         return self._facts.read(address).implementation == UNDEFINED_TENSOR
 
     # --- one tensor ------------------------------------------------------------------------------
@@ -79,7 +75,7 @@ class TensorReporter:
         """The elements of a tensor that has them in memory. Raises BadData saying why there is nothing to read."""
         geometry = self._geometry(facts)
         keys = set(self._session.dispatch_keys.decode(facts.key_set))
-        quantization = self.quantization(facts) if geometry.element.is_quantized else None
+        quantization = self.quantizers.read(facts.address) if geometry.element.is_quantized else None
         if quantization:
             check_channels(geometry, quantization)
 
@@ -89,10 +85,6 @@ class TensorReporter:
         return Contents(
             self._read, geometry, quantization, "Conjugate" in keys, "Negative" in keys, numpy, self._progress
         )
-
-    def quantization(self, facts: TensorFacts) -> Quantization:
-        """Read the quantizer. Raises BadData, MemoryFault, LayoutError."""
-        return self._quantizers.read(facts.address)
 
     def _plain_values(self, address: int) -> Any:
         """The values of a tensor of scales or zero points. Raises BadData."""
@@ -105,6 +97,7 @@ class TensorReporter:
         return contents.values()
 
     def _read(self, address: int, size: int) -> bytes:
+        """Read memory, large pieces past the cache. Raises MemoryFault."""
         if size < 1 << 16:
             return self.memory.read(address, size)
         return self._session.target.memory.read(address, size)
@@ -113,7 +106,8 @@ class TensorReporter:
         return kind_of(facts.implementation, self._session.dispatch_keys.decode(facts.key_set), facts.device)
 
     def _geometry(self, facts: TensorFacts) -> Geometry:
-        """Raises NothingToRead, and BadData for metadata that contradicts itself."""
+        """The layout of the elements in memory. Raises NothingToRead, and BadData for metadata that contradicts
+        itself."""
         kind = self.kind(facts)
         if kind.unreadable:
             raise NothingToRead(kind.unreadable)
@@ -150,16 +144,16 @@ class TensorReporter:
             return None
 
 
-_TORN = "it was read while the program changed it, or it was overwritten"
+_WHY = "it was read while the program changed it, or it was overwritten"
 
 
 def check_shape(geometry: Geometry, numel: int, offset: int) -> None:
     """Raises BadData for metadata that contradicts itself."""
     sizes, strides = list(geometry.sizes), list(geometry.strides)
     if min((*sizes, *strides, offset, 0)) < 0:
-        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} cannot be", why=_TORN)
+        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} cannot be", why=_WHY)
     if geometry.numel != numel:
-        raise BadData(f"sizes {sizes} are not those of {numel} elements", why=_TORN)
+        raise BadData(f"sizes {sizes} are not those of {numel} elements", why=_WHY)
 
 
 def check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:
@@ -175,7 +169,7 @@ def check_storage(geometry: Geometry, storage: StorageReport | None, offset: int
         is_inside = not geometry.numel or (storage.data <= geometry.address and end <= storage.data + storage.size)
     if not is_inside:
         shape = f"sizes {list(geometry.sizes)}, strides {list(geometry.strides)} and offset {offset}"
-        raise BadData(f"{shape} do not fit the storage of {storage.size} bytes", why=_TORN)
+        raise BadData(f"{shape} do not fit the storage of {storage.size} bytes", why=_WHY)
 
 
 def check_channels(geometry: Geometry, quantization: Quantization) -> None:
@@ -183,7 +177,7 @@ def check_channels(geometry: Geometry, quantization: Quantization) -> None:
     axis, scales, sizes = quantization.axis, len(quantization.scale), geometry.sizes
     if axis is None or (axis < len(sizes) and sizes[axis] == scales == len(quantization.zero_point)):
         return
-    raise BadData(f"{scales} scales along dimension {axis} do not fit sizes {list(sizes)}", why=_TORN)
+    raise BadData(f"{scales} scales along dimension {axis} do not fit sizes {list(sizes)}", why=_WHY)
 
 
 def tensor_statistics(session: Session) -> Callable[[int], Statistics | None]:

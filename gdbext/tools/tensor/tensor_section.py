@@ -145,6 +145,7 @@ def _first_numbers(numbers: Sequence[float]) -> str:
 
 
 def _autograd(tensor: TensorSection) -> Iterator[str]:
+    """The words on autograd: ``requires_grad=True``, ``grad_fn=<AddBackward0>``, ``leaf`` …"""
     if tensor.requires_grad is None:
         return
     yield f"requires_grad={tensor.requires_grad}"
@@ -160,6 +161,7 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
 
 
 def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
+    """A line for each part, the first one after ``title``."""
     for part in parts:
         line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
         title = ""
@@ -186,7 +188,7 @@ def _statistics(statistics: Statistics, histogram: Histogram | None, style: Styl
 
 
 def bars(counts: tuple[int, ...]) -> str:
-    """A bar for each count; each that is not zero is visible."""
+    """A block character for each count, as high as its share of the largest; each that is not zero is visible."""
     most = max(counts)
     return "".join(" ▁▂▃▄▅▆▇█"[-(-count * 8 // most)] for count in counts)
 

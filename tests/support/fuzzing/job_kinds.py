@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 from gdbext.errors import GdbextError
+from gdbext.tools import table
 from gdbext.tools.outcome import Outcome, failure
-from gdbext.tools.ranks import RanksProgram
 from support.recorded import jobs
 
 from . import folders, json_damage
@@ -48,7 +48,7 @@ def _ranks(texts: Sequence[bytes], output: str) -> Outcome:
         if output in ("--dot", "--html"):
             words.append(f"{folder}/picture")
         try:
-            return RanksProgram().main(words, lambda _: 0, color=False)
+            return table.tool_of(table.program("ranks")).main(words, lambda _: 0, color=False)
         except GdbextError as error:
             return failure("ranks", words, error)
 

@@ -95,7 +95,7 @@ def _parse_line(words: list[str]) -> None:
     words = spelled_out(words or ["--help"])
     program = table.program(words[0])
     if program is not None:
-        table.load(program.place)().parse(before_program(words[1:]))
+        table.tool_of(program).parse(before_program(words[1:]))
     elif words != ["--help"]:
         options = Options()
         parse(words, options)

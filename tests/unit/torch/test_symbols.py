@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from gdbext.engine.layouts import store
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.tools.info import info_report
-from gdbext.tools.info.info_report import SymbolStatus
+from gdbext.tools.info import SymbolStatus, symbol_status
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
 from gdbext.torch.state.setting_sources import setting_symbols
@@ -60,7 +59,7 @@ class Libraries:
 
 
 def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
-    return info_report.symbol_status(row, cast(Symbolizer, libraries))
+    return symbol_status(row, cast(Symbolizer, libraries))
 
 
 def test_status_and_a_family_that_is_searched_for_only_without_its_examples() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.tools.ranks import RanksProgram
+from gdbext.tools import table
 from support.installed import slurm, sshd
 from support.installed.machine import need_module
 from support.programs import harness, procfs
@@ -178,7 +178,7 @@ def test_a_pending_collective_with_the_line_that_issued_it(job: Inferior) -> Non
 def on_hosts(*words: str) -> dict[str, Any]:
     need_module("ClusterShell")
     words = ("--hosts", *words, "--python", sys.executable, "--json")
-    document = json.loads(RanksProgram().main(words, lambda _: 0, color=False).output)
+    document = json.loads(table.tool_of(table.program("ranks")).main(words, lambda _: 0, color=False).output)
     contract_schema.check(document)
     return dict(document)
 

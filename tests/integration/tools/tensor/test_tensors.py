@@ -16,9 +16,8 @@ from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import plain_json
-from gdbext.tools.tensor.tensor_description import describe
 from gdbext.tools.tensor.tensor_report import TensorReporter
-from gdbext.tools.tensor.tensor_tool import tensor_named
+from gdbext.tools.tensor.tensor_tool import describe, tensor_named
 from support.programs.harness import Inferior, Start
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]

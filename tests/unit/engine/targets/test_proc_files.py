@@ -34,7 +34,7 @@ def pid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 READERS: dict[str, Callable[[int], object]] = {
     "environment of the process looked at": lambda pid: ProcessOrigin(pid).environ(),
     "its command line": read_command,
-    "environment and command line of a family": lambda pid: (family.is_rank(pid), family._program(pid)),
+    "environment of a family": family.is_rank,
     "a rank": rank_processes.read_process,
     "children of a process": lambda pid: HostFiles().text(f"/proc/{pid}/cmdline", 4096),
     "any text": lambda pid: HostFiles().text(f"/proc/{pid}/environ"),
@@ -73,4 +73,4 @@ def test_ps_lists_it_and_ends_in_time(pid: int) -> None:
     assert (found[pid].program, found[pid].rank) == ("", None)
     late = torch_processes(0)
     assert late.processes == ()
-    assert late.left > 1
+    assert late.unexamined > 1

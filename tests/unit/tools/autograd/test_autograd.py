@@ -13,11 +13,10 @@ from gdbext.diagnosis.report.thread_report import BackwardNode
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
-from gdbext.tools.autograd.autograd_graph import reachable
+from gdbext.tools.autograd.autograd import reachable
 from gdbext.tools.autograd.autograd_report import nodes_on_stack, outer_node
 from gdbext.tools.autograd.autograd_section import HookKind, NodeHook, SavedTensor
-from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
-from gdbext.tools.autograd.node_reporter import ForwardOperators
+from gdbext.tools.autograd.node_reporter import ForwardOperators, HookReader, SavedTensorReader
 from gdbext.torch.stack.roles import engine_calls
 from gdbext.torch.state.tensor import NodeReader, node_object
 from support.fakes.fake_target import FakeTarget
@@ -39,7 +38,7 @@ def of(node: str, *operators: tuple[str, str, str], error: Exception | None = No
     kernels = SimpleNamespace(name=lambda kernel: SimpleNamespace(function=kernel or "", aliases=("alias",)))
     keys = SimpleNamespace(index_of_key={"AutogradCPU": 5}.__getitem__)
     registry: Any = SimpleNamespace(operators=read, kernels=kernels, keys=keys)
-    return ForwardOperators(registry).of(node)
+    return ForwardOperators(registry).operator_of(node)
 
 
 @pytest.mark.parametrize(
@@ -177,23 +176,23 @@ def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedT
     ],
 )
 def test_what_a_node_has_saved(raw: bytes, expected: SavedTensor, stale: bool) -> None:
-    assert reader(raw).of(NODE) == (expected,)
+    assert reader(raw).saved_tensors(NODE) == (expected,)
     assert expected.is_stale is stale
     assert reader(raw).stale(NODE) == ((expected,) if stale else ())
     with pytest.raises(BadData):
-        reader(saved(TENSOR, default=7)).of(NODE)
+        reader(saved(TENSOR, default=7)).saved_tensors(NODE)
 
 
 def test_a_list_and_what_a_torch_autograd_function_saves_in_its_python_object() -> None:
     begin = NODE + 64
     raw = struct.pack("<QQQ", begin, begin + 96, begin + 96).ljust(64, b"\0") + saved(TENSOR, 3) + saved(TENSOR, 2)
-    listed = reader(raw, "tensors_[]").of(NODE) or ()
+    listed = reader(raw, "tensors_[]").saved_tensors(NODE) or ()
     assert [(each.name, each.is_stale) for each in listed] == [("tensors[0]", False), ("tensors[1]", True)]
     begin = NODE + 128
     raw = bytes(64) + struct.pack("<QQQ", begin, begin + 48, begin + 48).ljust(64, b"\0") + saved(TENSOR, 2)
     expected = SavedTensor("saved_tensors[0]", "f32[2] cpu", 2, 3)
     found = reader(raw, kind="torch::autograd::PyNode")
-    assert found.of(NODE) == found.stale(NODE) == (expected,)
+    assert found.saved_tensors(NODE) == found.stale(NODE) == (expected,)
 
 
 HEAP, SIZE = 0x10000, 0x40000
@@ -309,7 +308,7 @@ def test_hooks_without_python_are_named_by_their_class_in_the_order_of_their_cal
     process.put(1, at=table + 24)
     names = {HookKind.TENSOR: "Hook2", HookKind.NODE_BEFORE: "Hook1"}
     names |= {HookKind.RETAINS_GRAD: "Retains", HookKind.NODE_AFTER: "Hook0"}
-    assert [found.hook for found in process.hooks().of_node(node)] == [NodeHook(*each) for each in names.items()]
+    assert [found.hook for found in process.hooks().node_hooks(node)] == [NodeHook(*each) for each in names.items()]
 
 
 def test_the_hooks_of_a_leaf_are_those_of_its_tensor_too(process: Process) -> None:
@@ -318,7 +317,7 @@ def test_the_hooks_of_a_leaf_are_those_of_its_tensor_too(process: Process) -> No
     begin = process.put(process.hook("OfTensor"))
     process.put(begin, begin + 8, begin + 8, process.hook("Accumulated"), at=tensor)
     process.vector(leaf, "pre_hooks_", process.hook("OfNode"))
-    found = [(found.hook.kind, found.hook.function) for found in process.hooks().of_leaf(leaf, tensor)]
+    found = [(found.hook.kind, found.hook.function) for found in process.hooks().leaf_hooks(leaf, tensor)]
     names = {HookKind.TENSOR: "OfTensor", HookKind.NODE_BEFORE: "OfNode", HookKind.ACCUMULATED: "Accumulated"}
     assert found == [*names.items()]
 

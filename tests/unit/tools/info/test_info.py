@@ -11,10 +11,8 @@ import pytest
 
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
-from gdbext.tools.info import info_report
-from gdbext.tools.info.info_report import SymbolStatus
-from gdbext.tools.info.library_settings import CpuGenerator, ThreadCounts, cuda_generators
-from gdbext.tools.info.recorded_functions import RecordedFunctions
+from gdbext.tools.info import SymbolStatus, in_release
+from gdbext.tools.info.settings_report import CpuGenerator, RecordedFunctions, ThreadCounts, cuda_generators
 from gdbext.torch import assumed_symbols
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.cuda_state import CudaAllocator
@@ -29,8 +27,8 @@ def test_what_came_later_is_not_missed() -> None:
         "2.15.0": missing,
         "2.15.1a0+git1": missing,
     }.items():
-        assert info_report.in_release(row, missing, version) is status
-        assert info_report.in_release(row, found, version) is found
+        assert in_release(row, missing, version) is status
+        assert in_release(row, found, version) is found
 
 
 START, ENGINE, PAGE = 0x10000, 80, 0x1000

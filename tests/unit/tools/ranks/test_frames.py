@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.tools.ranks import RanksProgram, other_machines, slurm
+from gdbext.tools import table
+from gdbext.tools.ranks import other_machines, slurm
 from gdbext.tools.ranks.slurm import LabelledAnswers, answer, framed
 from support.recorded import jobs
 
@@ -77,7 +78,8 @@ def test_a_report_is_of_the_machine_that_sends_it(tmp_path: Path) -> None:
     """It cannot replace another's by its name, nor make that one's old by a later restart."""
     for number, document in enumerate(jobs.documents("late-lock")):
         (tmp_path / f"{number}.json").write_text(json.dumps(document))
-    report = RanksProgram().main(["--reports", str(tmp_path), "--json"], lambda _: 0, color=False).output.encode()
+    program = table.tool_of(table.program("ranks"))
+    report = program.main(["--reports", str(tmp_path), "--json"], lambda _: 0, color=False).output.encode()
     hosts = [{each.host for each in answer(where, report, 0).reports.values()} for where in ("n1", "pod/n2")]
     assert hosts == [{"n1"}, {"n2"}]
 
@@ -103,7 +105,7 @@ def asked(programs: Path, output: bytes, nodes: str, names: str) -> dict[str, st
     """Machine → why there is no report of it."""
     for name, text in {"srun": output, "squeue": nodes.encode(), "scontrol": names.encode()}.items():
         (programs / f"{name}.output").write_bytes(text)
-    options = RanksProgram().parse(["--slurm", "77.0"])
+    options = table.tool_of(table.program("ranks")).parse(["--slurm", "77.0"])
     return {each.where: each.reason for each in other_machines.remote_rows(options).unreached}
 
 

@@ -18,8 +18,7 @@ from gdbext.errors import BadData
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, rows
-from gdbext.tools.ranks.rank_report_reader import _device_text, _entered_nccl, _rpc_server, read
-from gdbext.tools.ranks.report_parser import Members
+from gdbext.tools.ranks.rank_report_reader import Members, _device_text, _entered_nccl, _rpc_server, read
 from support.recorded import jobs
 from support.source import contract_schema
 

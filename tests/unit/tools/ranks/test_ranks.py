@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError, UsageError
+from gdbext.tools import table
 from gdbext.tools.outcome import Outcome
-from gdbext.tools.ranks import RanksProgram, other_machines, rank_processes
+from gdbext.tools.ranks import other_machines, rank_processes
 from gdbext.tools.ranks.rank_processes import RankProcess
 from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings
@@ -22,7 +23,7 @@ from support.source import contract_schema
 
 
 def run(*words: object) -> Outcome:
-    return RanksProgram().main([str(word) for word in words], lambda _: 0, color=False)
+    return table.tool_of(table.program("ranks")).main([str(word) for word in words], lambda _: 0, color=False)
 
 
 def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
@@ -163,7 +164,7 @@ def test_a_rank_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None
     ranks = [(11, 10, 1), (12, 10, 2), (13, 12, 2), (14, 13, 2), (15, 14, 2), (16, 11, 1)]
     known = [RankProcess(pid, parent, False, ("j",), ("RANK", rank)) for pid, parent, rank in ranks]
     node([RankProcess(10, 1, False, (), None), *known], {11}, {10, 11, 13, 15, 16})
-    assert rank_processes.ranks_of_node("j") == [11, 13]
+    assert rank_processes.ranks_of_node("j", rank_processes.local_processes()) == [11, 13]
 
 
 def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None:
@@ -176,10 +177,10 @@ def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(node: Callable[..., Non
     looks_at_them = task(31, 0, 2, tasks=0)
     for torch, processes in (({11}, [*training, *other, looks_at_them]), ((), [*training, looks_at_them])):
         node(processes, torch)
-        assert rank_processes.ranks_of_node("slurm 1") == [11, 12]
+        assert rank_processes.ranks_of_node("slurm 1", rank_processes.local_processes()) == [11, 12]
     node([*training, *other], ())
     with pytest.raises(TargetError):  # which of the two is the training, nobody knows
-        rank_processes.ranks_of_node("slurm 1")
+        rank_processes.ranks_of_node("slurm 1", rank_processes.local_processes())
 
 
 def test_the_process_that_started_the_others_may_be_rank_0(node: Callable[..., None]) -> None:
@@ -188,7 +189,9 @@ def test_the_process_that_started_the_others_may_be_rank_0(node: Callable[..., N
         started = ((10, 1, ""), (11, 10, first), (12, 10, "2"))
         known = [RankProcess(pid, parent, False, ("j",), None, local_rank=rank) for pid, parent, rank in started]
         node(known, range(100))
-        assert [rank_processes.job_of_process(each.pid) for each in known] == [ranks] * 3
+        assert [rank_processes.job_of_process(each.pid, rank_processes.local_processes()) for each in known] == [
+            ranks
+        ] * 3
 
 
 @pytest.mark.parametrize("framed", [False, True])

@@ -16,13 +16,13 @@ from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import fold
 from gdbext.errors import BadData, TargetError
 from gdbext.hosts.cli import launcher as dispatch
+from gdbext.tools import table
 from gdbext.tools.outcome import Outcome
-from gdbext.tools.ranks import RanksProgram, other_machines, slurm
+from gdbext.tools.ranks import other_machines, slurm
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
-from gdbext.tools.ranks.report_parser import ReportParser
+from gdbext.tools.ranks.rank_report_reader import ReportParser
 from gdbext.tools.ranks.slurm import answer
-from gdbext.tools.watch import WatchProgram
 from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings
 from support.source import contract_schema
@@ -31,7 +31,7 @@ HUGE = 1 << 40
 
 
 def ranks(*words: str) -> Outcome:
-    return RanksProgram().main(words, lambda _: 0, color=False)
+    return table.tool_of(table.program("ranks")).main(words, lambda _: 0, color=False)
 
 
 def reported(folder: Path, document: Any) -> dict[str, Any]:
@@ -180,18 +180,18 @@ def test_processes_of_another_user_are_left_out_and_said() -> None:
     assert [each.pid for each in named.reports] == [1000], "the user is that of the process that was named"
 
 
-@pytest.mark.parametrize("program", [RanksProgram, WatchProgram])
+@pytest.mark.parametrize("program", ["ranks", "watch"])
 @pytest.mark.parametrize(
     ("error", "said"), [(MemoryError(), "exceeds its memory limit"), (RuntimeError("x"), "internal error: Run")]
 )
 def test_ranks_and_watch_stand_behind_the_boundary(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: Any, error: Exception, said: str
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: str, error: Exception, said: str
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(program, "main", fail)
-    assert dispatch.main([program.name, "--json"]) == 1
+    monkeypatch.setattr(table.load(table.program(program).place), "main", fail)
+    assert dispatch.main([program, "--json"]) == 1
     output, errors = capfd.readouterr()
     assert said in errors
     assert said in json.loads(output)["errors"][0]["what"]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from gdbext.errors import UsageError
-from gdbext.tools import ranks
-from gdbext.tools.ranks import RanksProgram, ask_ras, ranks_views
+from gdbext.tools import ranks, table
+from gdbext.tools.ranks import ask_ras, ranks_views
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import RasAnswer, document, rows
 from support.programs.harness import PATIENCE
@@ -136,7 +136,8 @@ def test_nobody_listens_or_the_answer_has_no_end(monkeypatch: pytest.MonkeyPatch
 def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks as root does not connect to where a user's environment says."""
     monkeypatch.setattr(ranks, "_environment", lambda pid: {"NCCL_RAS_ADDR": f"10.0.0.{pid}:28028"})
-    options = RanksProgram().parser().parse_args(["-p", "7", "--ras"])
+    program = table.tool_of(table.program("ranks"))
+    options = program.parser().parse_args(["-p", "7", "--ras"])
     found = ranks._ras(options, ())
     assert found is not None
     assert found.problem == "NCCL_RAS_ADDR is of another machine: say --ras 10.0.0.7:28028"
@@ -144,7 +145,7 @@ def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.Monke
         monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
         lines = tuple(line for line in OK.splitlines() if line)
         assert ranks._ras(options, ()) == RasAnswer(address, lines, user=os.geteuid())
-    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"]), ()) is None, "only if it is wanted"
+    assert ranks._ras(program.parser().parse_args(["-p", "7"]), ()) is None, "only if it is wanted"
     assert "ras" not in document(judge(rows()))
     with pytest.raises(UsageError):
-        RanksProgram().main(["--reports", "x.json", "--ras"], None, False)  # type: ignore[arg-type]
+        program.main(["--reports", "x.json", "--ras"], None, False)  # type: ignore[arg-type]

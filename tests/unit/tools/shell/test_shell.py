@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.tools import shell
+from gdbext.tools import table
 
 RECORDING = str(Path(__file__).resolve().parents[3] / "recordings" / "python-lock-abba.rec")
 
@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *entered: str) -> int:
         return line
 
     monkeypatch.setattr(builtins, "input", ask)
-    return shell.ShellProgram().main(["-r", RECORDING], lambda *_: 0, False).status
+    return table.tool_of(table.program("shell")).main(["-r", RECORDING], lambda *_: 0, False).status
 
 
 @pytest.mark.parametrize("variable", ["HOME", "IPYTHONDIR"])

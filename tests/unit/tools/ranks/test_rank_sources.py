@@ -14,10 +14,10 @@ from typing import NoReturn
 import pytest
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
-from gdbext.tools.ranks import collector
-from gdbext.tools.ranks.collector import ProgressOfRanks, RankSource, Result, collect, combine_reports, is_settled
+from gdbext.tools.ranks import rank_sources
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
+from gdbext.tools.ranks.rank_sources import ProgressOfRanks, RankSource, Result, collect, combine_reports, is_settled
 from support.programs import procfs
 from support.programs.harness import PATIENCE, wait_until
 
@@ -56,7 +56,7 @@ def test_what_hangs_costs_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is up once all others have answered: they have not waited for it."""
     now, found = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
-    monkeypatch.setattr(collector, "time", clock)
+    monkeypatch.setattr(rank_sources, "time", clock)
     looks = [RankSource(str(number), run) for number, run in enumerate([hang, own_pid, own_pid, own_pid])]
     for result in collect(looks, 2, 0.2):
         found.append(result)
