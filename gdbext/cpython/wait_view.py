@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.tasks.library_tasks import LoopReader
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.cpython.threads.object_text import HandledError
-    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 
     _Key = TypeVar("_Key", bound=Hashable)

@@ -232,7 +232,7 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
 
 def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
     """Lines with ``lock.acquire()`` of that lock that the code has passed, without a ``release`` after them."""
-    if "acquire" not in used_names(runtime, frame):
+    if "acquire" not in used_names(runtime, frame.code):
         return []
     lines: dict[int, None] = {}
     own = variables(runtime, frame)
@@ -321,7 +321,7 @@ def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[in
     form = runtime.layout.abi.frames
     for level, frame in _holding_frames(runtime, state, _FRAMES):
         try:
-            if not used_names(runtime, frame) >= {"acquire", "release"}:
+            if not used_names(runtime, frame.code) >= {"acquire", "release"}:
                 continue
             if isinstance(form, FrameObjects):
                 is_protected = 0 < py.PyFrameObject(runtime.space, frame.address).f_iblock <= _BLOCKS
@@ -341,7 +341,7 @@ def held_after_acquire(runtime: PythonRuntime, state: ThreadState) -> Iterator[L
     """Taken locks that frames have taken by a statement ``lock.acquire()``, after which the code has come without a
     ``release`` of anything; the call that still waits is none of those. Raises nothing."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
-        if "acquire" not in used_names(runtime, frame):
+        if "acquire" not in used_names(runtime, frame.code):
             continue
         calls: list[CalledMethod] = []
         for call in called_methods(runtime, frame):

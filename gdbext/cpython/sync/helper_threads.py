@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import OBJECT_KINDS, WAITING_FUNCTIONS, Waitable, is_below_library, is_of_program
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:

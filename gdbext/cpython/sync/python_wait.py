@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyVariables
     from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.sync.helper_threads import PoolHelper
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
 
     Jobs = Callable[[], Mapping[int, int]]
 

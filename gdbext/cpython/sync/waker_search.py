@@ -16,17 +16,16 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
-from gdbext.cpython.objects import FLAG_TYPE, classes_of
+from gdbext.cpython.objects import FLAG_DICT, FLAG_LIST, FLAG_TUPLE, FLAG_TYPE, classes_of
 from gdbext.cpython.objects.code import PythonFunction
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads, runs_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
     attributes,
-    closure_names,
-    items,
     locals_of,
-    names_used,
     namespace_of,
+    used_names,
     variables,
 )
 from gdbext.cpython.threads.loop_names import names_of_code
@@ -155,7 +154,7 @@ def possible_setters(runtime: PythonRuntime, state: ThreadState, name: str) -> P
     setters = []
     for function in functions:
         loaded = names_of_code(runtime, function.code) if function.code not in own else None
-        if loaded and name not in loaded.names and name in names_used(runtime, function.code):
+        if loaded and name not in loaded.names and name in used_names(runtime, function.code):
             setters.append(WakingFunction(function, "", True))
     codes = {each.function.code for each in setters}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
@@ -180,7 +179,7 @@ def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collectio
 
 
 def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
-    """The variables of functions and of their modules, and what is in lists, tuples and dicts of these."""
+    """Addresses of the variables of frames and of their modules, and of what is in lists, tuples and dicts of these."""
     for frame in frames:
         try:
             module = [value for _, value in runtime.dicts.items(namespace_of(runtime, frame), _VALUES)]
@@ -189,7 +188,9 @@ def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> I
             continue
         for value in values:
             yield value
-            yield from items(runtime, value)
+            with suppress(GdbextError):
+                if runtime.objects.type_of(value).flags & (FLAG_LIST | FLAG_TUPLE | FLAG_DICT):
+                    yield from (item.address for item in PyRef(runtime, value).parts())
 
 
 def _idents_in(
@@ -395,7 +396,8 @@ class _Calls:
         names, wanted = names_of_code(self._runtime, function.code), self.wanted(function.code)
         if not names or not wanted:
             return None
-        closure = closure_names(self._runtime, function.address)
+        variables_of_closure = PyRef(self._runtime, function.address).closure_variables()
+        closure = {name: value.address for name, value in variables_of_closure.items()}
         proven = next((each for each in wanted if self._is_object(each, function, closure, namespace)), None)
         # It may be the object: an attribute of that name of any object, or a variable of the function's own.
         member = proven or next(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -37,8 +37,8 @@ from gdbext.cpython.tasks.loops import (
     running_frame,
 )
 from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.garbage_collector import collected_objects
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import generator_frame, objects_at, value_stack
+from gdbext.cpython.threads.frame_variables import PyStack, generator_frame, objects_at, value_stack
 from gdbext.cpython.threads.object_text import exception_text, raised_in
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from gdbext.cpython.objects.object_items import context_variables
 from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
 from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.engine.glibc.pthread import PthreadTids
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 

@@ -17,7 +17,7 @@ from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.diagnosis.session import Session
 
 

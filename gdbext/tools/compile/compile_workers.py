@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.errors import GdbextError

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine import numbers
 from gdbext.torch.compile import dynamo_names as names
