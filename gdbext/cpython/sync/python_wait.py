@@ -246,7 +246,7 @@ _SEM_VALUE_MAX = 0x7FFF_FFFF
 _NEAR_CALL = 3  # innermost frames: the method of the object, and its caller
 
 
-def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
+def is_taken_elsewhere(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
     """The thread waits for a lock of multiprocessing that has this semaphore, was made with all of its tokens, and is
     not one that this very process has taken. Raises nothing."""
     stack = runtime.stack_of([state]).innermost(_NEAR_CALL)

@@ -334,12 +334,6 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     return names
 
 
-def recorded_native_id(runtime: PythonRuntime, ident: int) -> int | None:
-    """The native_id of the ``threading.Thread`` with that ident; None if it cannot be read. Raises nothing."""
-    threads = (thread for number, thread in active_threads(runtime) if number.int() == ident)
-    return next((native for each in threads if (native := each.var(assumed_names.THREAD_NATIVE_ID).int())), None)
-
-
 @once
 def active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     """(ident, Thread) of threading._active, the main interpreter's first. Raises nothing."""

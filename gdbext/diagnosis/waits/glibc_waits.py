@@ -445,7 +445,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     if sharers:
         return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
     name += ", but no other process that has it is alive"
-    if process.python.is_taken_by_somebody(thread.tid, address):
+    if process.python.is_taken_elsewhere(thread.tid, address):
         name += ": whoever took it has ended without releasing it"
     return f"{name}{ended_children(process)}"
 
