@@ -26,12 +26,12 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
+from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, task_members, trio_awaited
 from gdbext.cpython.tasks.loops import (
     RunningLoop,
     RunningTask,
     coroutine_chain,
-    entered_objects,
     owes,
     read_loops,
     running_frame,
@@ -124,9 +124,9 @@ def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[in
     frames = [] if runs else [each for each in coroutine_chain(runtime, coroutine)[0] if not each.file.endswith(_TRAPS)]
     scheduled = own["_next_send_fn"].type not in ("", "NoneType")
     variables = PyStack(runtime).locals(frames[0]) if frames else PyVariables(runtime)
-    entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
     waiter = 0 if scheduled or runs or not frames else task.address
     name = own["name"].str(_LONGEST_NAME)
+    entered = entered_in(runtime, frames)
     return RunningTask(task.address, name, runner.address, tuple(frames), waiter, 0, variables, entered, outer)
 
 
@@ -315,8 +315,8 @@ class _Greenlets:
         called = stack.locals(outer)["self"].address if outer else 0
         variables = stack.locals(inner[-1]) if inner else PyVariables(self._runtime)
         variables["self"] = PyRef(self._runtime, awaited[0] if awaited else called)
-        entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
         timer = self._timers.get(greenlet.address, greenlet.address)
+        entered = entered_in(self._runtime, own)
         return RunningTask(greenlet.address, "", 0, own, timer, called, variables, entered, own[-1])
 
 

@@ -244,7 +244,7 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         outer = frames[-1] if frames else running_frame(runtime, coroutine)
         variables = PyStack(runtime).locals(frames[0]).checked() if frames else PyVariables(runtime)
-        entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
+        entered = entered_in(runtime, frames)
         return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered, outer)
     except GdbextError:
         return None
@@ -269,14 +269,6 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
     name = PyRef(runtime, memory.u64(address + layout.name))
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
     return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _task_name(name)
-
-
-def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
-    """The objects inside whose ``with`` or ``async with`` the frame is; none where they cannot be read."""
-    try:
-        return entered_in(runtime, frame)
-    except GdbextError:
-        return []
 
 
 def _loop(
