@@ -85,7 +85,6 @@ def _words(text: str) -> frozenset[str]:
 _LOCK_FILES = (".lock", "/lock")  # endings of filelock, of the caches of Hugging Face, Triton and torch's extensions
 _FILE_ENDINGS = (*_LOCK_FILES, *_words(".lck .pid .done .flag .ready .pt .pth .ckpt .json .txt .bin"))
 """Endings by which a name without a folder counts as a file's."""
-_PATH_WORDS = 16  # words of a pathlib.Path that are read: it has slots, one of them the whole path
 
 
 class PolledKind(Enum):
@@ -277,9 +276,10 @@ def _path(value: PyRef, kind: str) -> str:
         return text if has_form and "\n" not in text and "://" not in text and " " not in text else ""
     if kind not in assumed_names.PATH_TYPES:
         return ""
+    # a pathlib.Path has slots, of which the longest str is the whole path
     nothing: tuple[int, ...] = ()
     words = value.read_or(
-        lambda python, at: python.memory.words(at, min(python.objects.type_of(at).size // 8, _PATH_WORDS)), nothing
+        lambda python, at: python.memory.words(at, min(python.objects.type_of(at).size // 8, 16)), nothing
     )
     return max((PyRef(value.python, word).str(_PATH_LIMIT) for word in words), key=len, default="")
 

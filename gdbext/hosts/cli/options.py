@@ -1,8 +1,7 @@
-"""The options of ``scripts/dispatch``: what to look at, with what, and the command with its own arguments.
+"""The options of ``scripts/dispatch``: what to examine, with what, and the command with its own arguments.
 
 Parsed by hand: our options may stand among those of the command, whose own parser gets the rest; and importing argparse
-takes 8.3 ms (Python 3.11, best of 6), where everything else that the launcher imports takes 2.5 ms. Through gdb nobody
-else in this process needs it: the command's arguments are parsed inside gdb.
+takes 8.3 ms (Python 3.11, best of 6), everything else that the launcher imports 2.5 ms.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ class Options:
         self.core = ""
         self.recording = ""
         self.executable = ""
-        """The program that was named beside a core or a process, as gdb takes it; it is only compared."""
+        """The program named beside a core or a process, as on gdb's command line; it is only compared."""
         self.other_writer = ""  # the program that wrote the core, if it is known and is not ``executable``
-        self.named = ""  # the path by which suggestions name the recording; "" for that by which it is opened
+        self.named = ""  # the path by which suggestions name the recording, if it is not opened by that
         self.record = ""
         self.sysroot = ""
-        self.debugger = ""  # "gdb", "lldb" or "none"; "" where the user leaves that to us
+        self.debugger = ""  # "gdb", "lldb" or "none"; "" if the user named none
         self.timeout: float | None = None
         self.memory = MEMORY  # bytes of our own memory that an inspection may take
         self.no_stop = False
@@ -56,7 +55,7 @@ class Options:
 
     @property
     def called(self) -> CommandLine:
-        """The words for what is suggested. A program that was started is gone with the report, and started again."""
+        """The command line that suggestions begin with. A program that we started has ended: they start it again."""
         source = ""
         if self.pid:
             source = f"-p {self.pid}"
@@ -70,8 +69,8 @@ class Options:
 
     @property
     def chosen_debugger(self) -> str:
-        """The one that was asked for; else gdb if the process must run, or stop at breakpoints, and none if it is only
-        read. Raises UsageError for arguments of the command that it cannot parse."""
+        """The debugger that the user named; else "gdb" if the process must run or stop at breakpoints, "none" if it is
+        only read. Raises UsageError for arguments that the command cannot parse."""
         if self.debugger:
             return self.debugger
         if self.program or (self.pid and table.needs_running(self.command, self.argv)):
@@ -81,7 +80,7 @@ class Options:
 
     @property
     def time_limit(self) -> float | None:
-        """The seconds after which an inspection ends; None for what lasts until it is interrupted."""
+        """The seconds after which an inspection ends; None for a command that runs until it is interrupted."""
         runs_on = bool(self.program) or table.find(self.command).runs_on(self.argv)
         return self.timeout if self.timeout is not None or runs_on else SECONDS
 
@@ -123,7 +122,7 @@ def parse(argv: Sequence[str], options: Options) -> None:
 
 
 def launcher_words(words: Sequence[str]) -> list[str]:
-    """The words that the launcher would take for itself: its options and what starts a program, but not --json."""
+    """The words that the launcher itself would interpret: its options and "--", but not --json."""
     own = {*_setters(Options()), *_FLAGS, *_ALONE, "--"}
     return [word for word in words if word.partition("=")[0] in own]
 
@@ -135,8 +134,8 @@ def before_program(argv: Sequence[str]) -> list[str]:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """The command line without its short ways: ``7392 …`` is ``-p 7392 …``, ``ranks 7392`` and ``7392 ranks`` are
-    ``ranks -p 7392``, ``PROGRAM …`` is ``-- PROGRAM …``, ``help NAME`` is ``NAME --help``, ``-V`` is ``--version``."""
+    """The command line with short forms spelled out: ``7392 …`` as ``-p 7392 …``, ``ranks 7392`` and ``7392 ranks`` as
+    ``ranks -p 7392``, ``PROGRAM …`` as ``-- PROGRAM …``, ``help NAME`` as ``NAME --help``, ``-V`` as ``--version``."""
     words = list(argv)
     if words[0] == "-V":
         return ["--version"]
@@ -160,13 +159,13 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     """The command line of a program (``watch``, ``ranks``, …) without ``--debugger none``, wherever it is. Raises
     UsageError for another debugger: these read processes without one."""
     words = before_program(argv)
-    at = next((index for index, word in enumerate(words) if word.partition("=")[0] == "--debugger"), None)
-    if at is None:
+    index = next((index for index, word in enumerate(words) if word.partition("=")[0] == "--debugger"), None)
+    if index is None:
         return list(argv)
-    value_at = at + 1 if "=" in words[at] else at + 2
-    others = [*words[:at], *words[value_at:]]
+    end = index + 1 if "=" in words[index] else index + 2
+    others = [*words[:index], *words[end:]]
     program = table.program(others[0]) if others else None
-    name = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])
+    name = words[index].partition("=")[2] or " ".join(words[index + 1 : index + 2])
     if not program:
         return list(argv)
     if name != "none":
@@ -176,13 +175,13 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
 
 
 def _command_index(rest: Sequence[str]) -> int | None:
-    """Find the command's name; None where only options of the default command were given."""
-    place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
-    return None if any(word not in ("--json", "--why") for word in rest[:place]) else place
+    """The index of the command's name; None if the words are options of the default command."""
+    index = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
+    return None if any(word not in ("--json", "--why") for word in rest[:index]) else index
 
 
 def _take_command(rest: list[str], options: Options) -> None:
-    """The first word is the command, unless only options of the default command were given."""
+    """Set ``options.command`` and ``options.argv`` from the words that are no options of ours. Raises UsageError."""
     command_at = _command_index(rest)
     if command_at is not None:
         options.command = table.find(rest.pop(command_at)).name
@@ -215,10 +214,10 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
         "--record": setter("record", lambda value: os.path.abspath(_path("--record")(value))),  # noqa: PTH100
         "--named": setter("named", str),
         "--executable": setter("executable", str),
-        "--debugger": setter("debugger", _debugger),
+        "--debugger": setter("debugger", _choice("--debugger", (*DEBUGGERS, NO_DEBUGGER))),
         "--timeout": setter("timeout", lambda value: duration(value, "--timeout")),
         "--memory-limit": setter("memory", memory_size),
-        "--color": setter("color", _color),
+        "--color": setter("color", _choice("--color", COLORS)),
     }
 
 
@@ -244,19 +243,17 @@ def _folder(value: str) -> str:
     return value
 
 
-def _debugger(value: str) -> str:
-    if value not in (*DEBUGGERS, NO_DEBUGGER):
-        raise UsageError(f"--debugger: {value!r} is not one of {', '.join((*DEBUGGERS, NO_DEBUGGER))}")
-    return value
+def _choice(option: str, words: Sequence[str]) -> Callable[[str], str]:
+    def choice(value: str) -> str:
+        if value not in words:
+            raise UsageError(f"{option}: {value!r} is not one of {', '.join(words)}")
+        return value
 
-
-def _color(value: str) -> str:
-    if value not in COLORS:
-        raise UsageError(f"--color: {value!r} is not one of {', '.join(COLORS)}")
-    return value
+    return choice
 
 
 def _check_target(options: Options, has_dashes: bool) -> None:
+    """Raise UsageError unless the options name one source that fits the command. ``has_dashes``: "--" was typed."""
     if _HELP & set(options.argv):
         return
     if table.find(options.command).mode == "setting":
@@ -264,11 +261,11 @@ def _check_target(options: Options, has_dashes: bool) -> None:
             f"{options.command} is for the debugger that you work in",
             help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
         )
-    chosen = [each for each in (options.pid, options.core, options.recording, options.program) if each]
-    if not chosen and table.find(options.command).is_alone and not has_dashes:
+    sources = [source for source in (options.pid, options.core, options.recording, options.program) if source]
+    if not sources and table.find(options.command).is_alone and not has_dashes:
         return
-    if len(chosen) != 1:
-        what = "say what to look at" if not chosen else "only one of -p, -c, -r and -- PROGRAM can be looked at"
+    if len(sources) != 1:
+        what = "say what to look at" if not sources else "only one of -p, -c, -r and -- PROGRAM can be looked at"
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")

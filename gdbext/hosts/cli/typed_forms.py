@@ -32,11 +32,11 @@ _ET_CORE, _TYPE, _BIG_ENDIAN = 4, slice(16, 18), b"\x02"
 _STORE, _BY_PID = "systemd", "coredumpctl:"  # cores of systemd's store (engine/targets/core_sources.py)
 _SOURCES = ("-p", "--pid", "-c", "--core", "-r", "--recording")
 _WORDS = ("attach", "-h", "--help", "-V", "--version")
-"""Words with a meaning of ours that are neither options of the launcher nor names of commands."""
+"""Words that we give a meaning to, but that are neither options of the launcher nor names of commands."""
 
 
 def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> tuple[list[str], str]:
-    """The command line with -p, -c, -r or "--", and the EXE that was named beside a core or a process, "" for none.
+    """(command line with -p, -c, -r or "--"; the EXE that was named beside a core or a process, "" for none).
     ``valued``: our options with a value, ``flags``: those without. Raises UsageError if no meaning fits."""
     words = [_gdb_option(word) for word in words]
     places = _free_word_indexes(words, valued)
@@ -64,33 +64,35 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
 
 
 def _gdb_option(word: str) -> str:
-    """gdb takes its long options with one dash, too: ``-pid=7`` is ``--pid=7``."""
+    """The word with two dashes if it is a long option of gdb's with one: ``--pid=7`` for ``-pid=7``."""
     name, equals, value = word.partition("=")
     return f"-{name}{equals}{value}" if name in ("-pid", "-core") else word
 
 
 def _check_startable(words: Sequence[str], first: int, options: Collection[str]) -> None:
-    """Raises UsageError if the words beside the program, which is the word at ``first``, may be meant for us."""
+    """Raise UsageError if words beside the program, which is the word at index ``first``, may be meant for us."""
     before, after = words[:first], words[first + 1 :]
-    known = set(options)
+    own_options = set(options)
     if after:
         actions = table.parser_of(table.find(table.DEFAULT)).options()
-        known |= {name for action in actions for name in action.option_strings}
-    doubtful = next((each for each in chain(before, after) if _may_be_ours(each, known)), before[0] if before else "")
+        own_options |= {name for action in actions for name in action.option_strings}
+    ambiguous = (word for word in chain(before, after) if _may_be_ours(word, own_options))
+    doubtful = next(ambiguous, before[0] if before else "")
     if doubtful:
         raise UsageError(
             f"not clear whether to start {words[first]}: "
             f"{doubtful} may be an option, a command, a core or a process of ours",
-            help=" ".join(("dispatch", *(each for each in before if each in options), start_line(words[first:]))),
+            help=" ".join(("dispatch", *(word for word in before if word in options), start_line(words[first:]))),
         )
 
 
 def start_line(words: Sequence[str]) -> str:
-    """The end of the command line that starts a program without doubt."""
+    """The end of the unambiguous command line that starts a program: ``-- python train.py``."""
     return " ".join(quoted(word) for word in ("--", *_start_words(words)))
 
 
 def _may_be_ours(word: str, options: Collection[str]) -> bool:
+    """True if the word may be an option, a command, a program or a source (core, process, recording) of ours."""
     name, _, value = word.partition("=")
     return (
         name in options
@@ -104,23 +106,23 @@ def _may_be_ours(word: str, options: Collection[str]) -> bool:
 
 
 def _free_word_indexes(words: Sequence[str], valued: Collection[str]) -> list[int]:
-    """The places of the words that are neither options nor the values of ours."""
-    places, skips = [], False
-    for place, word in enumerate(words):
-        if skips:
-            skips = False
+    """Indexes of the words that are neither options nor values of our options."""
+    indexes, is_value = [], False
+    for index, word in enumerate(words):
+        if is_value:
+            is_value = False
         elif word.startswith("-"):
-            skips = word in valued
+            is_value = word in valued
         else:
-            places.append(place)
-    return places
+            indexes.append(index)
+    return indexes
 
 
 def source_option(word: str) -> str:
     """The option for what the word names: -p for a number, -c for a core, -r for a recording; "" for anything else.
 
-    A name such as core.1234 counts if the file is not there: the error is to be about that file. So does what may be
-    one and cannot be told: an empty or a cut file, one that we may not read, a pipe (which is not opened).
+    A missing file named like core.1234 counts, so that the error is about that file. So does a file that may be one: an
+    empty or a cut file, one that we may not read, a pipe (which is not opened).
     """
     if word.isdecimal():
         return "-p"
@@ -150,20 +152,20 @@ def source_option(word: str) -> str:
 
 
 def _is_core(head: bytes) -> bool:
-    """An ELF core of either byte order, or an ELF file that ends before it says what it is."""
+    """True if a file that begins with ``head`` is an ELF core of either byte order, or too short to show its type."""
     kind = int.from_bytes(head[_TYPE], "big" if head[5:6] == _BIG_ENDIAN else "little")
     return head.startswith(_ELF) and (len(head) < _TYPE.stop or kind == _ET_CORE)
 
 
 def _names_evidence(word: str) -> bool:
-    """The name is one that cores and recordings have: core, core7392, core_7392, train.core.zst, hung.rec."""
+    """True for names of cores and recordings: core, core7392, core_7392, train.core.zst, hung.rec."""
     parts = word.rpartition("/")[2].replace("-", ".").replace("_", ".").split(".")
     numbered = parts[0].startswith("core") and parts[0][4:].isdecimal()
     return numbered or "core" in parts or parts[-1] == "rec"
 
 
 def is_startable(word: str) -> bool:
-    """The shell would start something by that word, or it is a Python script."""
+    """True if the shell would start a program by that word, or it is a Python script."""
     folders = [""] if "/" in word else [f"{each}/" for each in os.environ.get("PATH", "").split(os.pathsep) if each]
     is_program = any(os.access(folder + word, os.X_OK) and os.path.isfile(folder + word) for folder in folders)  # noqa: PTH113
     return is_program or _is_script(word)
@@ -174,7 +176,7 @@ def _is_script(word: str) -> bool:
 
 
 def _start_words(words: Sequence[str]) -> list[str]:
-    """The words that start it: a script by Python."""
+    """The words that start a program: a script that cannot run itself by Python."""
     if not _is_script(words[0]) or (os.access(words[0], os.X_OK) and "/" in words[0]):
         return list(words)
     return ["python" if find_program("python") else "python3", *words]
