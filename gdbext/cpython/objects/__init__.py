@@ -87,9 +87,8 @@ class ObjectReader:
 
     def type_info(self, address: int) -> TypeInfo:
         """The PyTypeObject at ``address``. Raises MemoryFault, BadData."""
-        known = self._types.get(address)
-        if known:
-            return known
+        if address in self._types:
+            return self._types[address]
         kind = py.PyTypeObject(self.space, address)
         name = self.memory.cstring(kind.tp_name, NAME_LIMIT)
         if not name:
@@ -99,7 +98,7 @@ class ObjectReader:
         return info
 
     def has_flag(self, address: int, flag: int) -> bool:
-        """True if the object's type has that tp_flags bit; False where it cannot be read."""
+        """True if the object's type has that tp_flags bit; False if it cannot be read."""
         try:
             return bool(self.type_of(address).flags & flag)
         except GdbextError:

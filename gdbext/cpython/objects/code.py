@@ -123,7 +123,7 @@ class Code:
     """One PyCodeObject.
 
     ``name`` is co_qualname where the version has it, else co_name, ``file`` co_filename, ``first_line``
-    co_firstlineno, ``bytecode`` the address of the first instruction (0 where co_code is a bytes object), and
+    co_firstlineno, ``bytecode`` the address of the first instruction (0 if co_code is a bytes object), and
     ``first_traceable`` the number of code units before which a frame of it is not complete.
     """
 
@@ -150,7 +150,8 @@ class Code:
         self._size = word(py.PyCodeObject.ob_size) * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
-        """The byte offset of an instruction; free-threaded builds may run copies of the code (_PyCodeArray)."""
+        """The byte offset in the code of the instruction at an address, also if it is in a copy of the code, which
+        free-threaded builds make for each thread (_PyCodeArray)."""
         offset = instruction - self.bytecode
         if not self._copies or 0 <= offset <= self._size:
             return offset

@@ -154,7 +154,7 @@ class PyRef:
 
     @property
     def function(self) -> PythonFunction | None:
-        """The function behind a callable; None where no object can be read."""
+        """The function behind a callable; None if no object can be read."""
         return self.read_or(lambda python, at: python.functions.source(at), None)
 
     @property

@@ -325,7 +325,7 @@ def pool_workers(result: PyRef) -> tuple[int, ...]:
     """Pids of the workers of the multiprocessing.Pool that owes a result; empty if they cannot be read."""
     pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
     processes = pool[assumed_names.POOL_PROCESSES].parts()
-    return tuple(filter(None, (process_id(each.attributes()) for each in processes)))
+    return tuple(filter(None, (process_id(process.attributes()) for process in processes)))
 
 
 def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:

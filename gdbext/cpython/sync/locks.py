@@ -137,7 +137,7 @@ class LockState(NamedTuple):
     ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the
     byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
     locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
-    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread lives), ``depth`` how
+    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None if no such thread lives), ``depth`` how
     often it has taken the lock.
     """
 

@@ -86,6 +86,7 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
+    """The loop that the thread of ``state``, which has these ``frames``, runs by an object of trio's class Runner."""
     own = runner.attributes()
     addresses = {frame.address for frame in frames}
     tasks, current = [], 0
@@ -205,15 +206,15 @@ class _Greenlets:
             elif names[0] in _TIMERS or any(name.startswith("gevent.") for name in names):
                 self._candidates.append(address)
         self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._greenlets_woken_by(timer)}
-        awaited: dict[int, list[int]] = {}
+        awaited: dict[int, list[int]] = {}  # address of a greenlet → objects that will switch to it
         for candidate in self._candidates:
             for link in self._links_of(candidate):
                 for greenlet_address in self._greenlets_switched_by(link):
                     awaited.setdefault(greenlet_address, []).append(candidate)
-        threads: dict[int, list[RunningTask]] = {}
-        for each in self._suspended.values():
-            tid = self._threads.get(self._mapping_of(each.stack))
-            task = self._task(each, awaited.get(each.address, [])) if tid is not None else None
+        threads: dict[int, list[RunningTask]] = {}  # by tid
+        for suspended in self._suspended.values():
+            tid = self._threads.get(self._mapping_of(suspended.stack))
+            task = self._task(suspended, awaited.get(suspended.address, [])) if tid is not None else None
             if tid is not None and task:
                 threads.setdefault(tid, []).append(task)
         idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}

@@ -172,8 +172,9 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 def _loops_of(
     runtime: PythonRuntime, interpreter: Interpreter, lists: TaskLists | None, layout: TaskLayout | None
 ) -> Iterator[RunningLoop]:
+    """The loops of one interpreter with their tasks; ``lists`` and ``layout``: of its asyncio, None if not known."""
     current, addresses = _tasks_of_module(runtime, interpreter)
-    idents: dict[int, int] = {}
+    idents: dict[int, int] = {}  # address of a loop → threading.get_ident() of its thread
     if lists:
         for loop, task, ident in _current_loops(runtime, lists, interpreter):
             idents[loop] = ident

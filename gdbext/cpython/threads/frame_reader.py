@@ -41,7 +41,7 @@ class ThreadState(NamedTuple):
     """One PyThreadState.
 
     ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
-    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None where the
+    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None if the
     version does not keep it.
     """
 
@@ -87,7 +87,7 @@ class PythonFrame(NamedTuple):
 class FrameGroup(list[PythonFrame]):
     """The Python frames that one native evaluation loop runs, innermost first.
 
-    ``anchor`` is an address inside that loop's native stack frame, None where the version keeps nothing there.
+    ``anchor`` is an address inside that loop's native stack frame, None if the version keeps nothing there.
     ``cut``: its callers could not be found, so groups that should follow are missing.
     """
 

@@ -186,7 +186,7 @@ class PyStack(list[PythonFrame]):
         return PyStack(self.python, self[:count])
 
     def code(self, frame: PythonFrame) -> Code | None:
-        """The code object that a frame runs; None where it cannot be read."""
+        """The code object that a frame runs; None if it cannot be read."""
         try:
             return self.python.codes.get(frame.code)
         except GdbextError:

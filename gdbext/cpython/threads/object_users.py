@@ -55,10 +55,11 @@ def _code_facts(runtime: PythonRuntime, frame: PythonFrame) -> _CodeFacts:
     names = runtime.codes.get(frame.code).local_names()
     code = py.PyCodeObject(runtime.space, frame.code)
     if isinstance(runtime.layout.abi.frames, FrameObjects):
-        has_cells = any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
+        name_tuples = (code.co_cellvars, code.co_freevars)
+        has_cells = any(address and runtime.objects.tuple_items(address) for address in name_tuples)
     else:
         counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
-        has_cells = any(not code.has(each) or code.value(each) for each in counts)
+        has_cells = any(not code.has(count) or code.value(count) for count in counts)
     global_values = frozenset(global_variables(runtime, frame).values())
     return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], global_values)
 

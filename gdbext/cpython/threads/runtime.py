@@ -233,7 +233,7 @@ class PythonRuntime(PySpace):
         return states.values()
 
     def sys_hexversion(self) -> int | None:
-        """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
+        """sys.hexversion of some interpreter, None if it cannot be read (start-up, shutdown)."""
         for interpreter in self.interpreters():
             try:
                 sysdict = PyInterpreterState(self.space, interpreter.address).sysdict

@@ -55,7 +55,7 @@ class Options:
 
     @property
     def called(self) -> CommandLine:
-        """The command line that suggestions begin with. A program that we started has ended: they start it again."""
+        """The command line with which our suggestions begin. A program that we started has ended: it starts it again."""
         source = ""
         if self.pid:
             source = f"-p {self.pid}"
@@ -229,6 +229,8 @@ def _pid(value: str) -> int:
 
 
 def _path(option: str) -> Callable[[str], str]:
+    """A function that returns its argument, or raises UsageError if that is empty."""
+
     def path(value: str) -> str:
         if not value:
             raise UsageError(f"{option} needs a path", help="dispatch --help")
@@ -244,6 +246,8 @@ def _folder(value: str) -> str:
 
 
 def _choice(option: str, words: Sequence[str]) -> Callable[[str], str]:
+    """A function that returns its argument, or raises UsageError if that is none of the words."""
+
     def choice(value: str) -> str:
         if value not in words:
             raise UsageError(f"{option}: {value!r} is not one of {', '.join(words)}")
