@@ -199,11 +199,6 @@ _GENERAL = struct.Struct("<QQQ")
 """PyDictKeyEntry: hash, key and value (Objects/dict-common.h, 3.8; Include/internal/pycore_dict.h, 3.11 to 3.15)."""
 
 
-def classes_of(objects: ObjectReader, address: int) -> Iterator[int]:
-    """Addresses of an object's class and its base classes, by tp_base. Raises MemoryFault, BadData."""
-    yield from base_classes(objects, objects.type_of(address).address)
-
-
 def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
     """Addresses of the class at ``kind`` and of at most 63 base classes, by tp_base. Raises MemoryFault, BadData."""
     for _ in range(_BASES):

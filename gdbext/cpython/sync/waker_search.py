@@ -11,7 +11,7 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
-from gdbext.cpython.objects import FLAG_DICT, FLAG_LIST, FLAG_TUPLE, FLAG_TYPE, classes_of
+from gdbext.cpython.objects import FLAG_DICT, FLAG_LIST, FLAG_TUPLE, FLAG_TYPE, base_classes
 from gdbext.cpython.objects.code import PythonFunction
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.objects.py_space import once
@@ -367,7 +367,8 @@ class _Holders:
         if holder not in self._methods:
             codes = self._methods[holder] = set()
             with suppress(GdbextError):
-                for kind in classes_of(self._runtime.objects, holder):
+                objects = self._runtime.objects
+                for kind in base_classes(objects, objects.type_of(holder).address):
                     for _, value in self._runtime.dicts.class_items(kind):
                         source = self._runtime.functions.source(value)
                         if source and source.code:

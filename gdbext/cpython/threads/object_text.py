@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython import objects as python_objects
 from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
-from gdbext.cpython.objects import classes_of
+from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.loop_names import is_in_loop_of
@@ -165,7 +165,8 @@ def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | N
 def _handled(runtime: PythonRuntime, address: int, text: str) -> HandledError:
     """The record of the exception at ``address`` whose text is ``text``. Raises GdbextError."""
     objects = runtime.objects
-    names = tuple(objects.type_info(each).name.rpartition(".")[2] for each in classes_of(objects, address))
+    kinds = base_classes(objects, objects.type_of(address).address)
+    names = tuple(objects.type_info(kind).name.rpartition(".")[2] for kind in kinds)
     arguments = objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
     flags = objects.type_of(arguments[0]).flags if arguments else 0
     number = objects.integer(arguments[0]) if flags & python_objects.FLAG_LONG else None
