@@ -1,10 +1,11 @@
-"""Answers to what the recognizers of waits ask about the CPython in the process."""
+"""The questions that recognizers of waits ask about the CPython in the process, by kernel thread ids (tids)."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync.held_locks import entered_objects, held_after_acquire, held_in_try, held_locks, where_entered
@@ -29,7 +30,7 @@ from gdbext.cpython.sync.polled_objects import (
 from gdbext.cpython.sync.python_wait import (
     for_polled,
     in_signal_handler,
-    is_taken_by_somebody,
+    is_taken_elsewhere,
     python_wait,
     running_jobs,
 )
@@ -37,7 +38,7 @@ from gdbext.cpython.sync.waker_search import error_in_future, methods_that_end, 
 from gdbext.cpython.threads.frame_variables import instruction, name_of
 from gdbext.cpython.threads.object_text import caught_error, exception_text, handled_error
 from gdbext.cpython.threads.object_users import tids_by_object
-from gdbext.cpython.threads.runtime import recorded_native_id
+from gdbext.cpython.threads.runtime import active_threads
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -54,22 +55,23 @@ if TYPE_CHECKING:
     from gdbext.cpython.tasks.library_tasks import LoopReader
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.cpython.threads.object_text import HandledError
-    from gdbext.cpython.threads.py_stack import PyStack
     from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 
     _Key = TypeVar("_Key", bound=Hashable)
     _Entry = TypeVar("_Entry")
+    _Groups = dict[_Key, list[_Entry]]
 
 
-_POLLING_FRAMES = 3
-"""Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
-_NAMING_FRAMES = 3  # innermost Python frames in which the name of a lock is looked for
-_MOST_NAMED = 16  # most threads in whose frames it is looked for
+_POLLING_FRAMES = 3  # innermost Python frames that are searched for the loop of a sleep: a function may only sleep
+_NAMING_FRAMES = 3  # innermost Python frames that are searched for the name of a lock
+_MOST_NAMED = 16  # most threads whose frames are searched for it
 
 
 class PythonWaitView:
-    """Answers from the runtime's own objects. What cannot be read is noted, and the answer is that nothing is known."""
+    """Answers from the runtime's own objects: None, empty or False if they cannot be read, which is noted. A ``futex``
+    is the address that a thread sleeps on."""
 
     def __init__(self, threads: ThreadTable, note: NoteError) -> None:
         self.runtime = threads.runtime
@@ -89,15 +91,11 @@ class PythonWaitView:
         return next(iter(self.states(tid)), None)
 
     def stack(self, tid: int) -> PyStack:
-        """The Python frames of a thread, innermost first."""
         return self._threads.frames(tid)
 
+    @cached_property
     def gils(self) -> Sequence[GilState]:
         """The GILs of all interpreters."""
-        return self._gils
-
-    @cached_property
-    def _gils(self) -> Sequence[GilState]:
         try:
             return read_gils(self.runtime)
         except GdbextError as error:
@@ -105,12 +103,11 @@ class PythonWaitView:
             return ()
 
     def tid_of_state(self, address: int) -> int | None:
-        """The tid of the thread with this PyThreadState."""
-        tids = (tid for tid, states in self._threads.states.items() if any(each.address == address for each in states))
-        return next(tids, None)
+        """The tid of the thread with the PyThreadState at ``address``."""
+        states_of = self._threads.states.items()
+        return next((tid for tid, states in states_of if any(state.address == address for state in states)), None)
 
     def wait(self, tid: int, futex: int) -> PythonWait | None:
-        """The wait of the thread that sleeps on ``futex``, according to Python's own objects."""
         key = tid, futex
         if key not in self._waits:
             self._waits[key] = None
@@ -126,30 +123,28 @@ class PythonWaitView:
         return self._waits[key]
 
     def never_began(self, wait: PythonWait) -> ThreadObject | None:
-        """The thread that Thread.start() waits for, if it has ended before it began."""
+        """The thread that Thread.start() waits for, if no thread can begin as that one any more."""
         is_event = wait.kind is Waitable.EVENT
         return never_began(self.runtime, PyRef(self.runtime, wait.address)) if is_event else None
 
     def lost_executor(self, tid: int, future: int) -> DeadWorkers | None:
-        """The threads that should run, or hand out, the job of a future, if none of them runs."""
+        """The dead threads that should run, or hand out, the job of a future (its address)."""
         state, owed = self._first_state(tid), PyRef(self.runtime, future)
         return lost_executor(self.runtime, owed) or (lost_loop(self.runtime, state, owed) if state else None)
 
     def dead_threads_reaching(self, address: int) -> Sequence[ThreadObject]:
-        """The threads that have ended and still have the object at hand."""
         return dead_threads_reaching(self.runtime, PyRef(self.runtime, address))
 
     def dead_threads_calling(self, wait: PythonWait) -> Sequence[ThreadObject]:
-        """The threads that have ended and had a method that ends the wait to call, as a Timer that was cancelled."""
+        """The ended threads that should have called a method that ends the wait, as a Timer that was cancelled."""
         methods = methods_that_end(wait.kind, wait.frame.name)
         return dead_threads_calling(self.runtime, PyRef(self.runtime, wait.address), methods)
 
     def ended_processes(self) -> Sequence[EndedProcess]:
-        """The processes of multiprocessing that have ended and were reaped."""
         return tuple(ended_processes(self.runtime))
 
     def lost_pool(self, tid: int) -> DeadPool | None:
-        """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
+        """The pool with jobs and without threads that the thread's innermost functions refer to."""
         return lost_pool(self.runtime, self.stack(tid).innermost(_POLLING_FRAMES))
 
     def possible_wakers(self, tid: int, wait: PythonWait) -> PossibleWakers | None:
@@ -162,37 +157,37 @@ class PythonWaitView:
         return possible_wakers(self.runtime, state, wait.address, methods, otherwise)
 
     def possible_setters(self, tid: int, name: str) -> PossibleWakers | None:
-        """The functions that set a variable which the thread polls, the threads in them, and those that have ended."""
+        """The functions that set the variable ``name``, which the thread polls, and the threads in them."""
         state = self._first_state(tid)
         return possible_setters(self.runtime, state, name) if state else None
 
     def question(self, tid: int) -> Question | None:
-        """The question that the thread's Python functions ask a person who should type; None for none."""
+        """The question that the thread's Python functions ask a person, who should type the answer."""
         questions = (asked_question(self.runtime.stack_of([state])) for state in self.states(tid))
         return next(filter(None, questions), None)
 
     def handled_error(self, tid: int) -> HandledError | None:
-        """The exception that the thread handles; None for none."""
         return next(filter(None, (handled_error(self.runtime, state) for state in self.states(tid))), None)
 
     def kept_error(self, thread: PyRef) -> str:
-        """The exception that a threading.Thread has among its attributes, in words; "" for none."""
+        """The exception among the attributes of a threading.Thread, ``ValueError('bad record')``; "" for none."""
         texts = (exception_text(self.runtime, each.address) for each in thread.attributes().values())
         return next(filter(None, texts), "")
 
     def caught_error(self, tid: int) -> HandledError | None:
-        """The exception that the thread's loop has caught in an earlier turn, and kept in a variable."""
+        """The exception that the thread's loop caught in an earlier turn and keeps in a variable."""
         loop = next(filter(None, self._waiting_loops(tid)), None)
         return caught_error(self.runtime, loop) if loop else None
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
-        """The exception that came through functions with these ``codes`` and is kept in a Future, in words, or ""."""
+        """The exception in a Future that came through a function with one of the ``codes`` (addresses of code objects),
+        ``ValueError('bad record')``; "" for none."""
         state = self._first_state(tid)
         error = error_in_future(self.runtime, state, codes) if state else 0
         return exception_text(self.runtime, error) if error else ""
 
     def parked(self, tid: int, futex: int) -> Parked | None:
-        """The object that the thread which sleeps on ``futex`` is parked on, in a free-threaded build."""
+        """The object that the thread is parked on, in a free-threaded build."""
         try:
             return self._parking_lot.parked(self.states(tid), futex) if self._parking_lot else None
         except GdbextError as error:
@@ -200,7 +195,7 @@ class PythonWaitView:
             return None
 
     def stopping(self, tid: int) -> Parked | None:
-        """The threads that the thread waits for which stops the world, in a free-threaded build."""
+        """The threads that this one waits for to stop the world, in a free-threaded build."""
         return self._parking_lot.stopping(self.states(tid)) if self._parking_lot else None
 
     @cached_property
@@ -219,13 +214,14 @@ class PythonWaitView:
         return running_jobs(self.runtime)
 
     def native_id(self, tid: int) -> int | None:
-        """The native_id that ``threading`` recorded when the thread was made; a fork does not change it
-        (Lib/threading.py, _after_fork, up to 3.13). None if it is not known."""
-        ids = (recorded_native_id(self.runtime, state.ident) for state in self.states(tid))
-        return next(filter(None, ids), None)
+        """The thread's ``threading.Thread.native_id``: its tid when it started, which a fork does not change
+        (Lib/threading.py, _after_fork, up to 3.13)."""
+        idents = {state.ident for state in self.states(tid)}
+        threads = (thread for ident, thread in active_threads(self.runtime) if ident.int() in idents)
+        return next(filter(None, (thread.var(assumed_names.THREAD_NATIVE_ID).int() for thread in threads)), None)
 
     def polled_objects(self, tid: int) -> Sequence[PolledObject]:
-        """The objects that the code of the thread's innermost Python frames polls; empty if that is not known."""
+        """The objects that the code of the thread's innermost Python frames polls."""
         for state in self.states(tid):
             stack = self.runtime.stack_of([state]).innermost(_POLLING_FRAMES)
             for frame in up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ():
@@ -234,24 +230,24 @@ class PythonWaitView:
                     return objects
         return ()
 
-    def polled_results(self, seen: Sequence[PolledObject]) -> PythonWait | None:
-        """The wait for the results that polled futures or pools stand for; None without any, or if nothing is known."""
-        polled = [PyRef(self.runtime, each.address) for each in seen if each.kind]
+    def polled_results(self, objects: Sequence[PolledObject]) -> PythonWait | None:
+        """The wait for the results of the futures or pools among polled objects; None without any."""
+        polled = [PyRef(self.runtime, each.address) for each in objects if each.kind]
         return for_polled(self.runtime, polled, self.running_jobs)
 
     def waiting_loop(self, tid: int) -> str:
-        """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``, "" if none is known."""
+        """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``; "" if none is known."""
         return next((frame.place for frame in self._waiting_loops(tid) if frame), "")
 
     def _waiting_loops(self, tid: int) -> Iterable[PythonFrame | None]:
         return (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
 
     def in_signal_handler(self, tid: int) -> bool:
-        """A signal handler runs in the thread, and has interrupted other Python code."""
+        """True if a signal handler runs in the thread and has interrupted other Python code."""
         return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
 
     def asked_to_sleep(self, tid: int) -> float | None:
-        """The seconds that the thread's innermost Python frame passed to ``time.sleep``; None if not known."""
+        """The seconds that the thread's innermost Python frame passed to ``time.sleep``."""
         stack = self.stack(tid)
         return asked_to_sleep(stack, stack[0]) if stack else None
 
@@ -266,16 +262,15 @@ class PythonWaitView:
         return self._loop_reader.loops if self.runtime else ()
 
     def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
-        """The object that a task of a loop waits for."""
         return self._loop_reader.awaited(loop, task)
 
     def loop_owing(self, future: int) -> int | None:
-        """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
+        """The tid of the thread whose event loop alone can complete the concurrent.futures.Future at ``future``."""
         loop = self._loop_reader.owing(PyRef(self.runtime, future)) if self.runtime else None
         return self.tid_of_ident(loop.ident) if loop and loop.ident else None
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
-        """The address of the thread's innermost Python frame, and its instruction; None if there is none."""
+        """(address of the thread's innermost Python frame, its position: f_lasti or an address)."""
         stack = self.stack(tid)
         return (stack[0].address, instruction(self.runtime, stack[0])) if stack else None
 
@@ -284,7 +279,7 @@ class PythonWaitView:
         return self.runtime.tid_of_ident(ident)
 
     def has_no_thread(self, ident: int) -> bool:
-        """No thread has that threading.get_ident()."""
+        """True if certainly no thread has that threading.get_ident()."""
         try:
             return self.runtime.has_no_thread(ident)
         except GdbextError as error:
@@ -299,12 +294,12 @@ class PythonWaitView:
     def _users(self) -> Mapping[int, Sequence[int]]:
         return tids_by_object(self.runtime, self._threads.states)
 
-    def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
-        """The thread waits for a lock of multiprocessing that has this semaphore, and that some process has taken."""
-        return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
+    def is_taken_elsewhere(self, tid: int, semaphore: int) -> bool:
+        """True if the thread waits for a multiprocessing lock with this sem_t, which another process has taken."""
+        return any(is_taken_elsewhere(self.runtime, state, semaphore) for state in self.states(tid))
 
     def _words(self, futex: int) -> tuple[int, ...]:
-        """Identities (LockState.word) that the lock can have on which a thread sleeps by that futex."""
+        """The ``LockState.word`` that a lock may have whose waiters sleep on ``futex``."""
         return waited_words(self.runtime, futex) if self.runtime else ()
 
     def inside_with(self, futex: int) -> Sequence[int]:
@@ -313,14 +308,14 @@ class PythonWaitView:
         return [tid for word in words for tid in self._inside.get(word, ())]
 
     def where_taken(self, futex: int, tid: int) -> str:
-        """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" if it is not known."""
+        """The line of the ``with`` or ``acquire()`` by which the thread holds the lock, "" if it is not known."""
         words = self._words(futex)
         frames = (where_entered(self.runtime, state, word) for state in self.states(tid) for word in words)
         return next((frame.place for frame in frames if frame), "")
 
     def variable_of(self, tid: int, address: int) -> str:
-        """The variable by which the code of that thread's innermost frames has the object: ``stats_lock``,
-        ``self.lock``; "" if none is known, and for all but the first threads that are asked for."""
+        """The variable of the thread's innermost frames that refers to the object: ``stats_lock``, ``self.lock``; ""
+        if none is known, and always after 16 other threads were asked for."""
         if tid not in self._named and len(self._named) >= _MOST_NAMED:
             return ""
         self._named.add(tid)
@@ -330,47 +325,47 @@ class PythonWaitView:
 
     def likely_holders(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids with a frame inside a ``try`` that seems to have taken the lock at ``futex`` and to release it at its
-        end. The innermost frame of the ``waiter`` itself does not count: it may be about to take it."""
-        holders = [each for word in self._words(futex) for each in self._holders_in_try.get(word, ())]
+        end. The innermost frame of the ``waiter`` (a tid) does not count: it may be about to take the lock."""
+        holders = [holder for word in self._words(futex) for holder in self._holders_in_try.get(word, ())]
         return list(dict.fromkeys(tid for tid, level in holders if level or tid != waiter))
 
     @cached_property
     def _holders_in_try(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """Word of a lock → (tid, level of the frame)."""
-        return self._by_key(
+        return self._grouped(
             lambda tid, state: ((lock.word, (tid, level)) for level, lock in held_in_try(self.runtime, state))
         )
 
-    def _by_key(self, read: Callable[[int, ThreadState], Iterable[tuple[_Key, _Entry]]]) -> dict[_Key, list[_Entry]]:
-        """The entries that are read of all thread states, by their keys."""
-        table: dict[_Key, list[_Entry]] = {}
+    def _grouped(self, pairs_of: Callable[[int, ThreadState], Iterable[tuple[_Key, _Entry]]]) -> _Groups[_Key, _Entry]:
+        """Key → entries, of the (key, entry) pairs that ``pairs_of(tid, state)`` gives for all thread states."""
+        groups: _Groups[_Key, _Entry] = {}
         for tid, states in self._threads.states.items():
             for state in states:
-                for key, entry in read(tid, state):
-                    table.setdefault(key, []).append(entry)
-        return table
+                for key, entry in pairs_of(tid, state):
+                    groups.setdefault(key, []).append(entry)
+        return groups
 
     def has_taken(self, tid: int, futex: int) -> bool:
-        """The thread took the lock that it sleeps on by an earlier statement, and no other thread has it at hand."""
+        """True if the thread took the lock that it sleeps on by an earlier statement, and no other thread uses it."""
         words = self._words(futex)
         locks = (lock for state in self.states(tid) for lock in held_after_acquire(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)
         return bool(lock and set(self.users_of(lock.address)) <= {tid})
 
     def inside_object(self, address: int) -> Sequence[int]:
-        """Tids of the threads inside the ``with`` block of that object."""
+        """Tids of the threads inside a ``with`` block of the object at ``address``."""
         return list(dict.fromkeys(self._inside_objects.get(address, ())))
 
     @cached_property
     def _inside_objects(self) -> Mapping[int, Sequence[int]]:
         """Address of a context manager → tids."""
-        return self._by_key(lambda tid, state: ((each, tid) for each in entered_objects(self.runtime, state)))
+        return self._grouped(lambda tid, state: ((manager, tid) for manager in entered_objects(self.runtime, state)))
 
     @cached_property
     def _inside(self) -> Mapping[int, Sequence[int]]:
         """Word of a lock → tids of the threads inside of its ``with`` block."""
-        table = self._by_key(lambda tid, state: ((lock.word, tid) for lock in held_locks(self.runtime, state)))
+        tids_by_word = self._grouped(lambda tid, state: ((lock.word, tid) for lock in held_locks(self.runtime, state)))
         for address, tids in self._inside_objects.items():
             for word in words_of_native_lock(self.runtime, address):
-                table.setdefault(word, []).extend(tids)
-        return table
+                tids_by_word.setdefault(word, []).extend(tids)
+        return tids_by_word

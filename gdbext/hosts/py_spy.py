@@ -18,7 +18,7 @@ from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi.python_structures import PyInterpreterFrame
 from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.objects.py_ref import PyRef, type_name
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report.thread_report import FrameKind, RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind

@@ -35,7 +35,7 @@ DECLARED = {
     ],
     "files that the user names on his command line or in the debugger, and debuggers on his PATH": [
         *("hosts/gdb/gdb_commands.py", "engine/targets/core_target.py", "engine/targets/recording/container.py"),
-        *("engine/formats/__init__.py", "hosts/cli/command_runner.py", "hosts/cli/typed_forms.py", "hosts/opening.py"),
+        *("engine/formats/__init__.py", "hosts/cli/command_runner.py", "hosts/cli/options.py", "hosts/opening.py"),
         *("engine/formats/elf_core.py", "hosts/cli/options.py", "tools/known/__init__.py", "tools/info/__init__.py"),
         *("tools/shell/__init__.py", "hosts/debugger/command_shell.py", "engine/targets/core_sources.py"),
         *("hosts/cli/debugger_runner.py", "tools/ranks/rank_sources.py", "hosts/lldb/lldb_launch.py"),

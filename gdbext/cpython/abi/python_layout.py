@@ -7,7 +7,7 @@ publish at the start of ``_PyRuntime``.
 
 FutureObj and TaskObj (Modules/_asynciomodule.c) are in no header; the offsets are those of the debug information of
 CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basicsize tells whether they fit. Later
-versions publish where they keep what is read of tasks (cpython/tasks/task_lists.py).
+versions publish where they keep what is read of tasks (cpython/tasks/loops.py).
 
 Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
 patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each

@@ -87,9 +87,8 @@ class ObjectReader:
 
     def type_info(self, address: int) -> TypeInfo:
         """The PyTypeObject at ``address``. Raises MemoryFault, BadData."""
-        known = self._types.get(address)
-        if known:
-            return known
+        if address in self._types:
+            return self._types[address]
         kind = py.PyTypeObject(self.space, address)
         name = self.memory.cstring(kind.tp_name, NAME_LIMIT)
         if not name:
@@ -99,7 +98,7 @@ class ObjectReader:
         return info
 
     def has_flag(self, address: int, flag: int) -> bool:
-        """True if the object's type has that tp_flags bit; False where it cannot be read."""
+        """True if the object's type has that tp_flags bit; False if it cannot be read."""
         try:
             return bool(self.type_of(address).flags & flag)
         except GdbextError:
@@ -133,7 +132,7 @@ class ObjectReader:
             return text
 
     def length(self, address: int) -> int:
-        """The number of characters of a str. Raises MemoryFault."""
+        """The number of characters of the str at ``address``. Raises MemoryFault."""
         return self.memory.u64(address + self._length)
 
     def text_equals(self, address: int, text: str) -> bool:
@@ -200,13 +199,8 @@ _GENERAL = struct.Struct("<QQQ")
 """PyDictKeyEntry: hash, key and value (Objects/dict-common.h, 3.8; Include/internal/pycore_dict.h, 3.11 to 3.15)."""
 
 
-def classes_of(objects: ObjectReader, address: int) -> Iterator[int]:
-    """The class of an object and those that it derives from, by tp_base. Raises MemoryFault, BadData."""
-    yield from base_classes(objects, objects.type_of(address).address)
-
-
 def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
-    """A class and those that it derives from, by tp_base: a line, however damaged. Raises MemoryFault, BadData."""
+    """Addresses of the class at ``kind`` and of at most 63 base classes, by tp_base. Raises MemoryFault, BadData."""
     for _ in range(_BASES):
         if not kind:
             return
@@ -215,7 +209,7 @@ def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
 
 
 def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, int]]:
-    """(name, value) of the slots that are set, of the object's class and its bases. Raises MemoryFault, BadData."""
+    """(name, value), two addresses, of the ``__slots__`` that are set. Raises MemoryFault, BadData."""
     kind = objects.type_of(address).address
     for _ in range(_BASES):
         base = py.PyTypeObject(objects.space, kind).tp_base
@@ -233,7 +227,6 @@ def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, 
         kind = base
 
 
-_DICT_BASES = 1000
 _MAX_LOG2 = 40  # more than 2**40 slots is not a dict
 _KIND_GENERAL = 0  # dk_kind: DICT_KEYS_GENERAL; the others (UNICODE, SPLIT) have entries without a hash
 _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (pycore_object.h)
@@ -251,9 +244,8 @@ class DictReader:
         self._memory = objects.memory
         self._layout = objects.layout
         self._space = objects.space
-        self._shared: dict[int, list[int]] = {}  # the names in tables of keys that objects share
-        self._compared: dict[tuple[int, str], bool] = {}
-        """(address of a name, text) → whether they are equal; objects share names."""
+        self._shared: dict[int, list[int]] = {}  # address of a table of keys that objects share → its names
+        self._compared: dict[tuple[int, str], bool] = {}  # (address of a name, text) → whether they are equal
         self._keys_form = objects.layout.abi.dict_keys
         self._instance_dict = objects.layout.abi.instance_dict
         self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
@@ -269,22 +261,25 @@ class DictReader:
         return islice(((key, value) for key, value in self._entries(keys) if key and value), limit)
 
     def get(self, address: int, key: str) -> int:
-        """The value under a str key, 0 if there is none. Raises MemoryFault, BadData."""
+        """Address of the value under a str key of the dict at ``address``; 0 for none. Raises MemoryFault, BadData."""
         equals = self._objects.text_equals
         return next((value for name, value in self.items(address) if equals(name, key)), 0)
 
     def class_items(self, kind: int) -> Iterator[Item]:
-        """Names and values of a class itself, not of its bases. Raises MemoryFault, BadData."""
+        """(name, value), two addresses, of a class itself, not of its bases. Raises MemoryFault, BadData."""
         namespace = py.PyTypeObject(self._space, kind).tp_dict
         return self.items(namespace) if namespace else iter(())  # none: a static built-in type of 3.12
 
     def inherited_attribute(self, kind: int, name: str) -> int:
-        """An attribute of a class or its bases, by the MRO; 0 if there is none. Raises MemoryFault, BadData."""
+        """Address of an attribute of the class at ``kind`` or its bases, by the MRO; 0 for none. Raises MemoryFault,
+        BadData."""
         mro = py.PyTypeObject(self._space, kind).tp_mro
-        bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
         equals = self._objects.text_equals
-        fields = (next((value for key, value in self.class_items(base) if equals(key, name)), 0) for base in bases)
-        return next(filter(None, fields), 0)
+        for base in self._objects.tuple_items(mro, 1000) if mro else (kind,):
+            value = next((value for key, value in self.class_items(base) if equals(key, name)), 0)
+            if value:
+                return value
+        return 0
 
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
@@ -299,7 +294,8 @@ class DictReader:
         return ((key, value) for key, value in zip(names, addresses) if key and value)
 
     def _entries(self, keys: int) -> Iterator[Item]:
-        """All used entries of a PyDictKeysObject, deleted ones (value NULL) included."""
+        """(key, value), two addresses, of all used entries of the PyDictKeysObject at ``keys``, also of deleted ones
+        (value 0) and of shared tables (value 0). Raises MemoryFault, BadData."""
         count = py.PyDictKeysObject(self._space, keys).dk_nentries
         if count > ITEM_LIMIT:
             raise BadData(f"dict keys at {keys:#x} with {count} entries")
@@ -325,14 +321,14 @@ class DictReader:
         return ((key, value) for _, key, value in _GENERAL.iter_unpack(raw))
 
     def attribute(self, address: int, name: str) -> int:
-        """An instance's own attribute (not of its class), 0 if it has none or it cannot be read."""
+        """Address of an instance's own attribute (not of its class); 0 if it has none or it cannot be read."""
         try:
             return next((value for key, value in self.attributes(address) if self.is_called(key, name)), 0)
         except GdbextError:
             return 0
 
     def is_called(self, key: int, name: str) -> bool:
-        """The name of an attribute is this one; False for anything else, also for what cannot be read."""
+        """True if the str at ``key`` is ``name``; False for anything else, also if it cannot be read."""
         try:
             return self._compared[key, name]
         except KeyError:
@@ -340,7 +336,8 @@ class DictReader:
             return is_equal
 
     def attributes(self, address: int) -> Iterator[Item]:
-        """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""
+        """(name, value), two addresses, of an instance's ``__dict__``, in any of its forms. Raises MemoryFault,
+        BadData."""
         info = self._objects.type_of(address)
         if self._instance_dict is not InstanceDict.DICT_OFFSET and info.flags & FLAG_MANAGED_DICT:
             return self._managed_attributes(address, info)
@@ -350,6 +347,7 @@ class DictReader:
         return self.items(namespace) if namespace else iter(())
 
     def _managed_attributes(self, address: int, info: TypeInfo) -> Iterator[Item]:
+        """``attributes`` of an instance whose type has FLAG_MANAGED_DICT (3.11 and later)."""
         pointer = self._memory.u64(address + self._managed_at)
         if self._instance_dict is InstanceDict.VALUES_POINTER:
             values = self._memory.u64(address + _MANAGED_VALUES)

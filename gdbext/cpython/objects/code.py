@@ -43,18 +43,19 @@ def line_at(ranges: list[Range], offset: int) -> int | None:
 
 
 def parse(form: LineTable, table: bytes, first_line: int) -> list[Range]:
-    """All ranges of a code object's table, which starts at line ``first_line``."""
+    """All ranges of a code object's line table; ``first_line``: its co_firstlineno."""
     if form is LineTable.LINE_INCREMENTS:
         return list(_lnotab(table, first_line))
     return list((_linetable if form is LineTable.LINE_RANGES else _locations)(table, first_line))
 
 
 def _signed(byte: int) -> int:
+    """The byte as an int8_t."""
     return byte - 256 if byte > 127 else byte
 
 
 def _lnotab(table: bytes, line: int) -> Iterator[Range]:
-    """3.8, 3.9. Increments may be zero, so that long distances take several pairs."""
+    """The ranges of a co_lnotab (3.8, 3.9). Increments may be zero: long distances take several pairs."""
     start = end = 0
     for index in range(0, len(table) - 1, 2):
         end += table[index]
@@ -66,7 +67,7 @@ def _lnotab(table: bytes, line: int) -> Iterator[Range]:
 
 
 def _linetable(table: bytes, line: int) -> Iterator[Range]:
-    """3.10. A range of length zero only moves the line."""
+    """The ranges of a co_linetable of 3.10. A range of length zero only moves the line."""
     start = 0
     for index in range(0, len(table) - 1, 2):
         length, delta = table[index], _signed(table[index + 1])
@@ -78,7 +79,8 @@ def _linetable(table: bytes, line: int) -> Iterator[Range]:
 
 
 def _locations(table: bytes, line: int) -> Iterator[Range]:
-    """3.11 and later. The columns are skipped: the first byte of every entry has its top bit set, no other has."""
+    """The ranges of a location table (3.11 and later), without columns: only the first byte of an entry has its top bit
+    set."""
     start = position = 0
     size = len(table)
     while position < size:
@@ -97,7 +99,8 @@ def _locations(table: bytes, line: int) -> Iterator[Range]:
 
 
 def _signed_varint(table: bytes, position: int) -> int:
-    """Six bits a byte, least significant first, 0x40 for "more"; the lowest bit of the result is the sign."""
+    """The number at byte ``position``: six bits a byte, least significant first, 0x40 means that more follow; the
+    lowest bit of the result is the sign."""
     value = shift = 0
     while position < len(table) and shift < 60:
         byte = table[position]
@@ -109,7 +112,7 @@ def _signed_varint(table: bytes, position: int) -> int:
     return -(value >> 1) if value & 1 else value >> 1
 
 
-_TABLE_LIMIT = 4 << 20  # longest line table, in bytes; that of a generated module of 100,000 lines has about one
+_TABLE_LIMIT = 4 << 20  # longest line table, in bytes; a generated module of 100,000 lines has about 1 MiB
 _NAME_LIMIT = 1024
 _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
@@ -120,7 +123,7 @@ class Code:
     """One PyCodeObject.
 
     ``name`` is co_qualname where the version has it, else co_name, ``file`` co_filename, ``first_line``
-    co_firstlineno, ``bytecode`` the address of the first instruction (0 where co_code is a bytes object), and
+    co_firstlineno, ``bytecode`` the address of the first instruction (0 if co_code is a bytes object), and
     ``first_traceable`` the number of code units before which a frame of it is not complete.
     """
 
@@ -147,7 +150,8 @@ class Code:
         self._size = word(py.PyCodeObject.ob_size) * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
-        """The byte offset of an instruction; free-threaded builds may run copies of the code (_PyCodeArray)."""
+        """The byte offset in the code of the instruction at an address, also if it is in a copy of the code, which
+        free-threaded builds make for each thread (_PyCodeArray)."""
         offset = instruction - self.bytecode
         if not self._copies or 0 <= offset <= self._size:
             return offset
@@ -159,7 +163,8 @@ class Code:
         return offset
 
     def line(self, offset: int) -> int | None:
-        """The source line of the instruction at byte ``offset``; the first line for a frame that has not begun."""
+        """The source line of the instruction at byte ``offset``; the first line for a negative offset, of a frame that
+        has not begun. Raises MemoryFault, BadData."""
         if offset < 0:
             return self.first_line
         if offset in self.lines:
@@ -172,7 +177,7 @@ class Code:
         return line
 
     def opcode(self, offset: int) -> int | None:
-        """The opcode at byte ``offset``, None if it cannot be read. As executed: specialized and instrumented."""
+        """The opcode at byte ``offset``, as executed (specialized or instrumented); None if it cannot be read."""
         objects = self._objects
         try:
             if self.bytecode:
@@ -196,7 +201,7 @@ class Code:
 
     @property
     def takes_more(self) -> bool:
-        """It has a parameter ``*args`` (CO_VARARGS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
+        """True for a parameter ``*args`` (CO_VARARGS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
         return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & 0x04)
 
     def local_names(self) -> list[str]:
@@ -211,19 +216,19 @@ class Code:
 
 
 class CodeCache:
-    """All code objects that were asked for, by address."""
+    """Reads each code object once."""
 
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
-        self._known: dict[int, Code | None] = {}  # None: no code object is there, or it cannot be read
+        self._codes: dict[int, Code | None] = {}  # address → None if no code object is there, or it cannot be read
 
     def get(self, address: int) -> Code:
-        """The code object at ``address``. Raises BadData for anything else, MemoryFault when it is not there."""
-        if address not in self._known:
-            self._known[address] = None
+        """The code object at ``address``. Raises BadData for anything else, MemoryFault if it cannot be read."""
+        if address not in self._codes:
+            self._codes[address] = None
             if self._objects.type_of(address).name == "code":
-                self._known[address] = Code(self._objects, address)
-        code = self._known[address]
+                self._codes[address] = Code(self._objects, address)
+        code = self._codes[address]
         if not code:
             raise BadData(f"no code object at {address:#x}")
         return code
@@ -234,18 +239,15 @@ _FUNCTION_NAME_LIMIT = 512
 
 
 class PythonFunction(NamedTuple):
-    """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
-
-    ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no
-    Python source.
-    """
+    """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line`` (None if it
+    has no Python source); ``kind`` is "function", "builtin", "class", "instance" or "object"."""
 
     qualname: str
     file: str | None
     line: int | None
     kind: str
     address: int
-    code: int = 0  # address of the code object; 0 where there is no Python source
+    code: int = 0  # address of the code object; 0 without Python source
 
     @property
     def place(self) -> str:
@@ -264,7 +266,8 @@ class FunctionReader:
         self._space = objects.space
 
     def source(self, address: int) -> PythonFunction | None:
-        """The function behind the callable at ``address``; None if no object can be read there."""
+        """The function behind the callable at ``address``, which may be a bound method, a functools.partial or have
+        ``__wrapped__``; None if it cannot be read."""
         seen: set[int] = set()
         try:
             while address not in seen and len(seen) < _DEPTH:
@@ -285,6 +288,7 @@ class FunctionReader:
             return None
 
     def _describe(self, address: int) -> PythonFunction:
+        """The record of a callable that wraps no other one, by its type. Raises GdbextError."""
         info = self._objects.type_of(address)
         if info.name == "function":
             return self._function(address)

@@ -30,10 +30,7 @@ _ENTRY = 16  # sizeof(setentry): key and hash (Include/cpython/setobject.h)
 
 
 def set_items(runtime: PySpace, address: int) -> list[int]:
-    """Addresses of a set's items; those of deleted entries are among them, and are no objects of any use.
-
-    Raises MemoryFault, BadData.
-    """
+    """Addresses of a set's items, and of an unused object for each deleted one. Raises MemoryFault, BadData."""
     if runtime.objects.type_of(address).name not in ("set", "frozenset"):
         raise BadData(f"no set at {address:#x}")
     table = py.PySetObject(runtime.space, address)
@@ -65,7 +62,8 @@ QUEUE_TYPE = "_queue.SimpleQueue"
 
 
 def queued(runtime: PySpace, address: int) -> tuple[int, ...]:
-    """Addresses of the queue's items, the next one first. Raises MemoryFault, BadData: there is no such queue."""
+    """Addresses of the items of a queue.SimpleQueue, the next one first. Raises MemoryFault; BadData for any other
+    object."""
     if runtime.objects.type_of(address).name != QUEUE_TYPE:
         raise BadData(f"no SimpleQueue at {address:#x}")
     (form,) = runtime.layout.abi.lock_types_named(QUEUE_TYPE)
@@ -84,7 +82,8 @@ _OBJECT_TYPES = (6, 16)  # types T_OBJECT and Py_T_OBJECT_EX (structmember.h)
 
 
 def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) -> int:
-    """The object that an instance keeps under that name; 0 for none. Raises BadData, MemoryFault."""
+    """Address of the object in the member ``name`` (PyMemberDef) of an extension class's instance; 0 for none. Raises
+    BadData, MemoryFault."""
     memory = objects.memory
     descriptor = dicts.inherited_attribute(objects.type_of(address).address, name)
     if not descriptor or objects.type_of(descriptor).name != "member_descriptor":
@@ -121,11 +120,12 @@ def context_variables(runtime: PySpace, state: int) -> dict[int, int]:
 
 
 def _class_name(runtime: PySpace, address: int) -> str:
+    """The name of an object's class without its module."""
     return runtime.objects.type_of(address).name.rpartition(".")[2]
 
 
 def _tree_pairs(runtime: PySpace, node: int, depth: int) -> Iterator[tuple[int, int]]:
-    """The keys and values of a node and the nodes below it."""
+    """(ContextVar, value), two addresses, of a node of the tree and at most ``depth`` layers of nodes below it."""
     if not depth:
         raise BadData(f"the tree of a context is too deep at {node:#x}")
     kind = _class_name(runtime, node)

@@ -3,9 +3,9 @@
     own = stack.locals_of("_all_gather", RPC_FILE)
     own["leader_name"].str(), [worker.str() for worker in own["states"]["gathered_objects"].keys()]
 
-A value that is not there, or that cannot be read, is missing: it is falsy, all that is read of it is missing or empty,
-and ``why`` is the reason. Its ``fault`` is the error that kept it from being read, and None where it is not there.
-Containers know their fault, too. ``checked()`` and ``read()`` raise the fault: for answers that must be whole.
+A value that does not exist or cannot be read is missing: it is falsy, all that is read of it is missing or empty,
+and ``why`` is the reason. Its ``fault`` is the error that kept it from being read, None if it does not exist.
+Containers have a fault, too. ``checked()`` and ``read()`` raise the fault: for answers that must be complete.
 """
 
 from __future__ import annotations
@@ -41,14 +41,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _VARIABLES = 10_000  # most variables that are read at once, if no limit is given
-_BASES = 64
-_PARTS = 32
-_CELLS = 16  # most variables of a closure
 _BUILTIN = "builtin_function_or_method"
 
 
 class PyRef:
-    """The object at an address; 0 for a missing one. Equal are references to the same object."""
+    """The object at an address, which is 0 for a missing one. References to the same object are equal."""
 
     __slots__ = ("address", "fault", "name", "python")
 
@@ -58,7 +55,7 @@ class PyRef:
         self.python = python
         self.address = address
         self.fault = fault
-        self.name = name  # the name by which it was looked for, of a missing value
+        self.name = name  # the name under which a missing value was expected
 
     def __bool__(self) -> bool:
         return self.address != 0
@@ -74,7 +71,7 @@ class PyRef:
 
     @property
     def why(self) -> builtins.str:
-        """The reason why it is missing; "" for a value that is there."""
+        """The reason why it is missing; "" for a value that exists."""
         if self.address:
             return ""
         if self.fault:
@@ -87,37 +84,35 @@ class PyRef:
         return not self.address and not self.fault
 
     def read(self, reader: Callable[[PySpace, builtins.int], T]) -> T:
-        """What a reader of the interpreter's objects makes of it. Raises GdbextError, also for a missing value."""
+        """The result of ``reader(python, address)``. Raises GdbextError, also for a missing value."""
         if not self.address:
             raise self.fault or BadData(self.why)
         return reader(self.python, self.address)
 
     def read_or(self, reader: Callable[[PySpace, builtins.int], T], default: T) -> T:
-        """The same, and the default if that cannot be read."""
+        """The result of ``reader(python, address)``; the default if that cannot be read."""
         try:
             return self.read(reader)
         except GdbextError:
             return default
 
     def checked(self) -> PyRef:
-        """Itself. Raises GdbextError where it is missing."""
+        """Itself. Raises GdbextError if it is missing."""
         return self.read(PyRef)
-
-    # --- what it is ------------------------------------------------------------------------------
 
     @property
     def type(self) -> builtins.str:
-        """The name of its class (tp_name), "" where that cannot be read."""
+        """The name of its class (tp_name), "" if that cannot be read."""
         return self.read_or(type_name, "")
 
     @property
     def is_dict(self) -> bool:
-        """It is a dict, or of a class that is derived from it."""
+        """True for a dict, and for an instance of a class that derives from it."""
         return bool(self) and self.python.objects.has_flag(self.address, FLAG_DICT)
 
     @property
     def has_own_class(self) -> bool:
-        """Its class is made at run time, by a program or a library: it is not built in."""
+        """True if its class was defined at run time, by a program or a library: it is not built in."""
         return bool(self) and self.python.objects.has_flag(self.address, FLAG_HEAP_TYPE)
 
     @property
@@ -159,7 +154,7 @@ class PyRef:
 
     @property
     def function(self) -> PythonFunction | None:
-        """The function behind a callable; None where no object can be read."""
+        """The function behind a callable; None if no object can be read."""
         return self.read_or(lambda python, at: python.functions.source(at), None)
 
     @property
@@ -171,26 +166,38 @@ class PyRef:
 
     @property
     def body(self) -> builtins.int:
-        """The address behind its head, where the structure of an extension begins; 0 for a missing one."""
+        """The address behind its head, where the structure of an extension begins; 0 for a missing object."""
         return self.read_or(lambda python, at: at + python.layout.size(py.PyObject), 0)
 
     @property
     def of_class(self) -> PyRef:
-        """Its class."""
         return self.at(lambda python, at: python.objects.type_of(at).address)
 
     @property
     def bases(self) -> PyItems[tuple[builtins.str, PyRef]]:
-        """A class and those that it derives from, by its method resolution order, with their names (tp_name)."""
-        return PyItems(self, _bases)
+        """(tp_name, class) of a class and its bases, by its method resolution order."""
+
+        def classes(python: PySpace, address: builtins.int) -> Iterator[tuple[builtins.str, PyRef]]:
+            order = py.PyTypeObject(python.space, address).tp_mro
+            kinds = python.objects.tuple_items(order, 64) if order else ()
+            return ((python.objects.type_info(kind).name, PyRef(python, kind)) for kind in kinds)
+
+        return PyItems(self, classes)
 
     @property
     def closure(self) -> PyItems[PyRef]:
-        """The values in a function's closure; none for what is no function."""
-        return PyItems(self, _closure)
+        """The values in a function's closure; none for any other object."""
+
+        def values(python: PySpace, address: builtins.int) -> Iterator[PyRef]:
+            is_function = type_name(python, address) == "function"
+            closure = py.PyFunctionObject(python.space, address).func_closure if is_function else 0
+            cells = python.objects.tuple_items(closure, 16) if closure else ()
+            return (PyRef(python, py.PyCellObject(python.space, cell).ob_ref) for cell in cells)
+
+        return PyItems(self, values)
 
     def closure_variables(self) -> dict[builtins.str, PyRef]:
-        """The variables in a function's closure by name; empty for what is no function."""
+        """Name → value of the variables in a function's closure; empty for any other object."""
         values, code = self.closure, self["__code__"].code
         try:
             names = code.local_names() if values and code else []
@@ -206,15 +213,13 @@ class PyRef:
             lambda python, at: py.PyWeakReference(python.space, at).wr_object if type_name(python, at) in names else 0
         )
 
-    # --- what it has -----------------------------------------------------------------------------
-
     def __getitem__(self, name: builtins.str) -> PyRef:
         """The value under a str key of a dict, the global of a module, or the own attribute of a class or instance,
         those in slots included. A function has ``__globals__``, a method ``__self__``, a staticmethod ``__func__``."""
         return self.at(lambda python, at: _value_named(python, at, name), name)
 
     def at(self, reader: Callable[[PySpace, builtins.int], builtins.int], name: builtins.str = "") -> PyRef:
-        """The object at the address that a reader of the interpreter's structures gives, 0 for none."""
+        """The object at the address that ``reader(python, address)`` returns, 0 for none."""
         if not self.address:
             return self
         try:
@@ -223,7 +228,7 @@ class PyRef:
             return PyRef(self.python, 0, error)
 
     def member(self, name: builtins.str) -> PyRef:
-        """The object that an instance of an extension class keeps in a member of that name (PyMemberDef)."""
+        """The object in that member (PyMemberDef) of an instance of an extension class."""
         return self.at(lambda python, at: c_member(python.objects, python.dicts, at, name), name)
 
     def var(self, name: builtins.str) -> PyRef:
@@ -231,7 +236,7 @@ class PyRef:
         return self.at(lambda python, at: python.dicts.attribute(at, name), name)
 
     def inherited(self, name: builtins.str) -> PyRef:
-        """The attribute of its class, or of a base of that."""
+        """The attribute of its class, or of a base class."""
         return self.at(
             lambda python, at: python.dicts.inherited_attribute(python.objects.type_of(at).address, name), name
         )
@@ -266,7 +271,7 @@ class PyRef:
         """The keys of a dict with their values."""
 
         def pairs(python: PySpace, address: builtins.int) -> Iterator[tuple[PyRef, PyRef]]:
-            return ((PyRef(python, key), PyRef(python, each)) for key, each in python.dicts.items(address, limit))
+            return ((PyRef(python, key), PyRef(python, value)) for key, value in python.dicts.items(address, limit))
 
         return PyItems(self, pairs)
 
@@ -278,8 +283,8 @@ class PyRef:
         """The first elements of a list, tuple, set (also some that were removed), deque or SimpleQueue."""
         return PyItems(self, lambda python, at: (PyRef(python, each) for each in _elements(python, at, limit)))
 
-    def parts(self, limit: builtins.int = _PARTS) -> list[PyRef]:
-        """The first values of a dict, else the first elements: without those of sets, which have removed ones."""
+    def parts(self, limit: builtins.int = 32) -> list[PyRef]:
+        """The first values of a dict, or the first elements of another container but a set, which has removed ones."""
         if self.is_dict:
             return [value for _, value in self.items(limit)]
         return [] if self.type in ("set", "frozenset") else self.elements(limit)
@@ -300,15 +305,14 @@ class PyItems(list[T]):
             self.fault = error
 
     def checked(self) -> PyItems[T]:
-        """Itself. Raises GdbextError where some could not be read."""
+        """Itself. Raises ``fault`` if items could not be read."""
         if self.fault:
             raise self.fault
         return self
 
 
 class PyVariables(dict[str, PyRef]):
-    """Values by their names: those of a frame, of a module, of an instance, or of a dict. ``[name]`` is missing for a
-    name that there is not."""
+    """Name → value of a frame, a module, an instance or a dict; ``[name]`` is a missing value for any other name."""
 
     def __init__(self, python: PySpace, fault: GdbextError | None = None) -> None:
         super().__init__()
@@ -319,7 +323,7 @@ class PyVariables(dict[str, PyRef]):
         return PyRef(self.python, 0, self.fault, name)
 
     def checked(self) -> PyVariables:
-        """Itself. Raises GdbextError where some could not be read."""
+        """Itself. Raises ``fault`` if variables could not be read."""
         if self.fault:
             raise self.fault
         return self
@@ -357,20 +361,8 @@ _SPECIAL: Mapping[str, Mapping[str, Callable[[PySpace, int], int]]] = {
 """Attributes that built-in types have in their structures: name → type → reader."""
 
 
-def _bases(python: PySpace, address: int) -> Iterator[tuple[str, PyRef]]:
-    order = py.PyTypeObject(python.space, address).tp_mro
-    classes = python.objects.tuple_items(order, _BASES) if order else ()
-    return ((python.objects.type_info(each).name, PyRef(python, each)) for each in classes)
-
-
-def _closure(python: PySpace, address: int) -> Iterator[PyRef]:
-    is_one = python.objects.type_of(address).name == "function"
-    closure = py.PyFunctionObject(python.space, address).func_closure if is_one else 0
-    cells = python.objects.tuple_items(closure, _CELLS) if closure else ()
-    return (PyRef(python, py.PyCellObject(python.space, cell).ob_ref) for cell in cells)
-
-
 def _value_named(python: PySpace, address: int, name: str) -> int:
+    """Address of the value that ``PyRef[name]`` is; 0 for none. Raises MemoryFault, BadData."""
     if name in _SPECIAL:
         reader = _SPECIAL[name].get(type_name(python, address))
         return reader(python, address) if reader else 0
@@ -379,7 +371,7 @@ def _value_named(python: PySpace, address: int, name: str) -> int:
 
 
 def _fields(python: PySpace, address: int) -> Iterator[Item]:
-    """Names and values of what is in a dict, a module, a class or an instance."""
+    """(name, value), two addresses, of what is in a dict, a module, a class or an instance."""
     dicts, info = python.dicts, python.objects.type_of(address)
     if info.flags & FLAG_DICT:
         return dicts.items(address)
@@ -393,12 +385,14 @@ def _fields(python: PySpace, address: int) -> Iterator[Item]:
 
 
 def _attributes(python: PySpace, address: int) -> Iterator[Item]:
+    """(name, value), two addresses, of an instance's own attributes; none if its class is built in."""
     if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
         return iter(())
     return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))
 
 
 def _elements(python: PySpace, address: int, limit: int) -> Sequence[int]:
+    """Addresses of the first elements of a container that is no dict. Raises MemoryFault, BadData."""
     objects, info = python.objects, python.objects.type_of(address)
     if info.flags & FLAG_LIST:
         return objects.list_items(address, most=limit)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def once(reader: _Reader) -> _Reader:
-    """Decorator of a reader of a PySpace: for the same arguments it is called once in this moment."""
+    """Decorator of a function of a PySpace, which is called only once for the same arguments (``PySpace.once``)."""
 
     @wraps(reader)
     def call(python: PySpace, *args: Hashable) -> object:
@@ -30,7 +30,8 @@ def once(reader: _Reader) -> _Reader:
 
 
 class PySpace:
-    """For values (``PyRef``) what Space is for structures of C++; ``space`` is that of the structures of CPython."""
+    """The memory and layout that Python objects (``PyRef``) are read with, as they are at one stop of the process;
+    ``space`` is that of CPython's structures."""
 
     def __init__(self, memory: Memory, layout: PythonLayout) -> None:
         self.memory: Memory = memory
@@ -40,12 +41,12 @@ class PySpace:
         self.dicts = DictReader(self.objects)
         self.codes = CodeCache(self.objects)
         self.functions = FunctionReader(self.objects, self.dicts, self.codes)
-        self._found: dict[Hashable, Any] = {}
+        self._answers: dict[Hashable, Any] = {}
 
-    def once(self, find: Callable[..., _T], *args: Hashable) -> _T:
-        """Call ``find(self, *args)`` once in this moment, and return the same again however often it is asked for."""
-        key = (find, *args)
-        if key not in self._found:
-            self._found[key] = find(self, *args)
-        found: _T = self._found[key]
-        return found
+    def once(self, reader: Callable[..., _T], *args: Hashable) -> _T:
+        """The result of ``reader(self, *args)``, which is called only once for the same arguments."""
+        key = (reader, *args)
+        if key not in self._answers:
+            self._answers[key] = reader(self, *args)
+        answer: _T = self._answers[key]
+        return answer

@@ -5,17 +5,12 @@ stack's top are left over from earlier calls, so only slots that are proven to b
 be able to unwind to the depth that the exception table (Objects/exception_handling_notes.txt of 3.11,
 InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) names for the
 current instruction. The block begins only after ``__enter__`` has returned, so a thread that still waits for the lock
-is not counted. A lock may also be that of a generator: contextlib's ``contextmanager`` suspends it inside of its own
-``with lock:`` while the body runs, so its frame is read as if it were on the thread's stack.
-
-A lock taken by ``lock.acquire()`` leaves nothing on the frame's stack. But code that names both calls, has the lock at
-hand, and is inside a ``try`` block, has most likely taken the lock on its way there. So has code after a
-statement ``lock.acquire()`` with no ``release`` in between.
+is not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from gdbext.cpython.abi import ExitForm, FrameObjects, InterpreterFrames, assumed_names
@@ -38,13 +33,9 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
 _WITH_FRAMES = 200  # innermost Python frames that are read
-_TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
 _FUNCTION_NAMES = {"method_descriptor": py.PyDescrObject.d_name, "function": py.PyFunctionObject.func_name}
 """Type of a function object → where its name is."""
-_CYTHON_FUNCTION = "cython_function_or_method"
-"""The type of what Cython has compiled, which begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)."""
-_NAME_LIMIT = 64
 _BLOCKS = 20  # most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)
 
 
@@ -56,25 +47,25 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
     ``release``, which may have released them inside the block.
     """
     held: list[LockState] = []
-    given_up: set[int] = set()
+    given_up: set[int] = set()  # addresses of locks of Conditions
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         try:
             if frame.name == assumed_names.CONDITION_WAIT and frame.file.endswith(assumed_names.THREADING_FILE):
                 condition = locals_of(runtime, frame).get("self", 0)
                 given_up.add(runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else 0)
-            locks = [lock for each in _entered_managers(runtime, frame) if (lock := lock_of(runtime, each))]
-            locks = [lock for lock in locks if lock.address not in given_up]
-            names = py.PyCodeObject(runtime.space, frame.code).co_names if locks else 0
-            mentioned = runtime.objects.tuple_items(names) if locks else ()
-            if not any(runtime.objects.text_equals(name, "release") for name in mentioned):
-                held.extend(locks)
+            locks = filter(None, (lock_of(runtime, manager) for manager in _entered_managers(runtime, frame)))
+            locks_in_use = [lock for lock in locks if lock.address not in given_up]
+            names = py.PyCodeObject(runtime.space, frame.code).co_names if locks_in_use else 0
+            used = runtime.objects.tuple_items(names) if locks_in_use else ()
+            if not any(runtime.objects.text_equals(name, "release") for name in used):
+                held.extend(locks_in_use)
         except GdbextError:
             continue
     return held
 
 
 def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
-    """All objects inside whose ``with`` block the thread is: a Semaphore for example. Raises nothing."""
+    """Addresses of all objects inside whose ``with`` block the thread is, also a Semaphore's. Raises nothing."""
     objects: list[int] = []
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         with suppress(GdbextError):
@@ -82,13 +73,15 @@ def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
     return objects
 
 
-def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
-    """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first, with those
-    of the generators that some of them are. Raises MemoryFault, BadData."""
-    return [each for inner in (frame, *_generators(runtime, frame)) for each in _entered_managers(runtime, inner)]
-
-
-_NESTED = 3  # generators inside of one another's ``with`` blocks that are followed
+def entered_in(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> tuple[int, ...]:
+    """Addresses of the context managers inside whose ``with`` or ``async with`` blocks the frames of a coroutine are,
+    and those of the generators that some of these managers are. Raises nothing."""
+    managers: dict[int, None] = {}
+    for frame in frames:
+        with suppress(GdbextError):
+            inner_frames = (frame, *_generators(runtime, frame))
+            managers.update(dict.fromkeys(each for inner in inner_frames for each in _entered_managers(runtime, inner)))
+    return tuple(managers)
 
 
 def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
@@ -100,25 +93,22 @@ def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> I
             yield level + 1, inner
 
 
-def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED) -> Iterator[PythonFrame]:
-    """The suspended frames of generators that are context managers of the frame's ``with`` blocks. Raises nothing."""
+def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = 3) -> Iterator[PythonFrame]:
+    """The suspended frames of the generators of contextlib.contextmanager whose ``with`` blocks the frame is in, and of
+    up to ``depth`` layers of generators around these: a lock in their own ``with`` is held, too. Raises nothing."""
     try:
         managers = _entered_managers(runtime, frame)
     except GdbextError:
         return
     for manager in managers:
-        inner = _generator_frame(runtime, manager)
+        inner = None
+        with suppress(GdbextError):
+            if runtime.objects.type_of(manager).name in assumed_names.GENERATOR_MANAGERS:
+                generator = runtime.dicts.attribute(manager, assumed_names.MANAGED_GENERATOR)
+                inner = generator_frame(runtime, generator) if generator else None
         if inner:
             yield inner
             yield from _generators(runtime, inner, depth - 1) if depth else ()
-
-
-def _generator_frame(runtime: PythonRuntime, manager: int) -> PythonFrame | None:
-    with suppress(GdbextError):
-        if runtime.objects.type_of(manager).name in assumed_names.GENERATOR_MANAGERS:
-            generator = runtime.dicts.attribute(manager, assumed_names.MANAGED_GENERATOR)
-            return generator_frame(runtime, generator) if generator else None
-    return None
 
 
 def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
@@ -132,36 +122,32 @@ def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
 
 
 def _entered_managers(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
-    """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
-    has entered if it is an ExitStack. Raises MemoryFault, BadData."""
+    """Addresses of the context managers whose ``with`` block the frame is in, the outermost first, each followed by
+    those that it has entered if it is an ExitStack. Raises MemoryFault, BadData."""
     interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
     if interpreted and not _exception_table(runtime, frame.code):  # most functions have no ``with`` and no ``try``
         return ()
-    return _read_entered(runtime, frame)
+    return runtime.once(_read_entered, frame)
 
 
-@once
 def _read_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
     managers: list[int] = []
     for _, manager in _entered_slots(runtime, frame):
-        managers += [manager, *_exit_stack_managers(runtime, manager)]
+        managers.append(manager)
+        with suppress(GdbextError):
+            if runtime.objects.type_of(manager).name in assumed_names.EXIT_STACKS:
+                # it keeps (True, the bound ``__exit__``) of each manager that it has entered
+                exits = runtime.dicts.attribute(manager, assumed_names.STACKED_EXITS)
+                for row in deque_items(runtime, exits, _DEPTH_LIMIT)[1] if exits else ():
+                    method = runtime.objects.tuple_items(row)[1]
+                    if runtime.objects.type_of(method).name == "method":
+                        managers.append(py.PyMethodObject(runtime.space, method).im_self)
     return tuple(managers)
 
 
-def _exit_stack_managers(runtime: PythonRuntime, stack: int) -> Iterator[int]:
-    """The context managers that a contextlib.ExitStack has entered: it keeps (True, their bound ``__exit__``)."""
-    with suppress(GdbextError):
-        if runtime.objects.type_of(stack).name not in assumed_names.EXIT_STACKS:
-            return
-        exits = runtime.dicts.attribute(stack, assumed_names.STACKED_EXITS)
-        for row in deque_items(runtime, exits, _DEPTH_LIMIT)[1] if exits else ():
-            method = runtime.objects.tuple_items(row)[1]
-            if runtime.objects.type_of(method).name == "method":
-                yield py.PyMethodObject(runtime.space, method).im_self
-
-
 def _entered_slots(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple[int, int]]:
-    """(slot of the value stack with its ``__exit__``, context manager) of the ``with`` blocks that the frame is in."""
+    """(index of the value stack's slot with its ``__exit__``, address of the context manager) of the ``with`` blocks
+    that the frame is in."""
     form = runtime.layout.abi.frames
     if isinstance(form, FrameObjects):
         blocks = _blocks(runtime, frame)
@@ -179,7 +165,8 @@ def _entered_slots(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple
 
 
 def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int:
-    """The object whose ``__exit__`` is in a slot: bound to it, or as a function in the slot before it; else 0."""
+    """Address of the context manager whose ``__exit__`` the object in a slot is bound to, or is preceded by (since
+    3.14, as the function in the ``previous`` slot); 0 for any other object."""
     if address & 7 or address < 4096:
         return 0
     form, space = runtime.layout.abi.frames, runtime.space
@@ -195,11 +182,12 @@ def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int
 
 
 def _is_exit(runtime: PythonRuntime, address: int) -> bool:
-    """A function, or a built-in type's or Cython's method, called ``__(a)exit__``. Raises MemoryFault, BadData."""
+    """True for a function, or a method of a built-in type or of Cython, that is named ``__exit__`` or ``__aexit__``.
+    Raises MemoryFault, BadData."""
     kind = runtime.objects.type_of(address).name if address else ""
-    if kind.endswith(_CYTHON_FUNCTION):
+    if kind.endswith("cython_function_or_method"):  # begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)
         method = py.PyCFunctionObject(runtime.space, address).m_ml
-        return runtime.memory.cstring(runtime.memory.u64(method), _NAME_LIMIT) in (b"__exit__", b"__aexit__")
+        return runtime.memory.cstring(runtime.memory.u64(method), 64) in (b"__exit__", b"__aexit__")
     if kind not in _FUNCTION_NAMES:
         return False
     name = py.PyObject(runtime.space, address).value(_FUNCTION_NAMES[kind])
@@ -231,8 +219,9 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
 
 
 def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
-    """Lines with ``lock.acquire()`` of that lock that the code has passed, without a ``release`` after them."""
-    if "acquire" not in used_names(runtime, frame):
+    """Lines of the ``acquire()`` calls of the lock with that word that the code has passed, but for those before its
+    last ``release()``."""
+    if "acquire" not in used_names(runtime, frame.code):
         return []
     lines: dict[int, None] = {}
     own = variables(runtime, frame)
@@ -245,13 +234,15 @@ def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> 
 
 
 def _called_lock(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> LockState | None:
-    """The taken lock whose method was called, by what its name means now, else None. ``own``: the frame's variables."""
+    """The taken lock whose method ``call`` is, by the present value of its variable; None for any other object.
+    ``own``: the frame's variables, name → address."""
     owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
     lock = read_lock(runtime, owner.get(call.owner, 0))
     return lock if lock and lock.locked else None
 
 
 def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int | None:
+    """The line of the ``with`` whose ``__exit__`` is in that slot of the value stack; None unless it can be proven."""
     form = runtime.layout.abi.frames
     if not isinstance(form, InterpreterFrames):
         blocks = (block.b_handler for block in _blocks(runtime, frame) if block.b_level == slot + 1)
@@ -266,16 +257,10 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
-    """Numbers of stack slots that are certainly in use: by the exception table entries around the instruction."""
+    """How many stack slots are certainly in use, by each exception table entry around the frame's instruction."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
     return [depth >> 1 for start, end, _, depth in _exception_table(runtime, frame.code) if start <= at < end]
-
-
-@once
-def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int, int]]:
-    table = py.PyCodeObject(runtime.space, code).co_exceptiontable
-    return tuple(exception_entries(runtime.objects.bytes(table, _TABLE_LIMIT)))
 
 
 def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
@@ -285,43 +270,36 @@ def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
     return list(py.PyTryBlock.array(runtime.space, structure.f_blockstack, count)) if 0 < count <= _BLOCKS else []
 
 
-def exception_entries(table: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """(start, end, handler, depth << 1 | lasti) of each entry of the exception table; places are byte offsets from the
-    first instruction.
+@once
+def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int, int]]:
+    """(start, end, handler, depth << 1 | lasti) of each entry of a code object's exception table; the first three are
+    byte offsets from the first instruction.
 
     Each entry is four numbers, most significant six bits first; bit 6 says that more follow, bit 7 marks the first
     byte of an entry: start, length and target in code units of two bytes, then depth << 1 | lasti.
     """
-    position = 0
-
-    def number() -> int:
-        nonlocal position
-        byte = table[position]
-        value = byte & 63
-        position += 1
-        while byte & 64:
-            byte = table[position]
-            value = value << 6 | byte & 63
-            position += 1
-        return value
-
-    with suppress(IndexError):
-        while position < len(table):
-            start, length, target, depth = number(), number(), number(), number()
-            yield start * 2, (start + length) * 2, target * 2, depth
+    numbers, value = [], 0
+    table = py.PyCodeObject(runtime.space, code).co_exceptiontable
+    for byte in runtime.objects.bytes(table, 1 << 20):
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            numbers.append(value)
+            value = 0
+    entries = zip(numbers[::4], numbers[1::4], numbers[2::4], numbers[3::4])
+    return tuple((start * 2, (start + length) * 2, target * 2, depth) for start, length, target, depth in entries)
 
 
 _FRAMES = 64  # innermost Python frames that are read
 
 
 def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
-    """(level of a frame, taken lock that it has at hand) for frames inside a ``try`` or ``with`` block whose code calls
-    ``acquire`` and ``release``. Level 0 is the innermost frame, which may as well be about to take the lock. Raises
-    nothing."""
+    """(level of a frame, taken lock among its variables and the attributes of ``self``) for frames inside a ``try`` or
+    ``with`` block whose code calls ``acquire`` and ``release``: it has most likely taken the lock on its way there.
+    Level 0 is the innermost frame, which may as well be about to take the lock. Raises nothing."""
     form = runtime.layout.abi.frames
     for level, frame in _holding_frames(runtime, state, _FRAMES):
         try:
-            if not used_names(runtime, frame) >= {"acquire", "release"}:
+            if not used_names(runtime, frame.code) >= {"acquire", "release"}:
                 continue
             if isinstance(form, FrameObjects):
                 is_protected = 0 < py.PyFrameObject(runtime.space, frame.address).f_iblock <= _BLOCKS
@@ -338,10 +316,10 @@ def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[in
 
 
 def held_after_acquire(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
-    """Taken locks that frames have taken by a statement ``lock.acquire()``, after which the code has come without a
-    ``release`` of anything; the call that still waits is none of those. Raises nothing."""
+    """Taken locks for which a frame's code has passed a statement ``lock.acquire()``, and no ``release()`` of anything
+    since; the call that still waits is none of those. Raises nothing."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
-        if "acquire" not in used_names(runtime, frame):
+        if "acquire" not in used_names(runtime, frame.code):
             continue
         calls: list[CalledMethod] = []
         for call in called_methods(runtime, frame):

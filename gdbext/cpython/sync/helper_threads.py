@@ -1,12 +1,7 @@
 """Threads, worker processes and jobs that objects of Python need: of a pool, an executor, an event loop.
 
-threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``. fork leaves all threads but
-one behind, and takes the others out of ``_active``. The function of a thread that has ended is no longer kept
-(Thread.run deletes it). The name of a thread without one of its own has it, ``Thread-3 (consume)`` (3.10 and later);
-that of a subclass is its method ``run``.
-
-``_worker`` of a ThreadPoolExecutor takes a _WorkItem from ``work_queue`` and calls its ``run``; a future whose job no
-worker has taken yet is in that queue. A future may also be made by hand, or by asyncio.
+threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``; fork removes all threads but
+one from ``_active``. A future whose job no worker has taken yet is in its executor's queue.
 
 Sources: Lib/threading.py, concurrent/futures/{_base,thread,process}.py, multiprocessing/pool.py, 3.8 to 3.15.
 """
@@ -29,33 +24,32 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)
-"""The name that Thread.__init__ makes of a number and the function's ``__name__``."""
-_THREADS = 4096
-_FRAMES = 12
+"""The name that Thread.__init__ makes of a number and the function's ``__name__`` (3.10 and later)."""
+_FRAMES = 12  # innermost frames of a thread that are searched for a pool or a loop
 _NAME_LENGTH = 256  # most characters of a name that are read
 
 
 class ThreadObject(NamedTuple):
-    """One Thread. ``ident`` and ``native_id`` are 0 if it never had any."""
+    """One threading.Thread. ``ident`` and ``native_id`` are 0 if it never had any."""
 
     value: PyRef
     name: str
-    runs: bool  # it is among the threads that run
+    runs: bool  # threading counts it as running
     began: bool  # its own code has run: it has set its event
     ident: int
     native_id: int
     target: PyRef
-    """The function that it runs, or its method ``run`` in a class of its own; missing if that is not known any more."""
+    """The function that it runs, or the method ``run`` of its own class; missing after its end, when Thread.run has
+    deleted the function."""
     function: str  # the name of that function, "" if it is not known
     started_event: PyRef  # the event that it sets when it begins, for which Thread.start() waits
 
     @property
     def has_ended(self) -> bool:
-        """It began, and runs no more in this process."""
         return self.began and not self.runs
 
 
@@ -66,28 +60,27 @@ def running_threads(runtime: PythonRuntime) -> frozenset[PyRef]:
 
 def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Threads that began and have ended. Raises nothing."""
-    return [each for each in _other_threads(runtime) if each.has_ended]
+    return [thread for thread in _other_threads(runtime) if thread.has_ended]
 
 
 @once
 def _other_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Threads that do not count as running: not begun, or ended. The running ones, perhaps thousands, are not read."""
     running = running_threads(runtime)
-    objects = (each for each in _weak_set_members(runtime, *_DANGLING) if each not in running)
-    return [thread for each in islice(objects, _THREADS) if (thread := thread_object(each, running))]
-
-
-_DANGLING = (assumed_names.THREADING, assumed_names.DANGLING_THREADS)
+    members = _weak_set_members(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
+    others = islice((value for value in members if value not in running), 4096)
+    return list(filter(None, (thread_object(value, running) for value in others)))
 
 
 def _weak_set_members(runtime: PythonRuntime, module: str, name: str) -> list[PyRef]:
-    sets = module_globals(runtime, module, name)
-    return list(dict.fromkeys(member for weak in sets for each in weak["data"] if (member := each.referent)))
+    """The living members of the weak set that is the module's variable ``name``, in all interpreters."""
+    references = (reference for weak_set in module_globals(runtime, module, name) for reference in weak_set["data"])
+    return list(dict.fromkeys(filter(None, (reference.referent for reference in references))))
 
 
 class EndedProcess(NamedTuple):
-    """A multiprocessing.Process that has ended, and whose object is still in memory. ``status`` is negative for a
-    signal."""
+    """A multiprocessing.Process that has ended and whose object is still in memory. A negative ``status`` is a
+    signal's number."""
 
     name: str
     pid: int
@@ -105,7 +98,7 @@ def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
 
 
 def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | None:
-    """The Thread that an object is, None if it is none; ``running`` are those that run."""
+    """The record of a threading.Thread; None for any other object. ``running``: the Threads that run."""
     own = thread.attributes()
     ident, started_event = own[assumed_names.THREAD_IDENT], own[assumed_names.THREAD_STARTED]
     if not ident or not started_event:
@@ -140,7 +133,7 @@ class PoolHelper(NamedTuple):
 
     @property
     def only_replaces(self) -> bool:
-        """It only makes new workers: those that there are go on without it."""
+        """It only makes new workers: the present ones work without it."""
         return self.does == assumed_names.POOL_HELPERS[-1][1]
 
 
@@ -168,55 +161,55 @@ _HANDS_OUT = "hands the jobs of its ProcessPoolExecutor to the workers"
 
 
 def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
-    """The workers of the executor in whose queue a future's job is, if none of them runs, or the thread that hands its
-    jobs to processes; None if one runs, or the future belongs to no executor. Raises nothing."""
+    """The workers of the executor in whose queue a future's job is, if none of them runs, or the thread that hands
+    its jobs to processes; None if one runs, or the future belongs to no executor. Raises nothing."""
     for thread in _other_threads(runtime):
         if future in futures_in_queue(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS]):
             return DeadWorkers((thread,), _HANDS_OUT)
     running = running_threads(runtime)
-    workers: dict[PyRef, list[ThreadObject]] = {}
-    for weak in module_globals(runtime, "concurrent.futures.thread", "_threads_queues"):  # worker → its queue of jobs
-        for reference, queue in weak["data"].items():
+    workers: dict[PyRef, list[ThreadObject]] = {}  # queue of jobs → the threads that take jobs from it
+    for queues in module_globals(runtime, "concurrent.futures.thread", "_threads_queues"):
+        for reference, queue in queues["data"].items():
             worker = thread_object(reference.referent, running) if reference.referent else None
             if worker:
                 workers.setdefault(queue, []).append(worker)
     for queue, threads in workers.items():
-        if not any(each.runs for each in threads) and future in jobs_in_queue(queue):
+        if not any(thread.runs for thread in threads) and future in jobs_in_queue(queue):
             return DeadWorkers(tuple(threads), "should run its job")
     return None
 
 
-_STEPS = 3  # Attributes, arguments or items from one object to another that it reaches, at most
-_REACHED = 400  # objects that are reached from a thread, or from the frames of one, at most
-
-
 def dead_threads_reaching(runtime: PythonRuntime, value: PyRef) -> tuple[ThreadObject, ...]:
-    """The threads that have ended and still have the object at hand: among the arguments of their function, or among
-    the attributes of what that belongs to. A thread that a fork left behind keeps all of that; one that has ended, the
-    attributes of a class of its own. Raises nothing."""
-    return tuple(each for each in ended_threads(runtime) if value in _reached((each.value,), _STEPS))
+    """The ended threads that still refer to the object: by the arguments of their function, or by the attributes of the
+    object that the function belongs to. A thread that did not survive a fork keeps all of these; one that has ended,
+    only the attributes of a class of its own. Raises nothing."""
+    return tuple(thread for thread in ended_threads(runtime) if value in _reachable((thread.value,)))
 
 
 def dead_threads_calling(runtime: PythonRuntime, value: PyRef, methods: Collection[str]) -> tuple[ThreadObject, ...]:
-    """Ended threads that have one of these methods of the object as an attribute, as a Timer has. Raises nothing."""
+    """Ended threads that have one of the object's ``methods`` as an attribute, as a Timer has. Raises nothing."""
     threads = []
     for thread in ended_threads(runtime):
         own = thread.value.attributes().values()
-        bound = (each.function for each in own if each.type == "method" and each["__self__"] == value)
-        if any(source and source.qualname.rpartition(".")[2] in methods for source in bound):
+        bound = (method.function for method in own if method.type == "method" and method["__self__"] == value)
+        if any(function and function.qualname.rpartition(".")[2] in methods for function in bound):
             threads.append(thread)
     return tuple(threads)
 
 
-def _reached(start: Iterable[PyRef], steps: int) -> dict[PyRef, None]:
-    """The objects that some objects reach by attributes, items, closures and methods. Raises nothing."""
-    reached = dict.fromkeys(start)
-    layer = list(reached)
-    for _ in range(steps):
-        inner = dict.fromkeys(each for value in layer for each in _direct_parts(value))
-        layer = [each for each in inner if each not in reached]
-        reached.update(dict.fromkeys(layer[: max(0, _REACHED - len(reached))]))
-    return reached
+_REACHABLE = 400  # most objects that are read from a thread, or from the frames of one
+
+
+def _reachable(start: Iterable[PyRef]) -> dict[PyRef, None]:
+    """The objects that some objects reach in at most three steps by attributes, items, closures and methods, as the
+    keys of a dict, the nearest first. Raises nothing."""
+    reachable = dict.fromkeys(start)
+    layer = list(reachable)
+    for _ in range(3):
+        parts = dict.fromkeys(part for value in layer for part in _direct_parts(value))
+        layer = [part for part in parts if part not in reachable]
+        reachable.update(dict.fromkeys(layer[: max(0, _REACHABLE - len(reachable))]))
+    return reachable
 
 
 def _direct_parts(value: PyRef) -> Iterator[PyRef]:
@@ -236,22 +229,23 @@ class DeadPool(NamedTuple):
 
 
 def lost_pool(runtime: PythonRuntime, stack: PyStack) -> DeadPool | None:
-    """The pool with jobs and without threads that functions have at hand; None without one. Raises nothing."""
+    """The pool with jobs and without threads that the frames' variables reach; None without one. Raises nothing."""
     running, seen = running_threads(runtime), set[PyRef]()
-    for frame in stack[:_FRAMES]:  # each by itself: the outermost one has modules at hand, and all in them
-        near = _reached(stack.variables(frame).values(), _STEPS)
-        for value in near.keys() - seen:
+    for frame in stack[:_FRAMES]:  # each by itself: the outermost one reaches modules, and all in them
+        reachable = _reachable(stack.variables(frame).values())
+        for value in reachable.keys() - seen:
             own = value.attributes()
-            finders = (_stuck_pool, _stuck_thread_pool, _stuck_process_pool)
-            pool = next(filter(None, (find(own, running) for find in finders)), None)
-            if pool:
-                return pool._replace(kind=value.type.rpartition(".")[2])
-        seen |= near.keys()
+            for read_pool in (_stuck_pool, _stuck_thread_pool, _stuck_process_pool):
+                pool = read_pool(own, running)
+                if pool:
+                    return pool._replace(kind=value.type.rpartition(".")[2])
+        seen |= reachable.keys()
     return None
 
 
 def _stuck_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None:
-    """A multiprocessing.Pool or ThreadPool: its dict ``_cache`` has the results that are not there yet."""
+    """A multiprocessing.Pool or ThreadPool with these attributes whose dict ``_cache`` has unfinished results and one
+    of whose helpers has ended; None for any other object."""
     jobs = len(own[assumed_names.POOL_RESULTS].parts())
     for name, does in assumed_names.POOL_HELPERS[:2] if jobs else ():
         thread = thread_object(own[name], running)
@@ -261,7 +255,7 @@ def _stuck_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None
 
 
 def _stuck_thread_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None:
-    """A ThreadPoolExecutor: jobs are in its queue, and each of its workers has ended."""
+    """A ThreadPoolExecutor with these attributes that has jobs in its queue, and each of whose workers has ended."""
     workers = [thread_object(each, running) for each in own[assumed_names.EXECUTOR_THREADS]]
     threads = tuple(each for each in workers if each and each.has_ended)
     has_ended = threads and len(threads) == len(workers)
@@ -270,7 +264,7 @@ def _stuck_thread_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool
 
 
 def _stuck_process_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None:
-    """A ProcessPoolExecutor, or one of loky: jobs are pending, and the thread that hands them out has ended."""
+    """A ProcessPoolExecutor, or one of loky, with pending jobs, and whose thread that hands them out has ended."""
     thread = thread_object(own[assumed_names.EXECUTOR_MANAGER], running)
     if not thread or not thread.has_ended:
         return None
@@ -282,7 +276,7 @@ def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
     """The unstarted Thread whose _started is ``event``, if every PyThreadState already belongs to another Thread:
     start() waits for ever. A thread counts as running only after it has set the event (Thread._bootstrap_inner). None
     for any other event. Raises nothing."""
-    thread = next((each for each in _other_threads(runtime) if each.started_event == event), None)
+    thread = next((thread for thread in _other_threads(runtime) if thread.started_event == event), None)
     if not thread or thread.began:
         return None
     try:
@@ -299,25 +293,24 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Dead
     from gdbext.cpython.tasks.loops import loop_at, owes  # 3 ms, for threads of executors alone
 
     ended = ended_threads(runtime)
-    at_hand: dict[PyRef, None] = {}
-    for thread in ended:  # a thread that a fork left behind still has its function and arguments
+    candidates: dict[PyRef, None] = {}
+    for thread in ended:  # a thread that did not survive a fork still has its function and arguments
         own = thread.value.attributes()
-        at_hand.update(dict.fromkeys([*own["_args"].parts(), own[assumed_names.THREAD_TARGET]["__self__"]]))
+        candidates.update(dict.fromkeys([*own["_args"].parts(), own[assumed_names.THREAD_TARGET]["__self__"]]))
     stack = runtime.stack_of([state])
     for frame in stack[:_FRAMES]:
         for value in stack.variables(frame).values():
-            at_hand.update(dict.fromkeys([value, *value.attributes().values()]))
-    for value in filter(None, at_hand):
+            candidates.update(dict.fromkeys([value, *value.attributes().values()]))
+    for value in filter(None, candidates):
         loop = loop_at(runtime, value.address)
-        if not loop or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):
-            continue
-        threads = tuple(each for each in ended if loop.ident and each.ident == loop.ident)
-        return DeadWorkers(threads[:1], "runs the event loop that should complete it")
+        if loop and not (loop.ident and runtime.state_of_ident(loop.ident)) and owes(runtime, loop, future):
+            threads = tuple(thread for thread in ended if loop.ident and thread.ident == loop.ident)
+            return DeadWorkers(threads[:1], "runs the event loop that should complete it")
     return None
 
 
 def pending_futures(stack: PyStack, frame: PythonFrame) -> tuple[PyRef, ...]:
-    """The futures that are not done; empty unless the frame is one of these functions, and if they cannot be read."""
+    """The futures that are not done of a frame of concurrent.futures.wait() or as_completed(); empty for others."""
     variable = {"wait": "not_done", "as_completed": "pending"}.get(frame.name)
     if not variable or not frame.file.endswith("concurrent/futures/_base.py"):
         return ()
@@ -325,48 +318,36 @@ def pending_futures(stack: PyStack, frame: PythonFrame) -> tuple[PyRef, ...]:
 
 
 def is_pending(future: PyRef) -> bool:
-    """True for a future whose job is not done."""
     return future.var("_state").str(32) in ("PENDING", "RUNNING")
 
 
-_DEPTH = 8  # innermost frames of a thread in which an executor's manager waits
-_MAX_ITEMS = 10_000
-
-
 def pool_workers(result: PyRef) -> tuple[int, ...]:
-    """Pids of the workers of the multiprocessing.Pool that owes a result; empty where they cannot be read."""
+    """Pids of the workers of the multiprocessing.Pool that owes a result; empty if they cannot be read."""
     pool = result.attributes()[assumed_names.POOL_PROCESSES].attributes()
     processes = pool[assumed_names.POOL_PROCESSES].parts()
-    return tuple(filter(None, (process_id(each.attributes()) for each in processes)))
+    return tuple(filter(None, (process_id(process.attributes()) for process in processes)))
 
 
 def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:
-    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None where none does."""
-    for manager in _executor_managers(runtime):
-        if future in futures_in_queue(manager[assumed_names.EXECUTOR_ITEMS]):
-            pids = [pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items()]
-            return tuple(pid for pid in pids if pid is not None)
-    return None
-
-
-def _executor_managers(runtime: PythonRuntime) -> Iterator[PyVariables]:
-    """The variables of every executor's manager thread, by name."""
+    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None if no executor does."""
     for state in runtime.thread_states():
-        stack = runtime.stack_of([state]).innermost(_DEPTH)
+        stack = runtime.stack_of([state]).innermost(8)
         for frame in stack:
             if frame.call == assumed_names.EXECUTOR_MANAGER_CALL:
-                yield stack.locals(frame)["self"].attributes()
+                manager = stack.locals(frame)["self"].attributes()
             elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
-                yield stack.locals(frame)
+                manager = stack.locals(frame)
+            else:
+                continue
+            if future in futures_in_queue(manager[assumed_names.EXECUTOR_ITEMS]):
+                pids = [pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items()]
+                return tuple(pid for pid in pids if pid is not None)
+    return None
 
 
 def futures_in_queue(pending: PyRef) -> set[PyRef]:
     """The futures of the jobs in a ProcessPoolExecutor's dict of pending ones."""
-    return {item.attributes()[assumed_names.JOB_FUTURE] for _, item in pending.items(_MAX_ITEMS)}
-
-
-_INNER, _OUTER = 8, 12
-"""Innermost frames in which a worker waits for a future, and outermost ones in which the pool's loop is."""
+    return {item.attributes()[assumed_names.JOB_FUTURE] for _, item in pending.items(10_000)}
 
 
 def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
@@ -381,7 +362,7 @@ def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
         return ()
     pending, workers = jobs_in_queue(queue), pools[queue]
     is_complete = {worker.pool_size for worker in workers} == {len(workers)}
-    if not is_complete or any(worker.waits_for not in pending for worker in workers):
+    if not is_complete or any(worker.awaited_future not in pending for worker in workers):
         return ()
     return tuple(worker.ident for worker in workers)
 
@@ -390,29 +371,29 @@ class _PoolWorker(NamedTuple):
     """A thread in its pool's loop."""
 
     ident: int
-    waits_for: PyRef  # A future, missing for none
+    awaited_future: PyRef  # missing for none
     pool_size: int  # number of workers that its executor has started; 0 if that cannot be read
 
 
 def _thread_pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
-    """The work queue of each pool → its workers."""
+    """The work queue of each ThreadPoolExecutor → its workers."""
     pools: dict[PyRef, list[_PoolWorker]] = {}
-
-    def is_call(frame: PythonFrame, file: str, function: str) -> bool:
-        return frame.name == function and frame.file.endswith(file)
-
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
-        loop = next((frame for frame in stack[-_OUTER:] if is_call(frame, assumed_names.FUTURES_FILE, "_worker")), None)
-        if not loop:
-            continue
-        own = stack.locals(loop)
-        waits = next((frame for frame in stack[:_INNER] if is_call(frame, "futures/_base.py", "result")), None)
-        future = (stack.locals(waits) if waits else PyVariables(runtime))["self"]
-        executor = own["executor_reference"].referent.attributes()
-        size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
-        pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))
+        # the pool's loop is among the outermost frames, a wait for a future's result among the innermost ones
+        loop = _find_call(stack[-12:], "_worker", assumed_names.FUTURES_FILE)
+        if loop:
+            own = stack.locals(loop)
+            result = _find_call(stack[:8], "result", "futures/_base.py")
+            future = stack.locals(result)["self"] if result else PyRef(runtime, 0)
+            executor = own["executor_reference"].referent.attributes()
+            size = len(executor[assumed_names.EXECUTOR_THREADS].elements())
+            pools.setdefault(own["work_queue"], []).append(_PoolWorker(state.ident, future, size))
     return pools
+
+
+def _find_call(frames: Iterable[PythonFrame], name: str, file: str) -> PythonFrame | None:
+    return next((frame for frame in frames if frame.name == name and frame.file.endswith(file)), None)
 
 
 def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
@@ -420,12 +401,10 @@ def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
     return frozenset(filter(None, (item.var(assumed_names.JOB_FUTURE) for item in queue.elements())))
 
 
-_CALL_FRAMES = 12  # innermost Python frames that are read
-
-
 def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
-    """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
-    stack = runtime.stack_of([state]).innermost(_CALL_FRAMES)
+    """True if the thread waits in ``get()`` of a queue.Queue other than the one at ``address``, called by code in one
+    of the ``folders``."""
+    stack = runtime.stack_of([state]).innermost(_FRAMES)
     for frame, caller in zip(stack, stack[1:]):
         if frame.name == "get" and frame.file.endswith("/queue.py"):
             own = stack.locals(frame)["self"]
@@ -434,8 +413,8 @@ def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[s
 
 
 def runs_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
-    """A thread runs code of one of these packages and waits for no other thread: for a peer, perhaps."""
-    for frame in runtime.frames.stack(state).frames[:_CALL_FRAMES]:
+    """True if the thread runs code of one of the ``packages`` and waits for no other thread: for a peer, perhaps."""
+    for frame in runtime.frames.stack(state).frames[:_FRAMES]:
         if frame.call in assumed_names.WAITING_FUNCTIONS:
             return False
         if is_of_program(frame.file):

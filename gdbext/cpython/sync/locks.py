@@ -11,11 +11,6 @@ thread that waits for it sleeps in a futex at the address of that sem_t: glibc k
 first word and the number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h). A PyMutex is one
 byte; a thread that waits for it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
 (Python/parking_lot.c).
-
-What running threads do to these lists cannot be read a millisecond later: threads come and go, and the frames of a
-moment are overwritten by others. So the interpreter is found, and the code of its functions read, before the process
-is stopped; at the stop its lists are walked, innermost frames first, for some milliseconds at most. Every page that is
-read then belongs to the copy, and a later read sees that moment.
 """
 
 from __future__ import annotations
@@ -78,14 +73,14 @@ class GilState(NamedTuple):
     switch_mutex_range: tuple[int, int]
 
     def part_at(self, address: int) -> GilPart | None:
-        """The part that an address (of a futex, a condvar, a mutex) is in, None if it is in none of them."""
+        """The part that the address of a futex, a condvar or a mutex is in; None if it is in none of them."""
         ranges = (self.cond_range, self.mutex_range, self.switch_cond_range, self.switch_mutex_range)
         return next((part for part, (start, end) in zip(GilPart, ranges) if start <= address < end), None)
 
 
 def read_gils(runtime: PythonRuntime) -> list[GilState]:
     """All GILs, the main interpreter's first; none of a free-threaded build, unless something enabled it there
-    (PYTHON_GIL=1, an extension that needs it). Raises BadData if one cannot be what it should be, MemoryFault."""
+    (PYTHON_GIL=1, an extension that needs it). Raises BadData if a field has no possible value, MemoryFault."""
     users: dict[int, list[Interpreter]] = {}
     for interpreter in sorted(runtime.interpreters(), key=lambda each: each.id):
         address = _gil_of(runtime, interpreter)
@@ -93,11 +88,11 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
         # ``enabled`` is a member of free-threaded builds only: INT_MAX for ever, 0, or how many wanted it for a while.
         if address and (not gil.has(py.GilRuntimeState.enabled) or gil.enabled):
             users.setdefault(address, []).append(interpreter)
-    return [_read(runtime, address, interpreters) for address, interpreters in users.items()]
+    return [_read_gil(runtime, address, interpreters) for address, interpreters in users.items()]
 
 
 def touch_gils(runtime: PythonRuntime) -> None:
-    """Read the memory of all GILs, and nothing of threads. Raises BadData, MemoryFault."""
+    """Read the memory of all GILs, so that a copy of the process has it. Raises BadData, MemoryFault."""
     size = runtime.layout.size(py.GilRuntimeState)
     for address in filter(None, (_gil_of(runtime, interpreter) for interpreter in runtime.interpreters())):
         runtime.memory.read(address, size)
@@ -110,7 +105,7 @@ def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
     return py.PyInterpreterState(runtime.space, interpreter.address).gil
 
 
-def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:
+def _read_gil(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:
     gil = py.GilRuntimeState(runtime.space, address)
     locked, interval = gil.locked, gil.interval
     if locked not in (-1, 0, 1) or not 0 < interval <= _MAX_INTERVAL:
@@ -133,10 +128,6 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
     )
 
 
-_FRAMES = 3  # innermost Python frames whose objects are searched for the lock
-_ATTRIBUTES = 64  # most attributes of one object that are searched
-_LOCKS, _NATIVE_LOCK = ("lock", "mutex"), 256
-"""Ends of the names of such classes, and the most bytes that an object of one has."""
 _LOCKED, HAS_PARKED = 1, 2  # bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)
 
 
@@ -146,7 +137,7 @@ class LockState(NamedTuple):
     ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the
     byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
     locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
-    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread lives), ``depth`` how
+    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None if no such thread lives), ``depth`` how
     often it has taken the lock.
     """
 
@@ -194,8 +185,8 @@ def _read_lock(runtime: PythonRuntime, address: int, lock: LockType) -> LockStat
 
 
 def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
-    """Words that the lock can have for which a thread sleeping on ``futex`` waits: that semaphore itself, or what the
-    thread is parked on, by the wait entry around a semaphore of its own. Only a lock with such a word proves it."""
+    """The ``LockState.word`` that the lock may have whose waiter sleeps on ``futex``: that semaphore itself,
+    or the address that the thread is parked on. The word may be wrong: only a lock that has it proves the wait."""
     if all(lock.form is LockForm.SEMAPHORE for lock in runtime.layout.abi.lock_types):
         return (futex,)
     word = parked_on(runtime, futex)
@@ -203,11 +194,11 @@ def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
 
 
 def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """The words of a lock that Cython or C has made around a lock of CPython, as h5py's and fastrlock's, by the name of
-    its class: the lock inside is among them. None of any other object. Raises nothing."""
+    """The words of an object of a C or Cython class named ``…Lock`` or ``…Mutex`` that contains a lock of CPython, as
+    h5py's and fastrlock's: the address of the lock is among them. () for any other object. Raises nothing."""
     try:
         kind = runtime.objects.type_of(address)
-        is_lock = "." in kind.name and kind.name.lower().endswith(_LOCKS) and kind.size <= _NATIVE_LOCK
+        is_lock = "." in kind.name and kind.name.lower().endswith(("lock", "mutex")) and kind.size <= 256
         if not is_lock or read_lock(runtime, address):
             return ()  # one of CPython's own may have been released inside of its block
         return runtime.memory.words(address, kind.size // 8)
@@ -216,8 +207,8 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
 
 
 def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
-    """The address that a thread is parked on whose own semaphore, inside of its wait entry, is ``futex``
-    (_PyParkingLot_Park, Python/parking_lot.c); any word if the semaphore is another one."""
+    """The address that a thread is parked on, if ``futex`` is the semaphore in its wait entry (_PyParkingLot_Park,
+    Python/parking_lot.c); an arbitrary word for any other futex."""
     entry = futex - py.WaitEntry.sema.offset(runtime.space)
     return runtime.memory.try_u64(entry + py.WaitEntry.addr.offset(runtime.space))
 
@@ -237,46 +228,45 @@ def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> 
 
 def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
     """The lock, among the objects of its innermost Python frames, that a thread sleeping on ``futex`` waits for."""
-    return find_lock(runtime, futex, _lock_candidates(runtime, runtime.frames.stack(state).frames[:_FRAMES]))
+    return find_lock(runtime, futex, _lock_candidates(runtime, runtime.frames.stack(state).frames[:3]))
 
 
 def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
-    """Objects that a frame can take a lock from, the likeliest first."""
+    """Addresses of the objects by which frames may wait for a lock, the likeliest first: those on the value stack and
+    in variables, then ``self`` of the bound methods and the attributes of the instances among these."""
     for frame in frames:
-        held: list[int] = []
+        values: list[int] = []
         with suppress(GdbextError):
-            held += stack_slots(runtime, frame)
+            values += stack_slots(runtime, frame)
         with suppress(GdbextError):
-            held += locals_of(runtime, frame).values()
-        yield from held
-        for address in held:
-            yield from _lock_candidates_in(runtime, address)
+            values += locals_of(runtime, frame).values()
+        yield from values
+        for address in values:
+            if address & 7 or address < 4096:
+                continue
+            with suppress(GdbextError):
+                info = runtime.objects.type_of(address)
+                if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
+                    yield py.PyCFunctionObject(runtime.space, address).m_self
+                elif info.name == "method":
+                    yield py.PyMethodObject(runtime.space, address).im_self
+                elif info.flags & FLAG_HEAP_TYPE:
+                    yield from (value for _, value in islice(runtime.dicts.attributes(address), 64))
 
 
-def _lock_candidates_in(runtime: PythonRuntime, address: int) -> Iterator[int]:
-    """``self`` of a bound method, and the attributes of an instance of a Python class."""
-    if address & 7 or address < 4096:
-        return
-    with suppress(GdbextError):
-        info = runtime.objects.type_of(address)
-        if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
-            yield py.PyCFunctionObject(runtime.space, address).m_self
-        elif info.name == "method":
-            yield py.PyMethodObject(runtime.space, address).im_self
-        elif info.flags & FLAG_HEAP_TYPE:
-            yield from (value for _, value in islice(runtime.dicts.attributes(address), _ATTRIBUTES))
-
-
-_SECONDS = 0.015  # seconds that the process is stopped longer for it, at most
-_TRIES = 3  # attempts to find an interpreter: the lists that prove it may be torn
+_SECONDS = 0.015  # longest time by which the walk extends the stop of the process, in seconds
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:
-    """The walk to be made at the stop; None without a Python. If the lists were torn each time, because threads come
-    and go, the interpreter itself is found at the stop. Raises nothing but TargetGone."""
+    """The function that reads the interpreter's lists and frames at the stop, so that the copy of the process has them:
+    a millisecond later running threads may have overwritten them. None without a Python.
+
+    The interpreter is found, and the code of its functions read, before the stop, to shorten it; or at the stop, if
+    the lists were torn each time because threads come and go. Raises nothing but TargetGone.
+    """
     memory = Memory(target)
     runtime: PythonRuntime | None = None
-    for _ in range(_TRIES):
+    for _ in range(3):
         with suppress(GdbextError):
             runtime = PythonRuntime.detect(memory, modules, symbolizer)
             break
@@ -298,7 +288,7 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
 
 
 def _walk(runtime: PythonRuntime, deadline: float) -> None:
-    """Read what the threads do, until the deadline (time.monotonic). Raises GdbextError."""
+    """Read the GILs and the frames of all threads, until the deadline (time.monotonic). Raises GdbextError."""
     runtime.sys_hexversion()
     touch_gils(runtime)
     for state in runtime.thread_states():

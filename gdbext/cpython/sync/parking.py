@@ -1,9 +1,8 @@
 """What threads of a free-threaded build are parked on besides lock objects, and the threads that must act.
 
-Three things make threads of such a build wait for one another where others have the GIL: the mutex of an object, which
-a thread holds while it is in a critical section of it; the thread that stops the world, which waits until all others
-have detached from their thread states; and those others, once they want to resume. Each sleeps on a semaphore of its
-own, in a wait entry that names the address (Python/parking_lot.c).
+Such threads wait for each other in three ways: for the mutex of an object, which a thread holds in a critical section
+of it; to stop the world, until all others have detached from their thread states; and for the world to resume. Each
+sleeps on a semaphore of its own, in a wait entry that names the address (Python/parking_lot.c).
 
 Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.h), struct _stoptheworld_state
 (pycore_interp.h, pycore_interp_structs.h), PyThreadState.state (pycore_pystate.h), 3.13 and 3.14.
@@ -36,8 +35,8 @@ class ParkedOn(Enum):
 
 
 class Parked(NamedTuple):
-    """The object, or the _stoptheworld_state, at ``address`` that one thread is parked on; ``owners`` are the tids of
-    the threads that have to act. ``type_name``: of an object."""
+    """The object, or the _stoptheworld_state, at ``address`` that a thread is parked on; ``owners`` are the tids of the
+    threads that must act, ``type_name`` is that of an object."""
 
     kind: ParkedOn
     address: int
@@ -64,19 +63,15 @@ class ParkingLot:
         self._memory = runtime.memory
         self._space = runtime.space
         self._states = runtime.thread_states()
-        pauses: list[tuple[py.StopTheWorld, int | None]] = [
-            (py.PyRuntimeState(self._space, runtime.address).stoptheworld, None)
-        ]
-        for each in runtime.interpreters():
-            pauses.append((py.PyInterpreterState(self._space, each.address).stoptheworld, each.address))
-        self._pauses = []
-        for pause, interpreter in pauses:
-            requester = pause.requester if pause.requested else 0
-            is_complete = pause.world_stopped != 0
-            self._pauses.append(
-                _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)
-            )
+        self._pauses = [self._read_pause(py.PyRuntimeState(self._space, runtime.address).stoptheworld, None)]
+        for interpreter in runtime.interpreters():
+            pause = py.PyInterpreterState(self._space, interpreter.address).stoptheworld
+            self._pauses.append(self._read_pause(pause, interpreter.address))
         self._sections = dict(self._read_sections())
+
+    def _read_pause(self, pause: py.StopTheWorld, interpreter: int | None) -> _Pause:
+        requester, is_complete = (pause.requester if pause.requested else 0), pause.world_stopped != 0
+        return _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)
 
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
         """The object that the thread with these states, sleeping on ``futex``, is parked on; None for anything else."""
@@ -97,7 +92,8 @@ class ParkingLot:
         return self._parked_on_object(address)
 
     def stopping(self, states: Sequence[ThreadState]) -> Parked | None:
-        """The threads that this one waits for, a millisecond at a time, to stop the world; None if it does not."""
+        """The wait of a thread with these states that stops the world and sleeps a millisecond at a time until all
+        others have detached; None if it does not stop the world."""
         addresses = {state.address for state in states}
         pause = next((each for each in self._pauses if each.requester in addresses and not each.is_complete), None)
         return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause)) if pause else None
@@ -129,7 +125,7 @@ class ParkingLot:
         return Parked(ParkedOn.OBJECT, address if type_name else mutex, (owner,) if owner else (), type_name)
 
     def _read_sections(self) -> Iterator[tuple[int, int]]:
-        """The mutexes of active critical sections, with the tid of the thread that is in them."""
+        """(address of the mutex, tid of the thread) of each active critical section."""
         for state in self._states:
             tagged, tid = py.PyThreadState(self._space, state.address).critical_section, self._runtime.tid_of(state)
             for _ in range(_SECTIONS):

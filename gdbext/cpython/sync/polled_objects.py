@@ -1,11 +1,5 @@
-"""Objects that a polling loop checks between sleeps, and how long it sleeps.
-
-``while not os.path.exists(path): time.sleep(1)`` shows nothing but a sleep. What it polls is among the variables
-of the frame that sleeps, and the names that its code uses tell which of them.
-
-How long it sleeps is the argument of ``time.sleep``, which is still on the frame's value stack. Since 3.11 it sleeps
-until an absolute time (pysleep, Modules/timemodule.c), so that the system call alone does not say how long without the
-system's clock, which a core does not have.
+"""Objects that a polling loop (``while not os.path.exists(path): time.sleep(1)``) checks between sleeps, how long it
+sleeps, and what a program asks a person: by the variables of the frame, and the names that its code uses.
 """
 
 from __future__ import annotations
@@ -16,21 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import OBJECT_KINDS, WAITING_FUNCTIONS, Waitable, is_below_library, is_of_program
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.loop_names import LoopNames
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 
 def asked_to_sleep(stack: PyStack, frame: PythonFrame) -> float | None:
-    """Seconds in all; None unless the argument of just one call of ``time.sleep`` is on the stack."""
+    """The seconds that the frame passed to ``time.sleep``; None unless its value stack has just one such call. (Since
+    3.11 the system call has an absolute time, and a core has no clock: pysleep, Modules/timemodule.c.)"""
     slots = stack.slots(frame)
     calls = [index for index, slot in enumerate(slots[:-1]) if _is_builtin(slot, "sleep")]
     return slots[calls[0] + 1].float() if len(calls) == 1 else None
@@ -41,7 +35,7 @@ def _is_builtin(value: PyRef, name: str) -> bool:
     return bool(function and (function.kind, function.qualname) == ("builtin", name))
 
 
-_NEAR = 24  # innermost Python frames in which a debugger's are looked for
+_NEAR = 24  # innermost Python frames that are searched for a debugger or a loop
 _DEBUGGERS = {"pdb.py": "pdb", "debugger.py": "IPython's pdb"}
 _DEBUGGER_FILES = frozenset({*_DEBUGGERS, "bdb.py", "cmd.py"})
 _LONGEST_QUESTION = 300
@@ -51,7 +45,7 @@ class Question(NamedTuple):
     """Something that a program asks a person who should type."""
 
     by: str  # the function or debugger that asks: ``input()``, ``getpass()``, ``pdb``
-    frame: PythonFrame  # the function that has called it, or where the debugger has stopped the program
+    frame: PythonFrame  # its caller, or the frame in which the debugger has stopped the program
     words: str = ""
     is_debugger: bool = False
 
@@ -68,11 +62,11 @@ def asked_question(stack: PyStack) -> Question | None:
     if debugger is not None and all(
         file in _DEBUGGER_FILES or is_below_library(stack[level].file) for level, file in enumerate(files[:debugger])
     ):
-        outer = next((level for level in range(debugger, len(files)) if files[level] not in _DEBUGGER_FILES), None)
-        return Question(_DEBUGGERS[files[debugger]], stack[outer], is_debugger=True) if outer is not None else None
+        stopped = next((level for level in range(debugger, len(files)) if files[level] not in _DEBUGGER_FILES), None)
+        return Question(_DEBUGGERS[files[debugger]], stack[stopped], is_debugger=True) if stopped is not None else None
     if files[:1] == ["getpass.py"]:
-        outer = next((level for level, file in enumerate(files) if file != "getpass.py"), len(files) - 1)
-        return Question("getpass()", stack[outer], stack.locals(stack[0])["prompt"].str(_LONGEST_QUESTION))
+        caller = next((level for level, file in enumerate(files) if file != "getpass.py"), len(files) - 1)
+        return Question("getpass()", stack[caller], stack.locals(stack[0])["prompt"].str(_LONGEST_QUESTION))
     slots = stack.slots(stack[0]) if stack else []
     calls = [index for index, slot in enumerate(slots) if _is_builtin(slot, "input")]
     if len(calls) != 1:
@@ -88,16 +82,13 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_LOCK_FILES = (".lock", "/lock")
-"""Endings of the names of lock files: those of filelock, of the caches of Hugging Face, Triton and torch's
-extensions."""
+_LOCK_FILES = (".lock", "/lock")  # endings of filelock, of the caches of Hugging Face, Triton and torch's extensions
 _FILE_ENDINGS = (*_LOCK_FILES, *_words(".lck .pid .done .flag .ready .pt .pth .ckpt .json .txt .bin"))
-"""Endings of names without a folder that are taken for a file's."""
-_PATH_WORDS = 16  # words of a pathlib.Path that are read: it has slots, one of them the whole path
+"""Endings by which a name without a folder counts as a file's."""
 
 
 class PolledKind(Enum):
-    """The kind of object that is polled; the value is the names of functions and attributes by which code does so."""
+    """The kind of object that is polled; the value: the functions and attributes by which code polls it."""
 
     FILE = _words(
         "exists isfile isdir lexists is_file is_dir stat access listdir scandir glob iterdir getsize open unlink"
@@ -124,9 +115,9 @@ class PolledObject(NamedTuple):
 
 
 def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObject]:
-    """The objects that the loop of the frame polls, by what it loads, and what the functions load that it calls; lock
-    files, which it may poll by any function; flags only if there is nothing else. Empty if the frame is in no loop, or
-    its code cannot be followed."""
+    """The objects that the loop around the frame's instruction polls, by the names that the loop and the functions that
+    it calls load; lock files, which it may poll by any function; flags only if there is nothing else. Empty if the
+    frame is in no loop, or its code cannot be followed."""
     loop, stack = loop_names(runtime, frame), PyStack(runtime)
     if not loop:
         return []
@@ -134,26 +125,27 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
     values.update(_values_in(stack.globals(frame), loop.variables - values.keys()))
     polled: dict[tuple[PolledKind, object], PolledObject] = {}
     flags: dict[int, PolledObject] = {}
-    accepts, may_poll = is_of_program if is_below_library(frame.file) else _is_own, not _GIVE_UP.isdisjoint(loop.names)
+    is_library = is_below_library(frame.file)
+    accepts = is_of_program if is_library else _is_programs_own
+    expects_timeout = not _TIMEOUT_ERRORS.isdisjoint(loop.names)
     for index, (names, variables) in enumerate(_polling_code(runtime, loop, values, accepts)):
-        without = frozenset[str]() if may_poll and not index else _BLOCKING
-        texts = () if index else names.texts
-        for each in filter(None, _objects_in_reach(runtime, variables, names, texts)):
-            if each.polled_as is PolledKind.FLAG:
-                flags.setdefault(each.address, each)
-            elif _is_polled(each, names, without):
-                polled.setdefault((each.polled_as, each.path or each.pid or each.address), each)
-    return [*polled.values()] or ([*flags.values()] if not is_below_library(frame.file) else [])
+        is_loop = not index  # the others are functions that it calls
+        ignored = frozenset[str]() if expects_timeout and is_loop else _BLOCKING
+        for item in _reachable_objects(runtime, variables, names, names.texts if is_loop else ()):
+            if item.polled_as is PolledKind.FLAG:
+                flags.setdefault(item.address, item)
+            elif _is_polled(item, names, ignored):
+                polled.setdefault((item.polled_as, item.path or item.pid or item.address), item)
+    return [*polled.values()] or ([] if is_library else [*flags.values()])
 
 
 _BLOCKING = frozenset({"join", "wait", "waitpid", "get"})
-"""Methods that rather wait for something than poll it, but in a loop that expects them to give up."""
-_GIVE_UP = frozenset({"Empty", "TimeoutExpired", "TimeoutError"})
-_CALLS = 2  # functions that call one another, from the loop on, that are followed
+"""Methods that wait rather than poll, but in a loop that catches their timeout errors."""
+_TIMEOUT_ERRORS = frozenset({"Empty", "TimeoutExpired", "TimeoutError"})
 
 
-def _is_own(file: str) -> bool:
-    """The file belongs to the program itself: a package that its loop calls polls much that is not waited for."""
+def _is_programs_own(file: str) -> bool:
+    """True for a file of the program itself: an installed package polls much that the program does not wait for."""
     return bool(file) and not is_below_library(file)
 
 
@@ -162,37 +154,32 @@ def _polling_code(
     names: LoopNames,
     values: Mapping[str, PyRef],
     accepts: Callable[[str], bool],
-    depth: int = _CALLS,
+    depth: int = 2,
 ) -> Iterator[tuple[LoopNames, Mapping[str, PyRef]]]:
-    """(names that code loads, values of its variables): the loop, then functions in accepted files that it calls."""
+    """(names that code loads, values of its variables): first the loop, then the functions in accepted files that it
+    calls, up to ``depth`` calls deep."""
     yield names, values
     for name, value in values.items() if depth else ():
         target = describe(name, value) if name in names.variables else None
         if name not in names.variables or (target and target.polled_as is not PolledKind.FLAG):
             continue
-        methods = [method for owner, method in names.pairs if owner == name]
-        for function, is_method in _functions(value, methods):
-            inner = names_with_inner(runtime, function.code) if accepts(function.file or "") else None
+        is_method = value.type != "function"
+        methods = [method for owner, method in names.pairs if owner == name] if value.has_own_class else []
+        for callee in map(value.inherited, methods) if is_method else (value,):
+            function = callee.function if callee.type == "function" else None
+            if not function or not function.code or not accepts(function.file or ""):
+                continue
+            inner = names_with_inner(runtime, function.code)
             if not inner:
                 continue
             source = PyRef(runtime, function.address)
             variables = {**_values_in(source["__globals__"], inner.variables), **source.closure_variables()}
             try:
-                if is_method:
+                if is_method:  # its first parameter is the object
                     variables[runtime.codes.get(function.code).local_names()[0]] = value
             except (GdbextError, IndexError):
                 variables = {}
             yield from _polling_code(runtime, inner, variables, accepts, depth - 1)
-
-
-def _functions(value: PyRef, methods: Sequence[str]) -> Iterator[tuple[PythonFunction, bool]]:
-    """(the Python function that a value is, False), or (each of its methods of these names, True)."""
-    is_function = value.type == "function"
-    inherited = (value.inherited(method) for method in methods) if value.has_own_class else ()
-    for each in (value,) if is_function else inherited:
-        function = each.function if each.type == "function" else None
-        if function and function.code:
-            yield function, not is_function
 
 
 def _values_in(namespace: PyRef, names: Collection[str]) -> dict[str, PyRef]:
@@ -200,47 +187,45 @@ def _values_in(namespace: PyRef, names: Collection[str]) -> dict[str, PyRef]:
 
 
 def up_to_callback(frames: Sequence[PythonFrame]) -> Iterator[PythonFrame]:
-    """The frames from the innermost one, up to code of a library that has called the program's own: the loop of a
-    server or a worker gives work, and looks for nothing that the work would wait for."""
+    """The innermost frames without those from code of a library on that has called the program's own: the loop of a
+    server or a worker hands out work, and polls nothing that the work waits for."""
     is_inside = False
     for frame in frames:
-        own = _is_own(frame.file)
-        if is_inside and not own:
+        is_own = _is_programs_own(frame.file)
+        if is_inside and not is_own:
             return
-        is_inside = is_inside or own
+        is_inside = is_inside or is_own
         yield frame
-
-
-_PAUSES = frozenset({"sleep"})
-_AROUND = 3  # frames in which the loop around a wait is looked for
 
 
 def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> PythonFrame | None:
     """The innermost frame whose loop repeats the wait that the innermost frames are in; None if none is known, or the
     loop does nothing but sleep. Raises nothing."""
     levels = enumerate(frames[:_NEAR])
-    waiting = next((level for level, frame in levels if frame.call not in WAITING_FUNCTIONS), len(frames))
-    for frame in up_to_callback(frames[waiting : waiting + _AROUND]):
+    caller = next((level for level, frame in levels if frame.call not in WAITING_FUNCTIONS), len(frames))
+    for frame in up_to_callback(frames[caller : caller + 3]):
         loop = loop_names(runtime, frame)
         if loop:
-            modules = {owner for owner, name in loop.pairs if name in _PAUSES}
-            return frame if loop.attributes - _PAUSES or len(loop.variables - modules - _PAUSES) > 1 else None
+            modules = {owner for owner, name in loop.pairs if name == "sleep"}
+            return frame if loop.attributes - {"sleep"} or len(loop.variables - modules - {"sleep"}) > 1 else None
     return None
 
 
-def _is_polled(each: PolledObject, loop: LoopNames, without: frozenset[str]) -> bool:
-    """The loop calls a function for it, but none of ``without``: a method of the very object, if that has a name."""
-    wanted = each.polled_as.value - without
-    if each.polled_as is PolledKind.FILE:
-        return bool(wanted & loop.names) or each.path.endswith(_LOCK_FILES)
-    methods = {attribute for owner, attribute in loop.pairs if owner == each.name}
-    return bool(wanted & (loop.attributes if each.is_item else methods))
+def _is_polled(item: PolledObject, loop: LoopNames, ignored: frozenset[str]) -> bool:
+    """True if the loop calls a function that polls such an object and is not ``ignored``: for a file any function, for
+    an item of a container any method, otherwise a method of the variable."""
+    wanted = item.polled_as.value - ignored
+    if item.polled_as is PolledKind.FILE:
+        return bool(wanted & loop.names) or item.path.endswith(_LOCK_FILES)
+    methods = {attribute for owner, attribute in loop.pairs if owner == item.name}
+    return bool(wanted & (loop.attributes if item.is_item else methods))
 
 
-def _objects_in_reach(
+def _reachable_objects(
     runtime: PythonRuntime, values: Mapping[str, PyRef], loop: LoopNames, texts: Collection[int]
-) -> Iterator[PolledObject | None]:
-    """The variables that the loop loads, their items and attributes, and the ``texts`` (addresses) in its code."""
+) -> Iterator[PolledObject]:
+    """The variables that the loop loads, their items and attributes, and the ``texts`` (addresses) in its code, without
+    objects of which no loop waits for."""
     for name, value in values.items():
         if name not in loop.variables:
             continue
@@ -251,13 +236,13 @@ def _objects_in_reach(
         yield from _items(name, value)
         for attribute, inner in value.attributes().items():
             if (name, attribute) in loop.pairs:
-                yield describe(attribute, inner)
+                yield from filter(None, (describe(attribute, inner),))
                 yield from _items(attribute, inner)
-    for address in texts:
-        yield describe("", PyRef(runtime, address))
+    yield from filter(None, (describe("", PyRef(runtime, address)) for address in texts))
 
 
 def _items(name: str, container: PyRef) -> Iterator[PolledObject]:
+    """The items of a container, called ``name``, that a loop may poll."""
     for item in container.parts():
         description = describe(name, item)
         if description and description.polled_as is not PolledKind.FLAG:
@@ -265,7 +250,7 @@ def _items(name: str, container: PyRef) -> Iterator[PolledObject]:
 
 
 def describe(name: str, value: PyRef) -> PolledObject | None:
-    """A description of the object, None for one that no loop waits for."""
+    """The description of an object called ``name``; None for one that no loop waits for."""
     kind_name = value.type
     if kind_name == "bool":
         return PolledObject(PolledKind.FLAG, name, value.address, value=bool(value.int()))
@@ -284,22 +269,23 @@ def describe(name: str, value: PyRef) -> PolledObject | None:
 
 
 def _path(value: PyRef, kind: str) -> str:
-    """A str or pathlib.Path that may be a file's name, "" for anything else; ``kind`` is the name of its class."""
+    """The text of a str or pathlib.Path that may be a file's name, "" for anything else; ``kind``: its class's name."""
     text = value.str(_PATH_LIMIT)
     if text:
         has_form = "/" in text[1:] or text.endswith(_FILE_ENDINGS)
         return text if has_form and "\n" not in text and "://" not in text and " " not in text else ""
     if kind not in assumed_names.PATH_TYPES:
         return ""
+    # a pathlib.Path has slots, of which the longest str is the whole path
     nothing: tuple[int, ...] = ()
     words = value.read_or(
-        lambda python, at: python.memory.words(at, min(python.objects.type_of(at).size // 8, _PATH_WORDS)), nothing
+        lambda python, at: python.memory.words(at, min(python.objects.type_of(at).size // 8, 16)), nothing
     )
     return max((PyRef(value.python, word).str(_PATH_LIMIT) for word in words), key=len, default="")
 
 
 def process_id(own: PyVariables) -> int:
-    """The pid of a subprocess.Popen or a multiprocessing process with these attributes, 0 for anything else."""
+    """The pid of the subprocess.Popen or multiprocessing process that has these attributes; 0 for anything else."""
     popen = own[assumed_names.PROCESS_POPEN]
     if popen and assumed_names.PROCESS_PARENT in own:
         own = popen.attributes()

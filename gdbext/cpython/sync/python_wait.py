@@ -1,13 +1,5 @@
-"""The wait of a thread according to its innermost Python frames.
-
-The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
-object as ``self``. What kind of object it is, its attributes tell (cpython/abi/assumed_names.py).
-
-Locks of multiprocessing are semaphores that processes share. Such a semaphore keeps no owner, and not what it was made
-with. A Lock's or an RLock's had one token, and a BoundedSemaphore's as many as it may have: a thread that waits for one
-waits for the process that took it. Those of an Event, a Condition, a Barrier or a JoinableQueue were made with 0, and
-no process ever took them; for a Semaphore it cannot be known. SemLockObject (Modules/_multiprocessing/semaphore.c, 3.8
-to 3.15): the head, handle, last_tid (8 bytes each), count, maxvalue, kind (4 each).
+"""The wait of a thread according to its innermost Python frames: the waits of ``threading``, ``queue`` and
+``concurrent.futures`` are written in Python, so their frames have the object as ``self``.
 """
 
 from __future__ import annotations
@@ -37,22 +29,18 @@ if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyVariables
     from gdbext.cpython.objects.py_space import PySpace
     from gdbext.cpython.sync.helper_threads import PoolHelper
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
 
     Jobs = Callable[[], Mapping[int, int]]
-
-_DEPTH = 8  # innermost Python frames that are read: Barrier.wait goes through three others
-
-_OUTER = 12  # outermost Python frames in which a pool's worker runs a job; there are five
 
 
 class PythonWait(NamedTuple):
     """A wait as the Python frames show it.
 
-    ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, where it is
-    known. ``reacquiring``: a condition was notified and its lock is being taken back. ``owner_ident`` and
-    ``owner_tid`` are those of the thread that has to do something: an RLock's owner, a joined thread, the one that
-    runs a future's job; None where nothing records it.
+    ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, if known.
+    ``reacquiring``: a condition was notified and its lock is being taken back. ``owner_ident`` and ``owner_tid`` are
+    those of the thread that must act: an RLock's owner, a joined thread, the one that runs a future's job; None if
+    nothing records it.
     """
 
     kind: Waitable
@@ -66,22 +54,21 @@ class PythonWait(NamedTuple):
     helpers: tuple[PoolHelper, ...] = ()  # the threads of this process that the pool of the result needs besides
     lacks_workers: bool = False  # A ProcessPoolExecutor owes the result, and has no worker process
     exhausted: tuple[int, ...] = ()
-    """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
+    """Tids of the workers of the pool that owes the result, if all of them wait for results of that pool."""
     awaited: tuple[int, ...] = ()
-    """Thread ids of those whose end the interpreter waits for, or that run jobs of several futures."""
+    """Tids of the threads whose end the interpreter waits for, or that run jobs of several futures."""
     lacks: str = ""  # what must come before it resumes, for people: ``2 of 3 threads have come``
 
 
 def python_wait(
     runtime: PythonRuntime, state: ThreadState, futex: int = 0, jobs: Jobs | None = None
 ) -> PythonWait | None:
-    """The wait of the thread according to its Python frames; None where they do not say.
+    """The wait of the thread according to its Python frames; None if they show none.
 
-    ``futex`` is the address that the thread sleeps on, 0 where it is unknown: it proves the lock.
-    Without it the frames alone speak, and a thread that has just been woken looks the same. ``jobs`` gives what
-    ``running_jobs`` has found.
+    ``futex`` is the address that the thread sleeps on, 0 if it is unknown: it proves the lock. Without it a thread that
+    has just been woken cannot be distinguished. ``jobs`` returns the (cached) answer of ``running_jobs``.
     """
-    stack = runtime.stack_of([state]).innermost(_DEPTH)
+    stack = runtime.stack_of([state]).innermost(8)  # Barrier.wait has three frames above its caller
     wait = _wait_of_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
     if wait or not futex or not stack:
         return wait
@@ -92,7 +79,7 @@ def python_wait(
 
 
 def _wait_of_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
-    """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
+    """The wait for the outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
     outermost: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
     reacquiring = False
@@ -140,12 +127,14 @@ _CALLED_BACK = (Waitable.QUEUE, Waitable.SIMPLE_QUEUE, Waitable.EVENT, Waitable.
 
 
 def _calls_back(future: PyRef, value: PyRef) -> bool:
+    """True if a done-callback of the future is a method of the object ``value``, or has it in its closure."""
     callbacks = future.var(assumed_names.FUTURE_CALLBACKS).parts()
-    return any(value == each["__self__"] or value in each.closure for each in callbacks)
+    return any(value == callback["__self__"] or value in callback.closure for callback in callbacks)
 
 
 def _progress_text(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
-    """The progress of a queue or a barrier, by the numbers that it keeps."""
+    """The progress of a queue or a barrier, ``2 of 3 threads have come``; "" for other objects. ``frame``: the one that
+    waits."""
     numbers = [value.var(name).int() for name in assumed_names.COUNTS.get(kind, ())]
     if not numbers or None in numbers:
         return ""
@@ -159,31 +148,32 @@ def _progress_text(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
 def _for_futures(
     runtime: PythonRuntime, frame: PythonFrame, pending: Sequence[PyRef], jobs: Mapping[int, int]
 ) -> PythonWait:
-    """The wait for one or several futures (concurrent.futures.wait, as_completed)."""
-    future = next((each for each in pending if each.address in jobs), pending[0])
+    """The wait for one or several futures (concurrent.futures.wait, as_completed). ``jobs``: as of ``running_jobs``."""
+    running = [future for future in pending if future.address in jobs]
+    first = (running or pending)[0]
     if len(pending) == 1:
-        return _for_future(runtime, future, frame, jobs.get(future.address))
-    idents = dict.fromkeys(jobs[each.address] for each in pending if each.address in jobs)
+        return _for_future(runtime, first, frame, jobs.get(first.address))
+    idents = dict.fromkeys(jobs[future.address] for future in running)
     tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in idents)
     lacks = f"{len(pending)} of them are pending"
-    return PythonWait(Waitable.FUTURE, future.address, frame, awaited=tids, lacks=lacks)
+    return PythonWait(Waitable.FUTURE, first.address, frame, awaited=tids, lacks=lacks)
 
 
 def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[int, int]) -> PythonWait | None:
-    """The wait of a loop that looks whether futures, or results of a multiprocessing.Pool, are there."""
-    nowhere = PythonFrame("", "", None, 0, 0)
-    pools = [each for each in polled if _kind_of(each) is Waitable.POOL_RESULT]
-    if pools:
-        pids = dict.fromkeys(pid for each in pools for pid in pool_workers(each))
-        return PythonWait(Waitable.POOL_RESULT, pools[0].address, nowhere, pids=tuple(pids))
-    futures = [each for each in polled if _kind_of(each) is Waitable.FUTURE and is_pending(each)]
-    return _for_futures(runtime, nowhere, futures, jobs) if futures else None
+    """The wait of a loop that polls futures, or results of a multiprocessing.Pool; None if ``polled`` has neither."""
+    no_frame = PythonFrame("", "", None, 0, 0)
+    results = [value for value in polled if _kind_of(value) is Waitable.POOL_RESULT]
+    if results:
+        pids = dict.fromkeys(pid for result in results for pid in pool_workers(result))
+        return PythonWait(Waitable.POOL_RESULT, results[0].address, no_frame, pids=tuple(pids))
+    futures = [value for value in polled if _kind_of(value) is Waitable.FUTURE and is_pending(value)]
+    return _for_futures(runtime, no_frame, futures, jobs) if futures else None
 
 
 def _for_future(
     runtime: PythonRuntime, future: PyRef, frame: PythonFrame, owner: int | None, lock: LockState | None = None
 ) -> PythonWait:
-    """The wait for a future, whose job the thread with ident ``owner`` runs; else the workers of its pool owe it."""
+    """The wait for a future whose job the thread with ident ``owner`` runs; None: the workers of its pool owe it."""
     wait = PythonWait(Waitable.FUTURE, future.address, frame, lock, owner_ident=owner)
     if owner is not None:
         return wait._replace(owner_tid=runtime.tid_of_ident(owner) if owner else None)
@@ -197,6 +187,7 @@ def _for_future(
 
 
 def _kind_of(value: PyRef) -> Waitable | None:
+    """The kind of a waitable object, by its attributes (assumed_names.OBJECT_KINDS); None for any other object."""
     return value.python.once(_kind_at, value.address) if value else None
 
 
@@ -207,7 +198,8 @@ def _kind_at(python: PySpace, address: int) -> Waitable | None:
 
 
 def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int) -> tuple[LockState | None, bool]:
-    """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
+    """(the lock that Condition.wait, whose locals are ``own``, sleeps on: its own ``waiter`` or the condition's lock;
+    True for the latter, which is taken back after notify())."""
     waiter = read_lock(runtime, own[assumed_names.CONDITION_WAITER].address)
     words = waited_words(runtime, futex) if futex else ()
     if not futex or (waiter and waiter.word in words):
@@ -217,7 +209,7 @@ def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int) -> tup
 
 
 def _owner_of(kind: Waitable, value: PyRef, lock: LockState | None) -> int | None:
-    """Ident of the thread that must act: the one that is joined, the owner of the lock."""
+    """Ident of the thread that must act: the one that is joined, the owner of the lock; None if it is not recorded."""
     if kind is Waitable.THREAD:
         return value.var(assumed_names.THREAD_IDENT).int()
     if kind is Waitable.IMPORT:
@@ -232,7 +224,7 @@ def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
     idents: dict[int, int] = {}
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
-        for frame in stack[-_OUTER:]:
+        for frame in stack[-12:]:  # a pool's worker runs a job below its five outermost frames
             if frame.name == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
                 future = stack.locals(frame)["self"].var(assumed_names.JOB_FUTURE)
                 if future:
@@ -240,21 +232,24 @@ def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
     return idents
 
 
-_SEMAPHORE = "_multiprocessing.SemLock"
 _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
-_NEAR_CALL = 3  # innermost frames: the method of the object, and its caller
 
 
-def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
-    """The thread waits for a lock of multiprocessing that has this semaphore, was made with all of its tokens, and is
-    not one that this very process has taken. Raises nothing."""
-    stack = runtime.stack_of([state]).innermost(_NEAR_CALL)
+def is_taken_elsewhere(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
+    """True if the thread waits for a lock of multiprocessing with this sem_t that another process has taken. Raises
+    nothing.
+
+    The sem_t keeps no owner and no initial value. That of a Lock or an RLock had one token, that of a BoundedSemaphore
+    ``maxvalue``: if none is left, a process took it. Those of an Event, a Condition, a Barrier or a JoinableQueue began
+    with 0; for a Semaphore it cannot be known.
+    """
+    stack = runtime.stack_of([state]).innermost(3)  # the method of the object, and its caller
     for frame in stack:
         own = stack.locals(frame)
         for value in chain(stack.slots(frame), own.values(), own["self"].attributes().values()):
             lock = value["__self__"] or value  # a method of the lock counts, too
-            if lock.type == _SEMAPHORE:
+            if lock.type == "_multiprocessing.SemLock":
                 handle, count, maxvalue = lock.read_or(_semaphore, (0, 0, 0))
                 if handle == semaphore:
                     return not count and maxvalue != _SEM_VALUE_MAX
@@ -262,37 +257,33 @@ def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: 
 
 
 def _semaphore(python: PySpace, address: int) -> tuple[int, int, int]:
-    """(handle, number of times that this process has taken it, number of tokens that it may have)."""
+    """(address of the sem_t, number of times that this process has taken it, number of tokens that it may have)."""
     lock = py.SemLockObject(python.space, address)
     return lock.handle, lock.count, lock.maxvalue
 
 
-_HANDLER_FRAMES = 32  # innermost Python frames among which a handler is looked for
-_ARGUMENTS = 3  # A method has ``self`` before them
-
-
 def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
-    """One of the thread's innermost functions is a signal handler, or was called by one: it has a number and the frame
-    object of its caller as arguments. Raises nothing."""
-    stack = runtime.stack_of([state]).innermost(_HANDLER_FRAMES)
+    """True if one of the thread's innermost functions is a signal handler, or was called by one: it has a number and
+    the frame object of its caller as arguments (Modules/signalmodule.c). Raises nothing."""
+    stack = runtime.stack_of([state]).innermost(32)
     for handler, caller in zip(stack, stack[1:]):
         arguments = list(_arguments(stack, handler))
         for number, value in zip(arguments, arguments[1:]):
-            if _is_object_of(value, caller) and number.int() is not None:
+            if _is_frame_object(value, caller) and number.int() is not None:
                 return True
     return False
 
 
 def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
-    """The first locals, which are the arguments, and what ``*arguments`` has collected."""
-    for value in list(stack.locals(frame).values())[:_ARGUMENTS]:
+    """The first three locals of a frame, where its arguments are, and the items of ``*arguments`` among them."""
+    for value in list(stack.locals(frame).values())[:3]:
         yield value
         if value.type == "tuple":
             yield from value.elements(64)
 
 
-def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:
-    """It is the PyFrameObject of that frame (Include/internal/pycore_frame.h: f_frame, since 3.11)."""
+def _is_frame_object(value: PyRef, frame: PythonFrame) -> bool:
+    """True for the PyFrameObject of that frame (Include/internal/pycore_frame.h: f_frame, since 3.11)."""
     if value.type != "frame" or not value.python:
         return False
     if isinstance(value.python.layout.abi.frames, FrameObjects):
@@ -301,8 +292,8 @@ def _is_object_of(value: PyRef, frame: PythonFrame) -> bool:
 
 
 def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
-    """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
-    Lib/threading.py). The main thread is among them. Raises nothing."""
+    """Idents of the threads, main thread included, that are no daemons: the interpreter waits for their end before its
+    own (_shutdown of Lib/threading.py). Raises nothing."""
     threads = active_threads(runtime)
     idents = (ident.int() for ident, thread in threads if thread.var(assumed_names.THREAD_DAEMON).int() == 0)
     return [ident for ident in idents if ident is not None]

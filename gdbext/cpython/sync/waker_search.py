@@ -1,10 +1,5 @@
-"""Functions of the program that could end a wait for an object of Python, and threads that have ended.
-
-A queue, an event or a future does not record which thread will act. The functions of the program tell: one whose code
-calls ``get()`` of a queue makes room in it, whatever thread runs it. A function that no thread is in will not do so; a
-thread that has ended will not run it again.
-
-Sources: Lib/threading.py and queue.py, 3.8 to 3.15.
+"""Functions of the program that could end a wait for an object of Python, by the methods that their code calls, the
+threads in them, and the threads that have ended: a queue, an event or a future does not record which thread will act.
 """
 
 from __future__ import annotations
@@ -16,17 +11,16 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
-from gdbext.cpython.objects import FLAG_TYPE, classes_of
+from gdbext.cpython.objects import FLAG_DICT, FLAG_LIST, FLAG_TUPLE, FLAG_TYPE, base_classes
 from gdbext.cpython.objects.code import PythonFunction
+from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads, runs_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
     attributes,
-    closure_names,
-    items,
     locals_of,
-    names_used,
     namespace_of,
+    used_names,
     variables,
 )
 from gdbext.cpython.threads.loop_names import names_of_code
@@ -53,7 +47,7 @@ _QUEUE_WAKING_METHODS = {
     assumed_names.QUEUE_PUT: frozenset({"get", "get_nowait"}),
     assumed_names.QUEUE_JOIN: frozenset({"task_done"}),
 }
-"""Methods of a queue that end a call of ``put`` and ``join``; ``put`` ends that of ``get``."""
+"""Waiting method of a queue → the methods that end the wait; a wait in ``get`` is ended by those of SIMPLE_QUEUE."""
 _SUSPENDABLE = 0x20 | 0x80 | 0x200
 """The flags CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR (Include/cpython/code.h)."""
 _FRAMES = 12
@@ -67,10 +61,10 @@ class WakingFunction(NamedTuple):
     function: PythonFunction
     method: str
     is_proven: bool
-    """It calls the method of the very object: a variable or an attribute that it uses has the object. Otherwise it
-    calls the method of a variable of its own, or of an attribute of the same name, which may be others."""
+    """A variable or attribute proves that it calls the method of this very object. Otherwise it calls the method of a
+    local variable, or of an attribute of the same name, which may be other objects."""
     hands_on: bool = False
-    """It takes the method as a value, for others to call, or is a coroutine or generator: no thread need be in it."""
+    """It passes the method on as a value, or is a coroutine or generator: no thread need be in it to act."""
 
 
 class PossibleWakers(NamedTuple):
@@ -81,12 +75,11 @@ class PossibleWakers(NamedTuple):
     ended: tuple[ThreadObject, ...] = ()
     """Threads that have ended and whose function is one of these, or is not known any more."""
     takes_jobs: bool = False
-    """Another thread waits for jobs, or for input from outside, in the installed package that has such a function: it
-    may then call the function."""
+    """Another thread waits for jobs or input in the installed package of such a function, and may then call it."""
 
 
 def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
-    """The methods that end a wait for an object of that kind, in its method ``call``."""
+    """The methods that end a thread's wait in the method ``call`` of an object of that kind."""
     if kind is Waitable.QUEUE:
         return _QUEUE_WAKING_METHODS.get(call, _WAKING_METHODS[Waitable.SIMPLE_QUEUE])
     return _WAKING_METHODS.get(kind, frozenset())
@@ -99,25 +92,29 @@ def possible_wakers(
     if no function calls any of these, those that call one of ``otherwise``. Raises nothing."""
     frames = _program_frames(runtime, state)
     ended = ended_threads(runtime)
-    keepers = {each.value.address: _names_in(runtime, each.value.address, address) for each in ended}
-    holders = _Holders(runtime, frames, keepers, address)
-    own_targets = (each.target.function for each in ended)
-    functions = [*_functions(runtime, frames), *((each, 0) for each in own_targets if each and each.code)]
+    names_by_thread = {thread.value.address: _names_in(runtime, thread.value.address, address) for thread in ended}
+    holders = _Holders(runtime, frames, names_by_thread, address)
+    targets = (thread.target.function for thread in ended)
+    functions = [*_functions(runtime, frames), *((target, 0) for target in targets if target and target.code)]
     calls = _Calls(runtime, address, holders, methods)
     callers, wakers = _waking_functions(runtime, calls, frames, functions)
     if otherwise and not wakers:
         calls = _Calls(runtime, address, holders, otherwise)
         callers, wakers = _waking_functions(runtime, calls, frames, functions)
-    codes = {each.function.code for each in wakers}
+    codes = {waker.function.code for waker in wakers}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
-    graph = _CallGraph(runtime, codes, [*(each for each, _ in functions), *(each.function for each in callers)])
-    near = (each for each in ended if not each.function or keepers[each.value.address] or graph.reaches(each))
-    packages = {package_of(each.function.file or "") for each in wakers} - {""}
-    folders = {file.rpartition("/")[0] for each in wakers if package_of(file := each.function.file or "")}
-    may_act = bool(packages) and any(
-        takes_jobs(runtime, each, folders, address) or runs_in(runtime, each, packages) for each in others
+    graph = _CallGraph(runtime, codes, [*(function for function, _ in functions), *(each.function for each in callers)])
+    relevant_threads = tuple(
+        thread
+        for thread in ended
+        if not thread.function or names_by_thread[thread.value.address] or graph.reaches(thread)
     )
-    return PossibleWakers(wakers, _idents_in(runtime, others, codes, calls), tuple(near), may_act)
+    packages = {package_of(waker.function.file or "") for waker in wakers} - {""}
+    folders = {file.rpartition("/")[0] for waker in wakers if package_of(file := waker.function.file or "")}
+    may_act = bool(packages) and any(
+        takes_jobs(runtime, other, folders, address) or runs_in(runtime, other, packages) for other in others
+    )
+    return PossibleWakers(wakers, _idents_in(runtime, others, codes, calls), relevant_threads, may_act)
 
 
 def _program_frames(runtime: PythonRuntime, state: ThreadState) -> list[PythonFrame]:
@@ -131,8 +128,8 @@ def _waking_functions(
     frames: Sequence[PythonFrame],
     functions: Iterable[tuple[PythonFunction, int]],
 ) -> tuple[Sequence[WakingFunction], tuple[WakingFunction, ...]]:
-    """The functions that call one of the methods, and those of them that are more likely to call it of the object.
-    ``frames`` are the waiter's; ``functions`` have the addresses of their globals."""
+    """(the functions that call one of the methods; those that likely call it of the object, the proven ones first, or
+    all if there are none). ``frames``: the waiter's; ``functions``: with the address of the dict of their globals."""
     own = {frame.code for frame in frames}
     wakers = []
     # Waiters at a barrier release each other, so that functions on the waiter's own stack count, too.
@@ -141,33 +138,34 @@ def _waking_functions(
             line = runtime.codes.get(frame.code).first_line
             function = PythonFunction(frame.function, frame.file, line, "function", 0, code=frame.code)
             wakers.append(WakingFunction(function, "wait", True))
-    wakers += filter(None, (calls.waking_function(each, space) for each, space in functions if each.code not in own))
-    likely = [each for each in wakers if each.is_proven or calls.has_known_attribute(each.function)]
-    return wakers, tuple(sorted(likely or wakers, key=lambda each: not each.is_proven))
+    for function, namespace in functions:
+        waker = calls.waking_function(function, namespace) if function.code not in own else None
+        wakers += [waker] if waker else []
+    likely = [waker for waker in wakers if waker.is_proven or calls.has_holders_attribute(waker.function)]
+    return wakers, tuple(sorted(likely or wakers, key=lambda waker: not waker.is_proven))
 
 
 def possible_setters(runtime: PythonRuntime, state: ThreadState, name: str) -> PossibleWakers:
     """The functions and threads that could change a variable or attribute ``name`` that the thread polls: code that has
-    the name and never loads it sets it. Raises nothing."""
+    the name and never loads it must set it. Raises nothing."""
     frames = _program_frames(runtime, state)
     own = {frame.code for frame in frames}
-    functions = [each for each, _ in _functions(runtime, frames) if not each.qualname.endswith("__init__")]
+    functions = [function for function, _ in _functions(runtime, frames) if not function.qualname.endswith("__init__")]
     setters = []
     for function in functions:
         loaded = names_of_code(runtime, function.code) if function.code not in own else None
-        if loaded and name not in loaded.names and name in names_used(runtime, function.code):
+        if loaded and name not in loaded.names and name in used_names(runtime, function.code):
             setters.append(WakingFunction(function, "", True))
-    codes = {each.function.code for each in setters}
+    codes = {setter.function.code for setter in setters}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
     graph = _CallGraph(runtime, codes, functions)
-    ended = tuple(each for each in ended_threads(runtime) if not each.function or graph.reaches(each))
+    ended = tuple(thread for thread in ended_threads(runtime) if not thread.function or graph.reaches(thread))
     return PossibleWakers(tuple(setters), _idents_in(runtime, others, codes), ended)
 
 
 def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collection[int]) -> int:
-    """Address of an exception that came through one of those functions (addresses of their code), and that a
-    concurrent.futures.Future keeps which the thread's functions or their modules have at hand; 0 without. Raises
-    nothing."""
+    """Address of an exception that came through code at one of the addresses ``codes``, and that is kept by a
+    concurrent.futures.Future which the thread's functions or their modules refer to; 0 for none. Raises nothing."""
     for value in dict.fromkeys(_objects_at_hand(runtime, _program_frames(runtime, state))):
         try:
             is_future = runtime.objects.type_of(value).name == assumed_names.FUTURE_CLASS
@@ -180,7 +178,7 @@ def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collectio
 
 
 def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
-    """The variables of functions and of their modules, and what is in lists, tuples and dicts of these."""
+    """Addresses of the variables of frames and of their modules, and of what is in lists, tuples and dicts of these."""
     for frame in frames:
         try:
             module = [value for _, value in runtime.dicts.items(namespace_of(runtime, frame), _VALUES)]
@@ -189,22 +187,24 @@ def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> I
             continue
         for value in values:
             yield value
-            yield from items(runtime, value)
+            with suppress(GdbextError):
+                if runtime.objects.type_of(value).flags & (FLAG_LIST | FLAG_TUPLE | FLAG_DICT):
+                    yield from (item.address for item in PyRef(runtime, value).parts())
 
 
 def _idents_in(
     runtime: PythonRuntime, others: Sequence[ThreadState], codes: Collection[int], calls: _Calls | None = None
 ) -> tuple[int, ...]:
-    """Idents of those threads that are in one of the functions, or in other code that calls the object's method."""
+    """Idents of the ``others`` that are in code at one of the addresses, or in code that calls the object's method."""
     states_by_code, program_frames = _threads_by_code(runtime)
     inside = {state for code in codes for state in states_by_code.get(code, ())}
     if calls:
-        asked = {other.address for other in others}
+        candidates = {other.address for other in others}
         for code, frames in program_frames.items():
-            left = (frames.keys() & asked) - inside
+            left = (frames.keys() & candidates) - inside
             for member in calls.wanted(code) if left else ():
                 if member.kind is LoadKind.ATTRIBUTE:
-                    inside |= {key for key in left if any(calls.are_in_frame(each, [member]) for each in frames[key])}
+                    inside |= {key for key in left if any(calls.are_in_frame(frame, [member]) for frame in frames[key])}
                 else:
                     inside |= _states_by_value(runtime, code, member.owner).get(calls.address, set())
     return tuple(other.ident for other in others if other.address in inside)
@@ -212,8 +212,8 @@ def _idents_in(
 
 @once
 def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
-    """(address of code → addresses of the states of threads that are in it; address of code → address of a state → its
-    frames among the thread's innermost ones, for code of programs)."""
+    """(address of code → addresses of PyThreadStates in it; address of a program's code → address of a PyThreadState
+    → its frames of that code among the innermost ones)."""
     states_by_code: dict[int, set[int]] = {}
     program_frames: dict[int, dict[int, list[PythonFrame]]] = {}
     for state in runtime.thread_states():
@@ -226,7 +226,7 @@ def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[
 
 @once
 def _states_by_value(runtime: PythonRuntime, code: int, name: str) -> Mapping[int, set[int]]:
-    """Value of the variable → addresses of the states of threads in whose frames of that code it has the value."""
+    """Value of the variable ``name`` in frames of the code → addresses of the PyThreadStates of these frames."""
     states: dict[int, set[int]] = {}
     for state, frames in _threads_by_code(runtime)[1].get(code, {}).items():
         for frame in frames:
@@ -237,14 +237,14 @@ def _states_by_value(runtime: PythonRuntime, code: int, name: str) -> Mapping[in
 
 
 def _names_in(runtime: PythonRuntime, holder: int, address: int) -> frozenset[str]:
-    """The attributes under which an object keeps another one."""
+    """The attributes of the object ``holder`` that refer to the object at ``address``."""
     return frozenset(name for name, value in runtime.once(attributes, holder).items() if value == address)
 
 
 class _CallGraph:
-    """Tells whether the function of a thread reaches a waking one, by the names that code has."""
+    """Decides whether the function of a thread may call a waking one, by the names that code loads."""
 
-    STEPS = 3  # functions that call one another from a thread's own to the waking one, at most
+    STEPS = 3  # most calls from a thread's own function to the waking one
 
     def __init__(self, runtime: PythonRuntime, waking: Collection[int], functions: Iterable[PythonFunction]) -> None:
         """``waking``: addresses of the code of waking functions."""
@@ -256,27 +256,28 @@ class _CallGraph:
         """True if the thread's function is a waking one, or calls one in few steps."""
         source = thread.target.function
         code = source.code if source else self._code_by_name.get(thread.function.rpartition(".")[2], 0)
-        todo, seen = {code} - {0}, set[int]()
+        layer, seen = {code} - {0}, set[int]()
         for _ in range(self.STEPS):
-            if todo & self._waking:
+            if layer & self._waking:
                 return True
-            seen |= todo
-            loaded = (names_of_code(self._runtime, each) for each in todo)
-            called = {name for names in loaded if names for name in names.names}
-            todo = {self._code_by_name[name] for name in called if name in self._code_by_name} - seen
-        return bool(todo & self._waking)
+            seen |= layer
+            loaded = filter(None, (names_of_code(self._runtime, code) for code in layer))
+            called = {name for names in loaded for name in names.names}
+            layer = {self._code_by_name[name] for name in called if name in self._code_by_name} - seen
+        return bool(layer & self._waking)
 
 
 def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[tuple[PythonFunction, int]]:
-    """(function of the modules that frames are of, their classes and local variables; address of its globals)."""
+    """(function, address of its globals) for the functions of the modules of frames, of the classes there, and among
+    the frames' local variables."""
     seen: set[int] = set()
     for frame in frames:
         try:
             namespace = namespace_of(runtime, frame)
-            functions = [*_local_functions(runtime, frame, namespace)]
+            functions = [*runtime.once(_local_functions, frame, namespace)]
             if namespace not in seen:
                 seen.add(namespace)
-                functions += _module_functions(runtime, namespace, frame.file)
+                functions += runtime.once(_module_functions, namespace, frame.file)
         except GdbextError:
             continue
         for function in functions:
@@ -287,12 +288,10 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
             return
 
 
-@once
 def _local_functions(runtime: PythonRuntime, frame: PythonFrame, namespace: int) -> Sequence[PythonFunction]:
     return [*_functions_defined_in(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
 
 
-@once
 def _module_functions(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
     values = [value for _, value in runtime.dicts.items(namespace, _VALUES)]
     return [*_functions_defined_in(runtime, values, namespace, file)]
@@ -319,7 +318,7 @@ def _functions_defined_in(
 
 @once
 def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
-    """The function behind a callable; None, without reading its code, for a plain function of another module."""
+    """The function behind a callable; None, without reading its code, for a plain function with other globals."""
     function = PyFunctionObject(runtime.space, value)
     is_plain = runtime.objects.type_of(value).name == "function" and not function.func_dict
     return None if is_plain and function.func_globals != namespace else runtime.functions.source(value)
@@ -327,7 +326,7 @@ def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunc
 
 @once
 def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
-    """The functions in the dict of a class, up to the first member that cannot be read."""
+    """Addresses of the functions in the dict of the class at ``kind``, up to the first that cannot be read."""
     methods = []
     with suppress(GdbextError):
         for _, method in runtime.dicts.class_items(kind):
@@ -337,30 +336,30 @@ def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
 
 
 class _Holders:
-    """The objects that have the object among their attributes: those that frames have at hand, and threads."""
+    """The objects that have the awaited object among their attributes: variables of frames, and Threads."""
 
     def __init__(
-        self, runtime: PythonRuntime, frames: Iterable[PythonFrame], keepers: Mapping[int, frozenset[str]], address: int
+        self, runtime: PythonRuntime, frames: Iterable[PythonFrame], names: Mapping[int, frozenset[str]], address: int
     ) -> None:
-        """``keepers``: address of a holder → names of its attributes that have the object."""
+        """``names``: address of a Thread → its attributes that refer to the awaited object, which is at ``address``."""
         self._runtime = runtime
-        self._names = {holder: names for holder, names in keepers.items() if names}
+        self._names = {holder: holder_names for holder, holder_names in names.items() if holder_names}
         for value in dict.fromkeys(value for frame in frames for value in variables(runtime, frame).values()):
-            names = _names_in(runtime, value, address)
-            if names:
-                self._names[value] = names
+            own_names = _names_in(runtime, value, address)
+            if own_names:
+                self._names[value] = own_names
         self._methods: dict[int, set[int]] = {}
 
     def have(self, name: str) -> bool:
-        """True if an object has it as its attribute ``name``."""
+        """True if a holder's attribute ``name`` is the awaited object."""
         return any(name in names for names in self._names.values())
 
     def include(self, value: int, name: str) -> bool:
-        """True if ``value`` is an object that has it as its attribute ``name``."""
+        """True if the object at ``value`` is a holder whose attribute ``name`` is the awaited object."""
         return name in self._names.get(value, ())
 
     def have_method(self, code: int, name: str) -> bool:
-        """True if the code belongs to a method of an object that has it as its attribute ``name``."""
+        """True if the code is that of a method of a holder whose attribute ``name`` is the awaited object."""
         return any(name in names and code in self._method_codes(holder) for holder, names in self._names.items())
 
     def _method_codes(self, holder: int) -> Collection[int]:
@@ -368,7 +367,8 @@ class _Holders:
         if holder not in self._methods:
             codes = self._methods[holder] = set()
             with suppress(GdbextError):
-                for kind in classes_of(self._runtime.objects, holder):
+                objects = self._runtime.objects
+                for kind in base_classes(objects, objects.type_of(holder).address):
                     for _, value in self._runtime.dicts.class_items(kind):
                         source = self._runtime.functions.source(value)
                         if source and source.code:
@@ -377,7 +377,7 @@ class _Holders:
 
 
 class _Calls:
-    """Tells which code calls one of the methods of an object."""
+    """Decides which code calls one of the ``methods`` of the object at ``address``."""
 
     def __init__(self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]) -> None:
         self._runtime = runtime
@@ -386,30 +386,25 @@ class _Calls:
         self.methods = methods
 
     def wanted(self, code: int) -> list[NamedMember]:
-        """The methods, called as one of the object's, that the code calls of any object."""
+        """The methods of any object that the code loads and that are named as one of the ``methods``."""
         names = names_of_code(self._runtime, code)
-        return [each for each in names.members if each.name in self.methods] if names else []
+        return [member for member in names.members if member.name in self.methods] if names else []
 
     def waking_function(self, function: PythonFunction, namespace: int) -> WakingFunction | None:
-        """The function with the method that it calls, None if it calls none; ``namespace``: its globals."""
+        """The function with the method that it calls, None if it calls none; ``namespace``: address of its globals."""
         names, wanted = names_of_code(self._runtime, function.code), self.wanted(function.code)
         if not names or not wanted:
             return None
-        closure = closure_names(self._runtime, function.address)
-        proven = next((each for each in wanted if self._is_object(each, function, closure, namespace)), None)
-        # It may be the object: an attribute of that name of any object, or a variable of the function's own.
-        member = proven or next(
-            (
-                each
-                for each in wanted
-                if (
-                    self._holders.have(each.owner)
-                    if each.kind is LoadKind.ATTRIBUTE
-                    else self._value(each.kind, each.owner, closure, namespace) is None
-                )
-            ),
-            None,
-        )
+        variables_of_closure = PyRef(self._runtime, function.address).closure_variables()
+        closure = {name: value.address for name, value in variables_of_closure.items()}
+
+        def may_be_object(member: NamedMember) -> bool:
+            if member.kind is LoadKind.ATTRIBUTE:  # of that name, of any object
+                return self._holders.have(member.owner)
+            return self._value(member.kind, member.owner, closure, namespace) is None  # a local variable
+
+        proven = next((member for member in wanted if self._is_object(member, function, closure, namespace)), None)
+        member = proven or next(filter(may_be_object, wanted), None)
         if not member:
             return None
         flags = PyCodeObject(self._runtime.space, function.code).co_flags
@@ -419,7 +414,7 @@ class _Calls:
     def _is_object(
         self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int
     ) -> bool:
-        """True if the owner of the method is proven to be the object."""
+        """True if the owner of the method that ``function`` calls is proven to be the object."""
         if member.kind is not LoadKind.ATTRIBUTE:
             return self._value(member.kind, member.owner, closure, namespace) == self.address
         if member.outer_kind is LoadKind.FAST:
@@ -431,13 +426,13 @@ class _Calls:
         value = self._value(member.outer_kind, member.outer, closure, namespace)
         return value is not None and self._holders.include(value, member.owner)
 
-    def has_known_attribute(self, function: PythonFunction) -> bool:
-        """The function calls the method of an attribute that has the name under which an object keeps this one."""
+    def has_holders_attribute(self, function: PythonFunction) -> bool:
+        """True if the function calls the method of an attribute named as a holder's attribute for the object."""
         wanted = self.wanted(function.code)
-        return any(each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner) for each in wanted)
+        return any(member.kind is LoadKind.ATTRIBUTE and self._holders.have(member.owner) for member in wanted)
 
     def _value(self, kind: LoadKind, name: str, closure: Mapping[str, int], namespace: int) -> int | None:
-        """The value of a function's variable; None if it is its own, or not known."""
+        """Address of the object in an enclosing or global variable; None for a local one, or if it is not known."""
         if kind is LoadKind.CELL:
             return closure.get(name)
         if kind not in (LoadKind.GLOBAL, LoadKind.NAME) or not namespace:
@@ -448,16 +443,15 @@ class _Calls:
             return None
 
     def are_in_frame(self, frame: PythonFrame, wanted: Sequence[NamedMember]) -> bool:
-        """True if one of the methods that the frame's code calls is the object's, by a name that the frame has."""
+        """True if one of the ``wanted`` methods is the object's, by the values that the frame's variables have."""
         own = variables(self._runtime, frame) if wanted else {}
-        for member in wanted:
-            outer = own.get(member.outer, 0) if member.outer_kind is not LoadKind.ATTRIBUTE else 0
+
+        def is_object(member: NamedMember) -> bool:
             if member.kind is not LoadKind.ATTRIBUTE:
-                is_object = own.get(member.owner) == self.address
-            elif outer:
-                is_object = attributes(self._runtime, outer).get(member.owner) == self.address
-            else:
-                is_object = self._holders.have(member.owner)
-            if is_object:
-                return True
-        return False
+                return own.get(member.owner) == self.address
+            outer = own.get(member.outer, 0) if member.outer_kind is not LoadKind.ATTRIBUTE else 0
+            if outer:
+                return attributes(self._runtime, outer).get(member.owner) == self.address
+            return self._holders.have(member.owner)
+
+        return any(map(is_object, wanted))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Awaitable(Enum):
-    """The value is what it is called in a sentence; the first ``{}`` is its address, the second the package whose it
-    is."""
+    """The kind of object that a task awaits. The value names it in a sentence; the first ``{}`` is its address, the
+    second its package."""
 
     TASK = "a task"
     LOCK = "the lock {} ({}.Lock)"
@@ -49,8 +49,9 @@ class Awaitable(Enum):
 
 
 class Awaited(NamedTuple):
-    """An object that is awaited. ``tasks`` are those that it consists of (a task, or all of a gather), ``first``: the
-    first of them ends it; ``timed``: it is given up."""
+    """An object that is awaited. ``tasks``: addresses of the tasks that complete it (a task, or all of a gather);
+    ``first``: the first of them to end completes it; ``timed``: the wait has a time limit; ``delay``: of a sleep, in
+    seconds."""
 
     kind: Awaitable
     address: int
@@ -60,10 +61,10 @@ class Awaited(NamedTuple):
     timed: bool = False
     first: bool = False
     pid: int | None = None
-    status: int | None = None  # the exit status of a process that has ended; None for one of which asyncio knows no end
+    status: int | None = None  # the exit status of the process; None if asyncio knows of no end
     package: str = "asyncio"
-    holder: int = 0  # the task that has it, where the object itself keeps that; 0 where it does not
-    pipes: tuple[int, ...] = ()  # descriptors of that process's pipes that are still open here
+    holder: int = 0  # address of the task that has it, if the object keeps that; else 0
+    pipes: tuple[int, ...] = ()  # fds of that process's pipes that are still open here
     is_pending: bool = False  # no worker has begun the job (concurrent.futures.Future._state)
 
 
@@ -85,12 +86,12 @@ _KEEPERS = frozenset(
         "_chain_future.<locals>._call_check_cancel",
     }
 )
-"""Callbacks of a future that have in their closure what will complete it."""
+"""Callbacks of a future that have the task or job that will complete it in their closure."""
 _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 
 
 def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    """The object that a task waits for. Raises nothing."""
+    """The object that a task of asyncio waits for. Raises nothing."""
     awaited = _awaited(runtime, task)
     timed = awaited.timed or any(frame.call in _TIMED for frame in task.frames)
     return awaited._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
@@ -106,15 +107,16 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         return Awaited(Awaitable.TASK, awaited.address, _addresses(children))
     if inner == ("tasks.py", "sleep"):
         return Awaited(Awaitable.SLEEP, awaited.address, delay=task.variables["delay"].float(), timed=True)
-    by_code = _asyncio_object(runtime, task, inner, awaited.address) or _callback_object(awaited, task.address)
-    if by_code:
-        return by_code
-    kind = Awaitable.FUTURE
+    answer = _asyncio_object(runtime, task, inner, awaited.address) or _callback_object(awaited, task.address)
+    if answer:
+        return answer
     if inner[0] in ("locks.py", "queues.py") and subject:
         own = subject.attributes()
-        kind = next((kind for kind, names in _BY_ATTRIBUTES if all(each in own for each in names)), Awaitable.FUTURE)
-        kind = Awaitable.EVENT if kind is Awaitable.SEMAPHORE and inner[1] == "wait" else kind
-    return Awaited(kind, (subject if kind is not Awaitable.FUTURE else awaited).address)
+        for kind, names in _BY_ATTRIBUTES:
+            if all(name in own for name in names):
+                is_event = kind is Awaitable.SEMAPHORE and inner[1] == "wait"  # both have the same attributes
+                return Awaited(Awaitable.EVENT if is_event else kind, subject.address)
+    return Awaited(Awaitable.FUTURE, awaited.address)
 
 
 def _addresses(values: Iterable[PyRef]) -> tuple[int, ...]:
@@ -122,7 +124,8 @@ def _addresses(values: Iterable[PyRef]) -> tuple[int, ...]:
 
 
 def _asyncio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
-    """The object by the variables of the function of asyncio that waits."""
+    """The object by the variables of the function of asyncio that waits, ``inner``: (file, function); None if that
+    function shows none. ``awaited``: address of the future."""
     own, subject, stack = task.variables, task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("tasks.py", "_wait"):
         waited = _tasks_of(own["fs"])
@@ -166,20 +169,20 @@ def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
 
 
 def _callback_object(future: PyRef, own: int) -> Awaited | None:
-    """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
-    the task there, wrap_future() the job of an executor."""
+    """The object in the closure of the first callback of a future: shield() keeps the task there, wrap_future() the job
+    of an executor. None for other callbacks. ``own``: address of the task that waits."""
     if future.type != "_asyncio.Future":
         return None
     callback = future.at(lambda python, at: FutureObj(python.space, at).fut_callback0)
     function = callback.function
     if not function or function.qualname not in _KEEPERS:
         return None
-    for each in callback.closure:
-        if _is_task(each) and each.address != own:
-            return Awaited(Awaitable.TASK, future.address, (each.address,))
-        fields = each.attributes()
+    for value in callback.closure:
+        if _is_task(value) and value.address != own:
+            return Awaited(Awaitable.TASK, future.address, (value.address,))
+        fields = value.attributes()
         if "_condition" in fields:
-            return Awaited(Awaitable.JOB, each.address, is_pending=fields["_state"].str(_LONGEST) == "PENDING")
+            return Awaited(Awaitable.JOB, value.address, is_pending=fields["_state"].str(_LONGEST) == "PENDING")
     return None
 
 
@@ -188,23 +191,21 @@ def _is_task(value: PyRef) -> bool:
 
 
 def _tasks_of(container: PyRef) -> tuple[int, ...]:
-    """The tasks in a set."""
+    """Addresses of the tasks in a set."""
     return _addresses(filter(_is_task, container))
 
 
 TRIO = "trio"
-_TASKS = 10_000
-_SCOPES = 64
 
 
 def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    """The object that a task waits for. Raises nothing."""
-    inner = task.frames[0].call
-    awaited = _trio_object(runtime, task, inner)
+    """The object that a task of trio waits for. Raises nothing."""
+    awaited = _trio_object(runtime, task)
     return awaited._replace(package=TRIO, timed=awaited.timed or _has_deadline(PyRef(runtime, task.address)))
 
 
-def _trio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
+def _trio_object(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+    inner = task.frames[0].call
     file, subject, stack = inner[0], task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("_run.py", "_nested_child_finished"):
         children = task_members(subject.attributes()["_children"])
@@ -225,7 +226,7 @@ def _trio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, st
 
 
 def _trio_sleep(stack: PyStack) -> Awaited:
-    """A sleep until a time is a wait for a deadline; one for ever for being cancelled."""
+    """The sleep of the innermost frames; sleep_forever() waits to be cancelled."""
     if any(frame.name == "sleep_until" for frame in stack[:3]):
         frame = next((frame for frame in stack[:3] if frame.name == "sleep"), None)
         delay = stack.locals(frame)["seconds"].float() if frame else None
@@ -234,10 +235,11 @@ def _trio_sleep(stack: PyStack) -> Awaited:
 
 
 def _parking_object(value: PyRef) -> Awaited:
-    """The object in whose parking lot the task is, and the task that has it where it keeps that."""
+    """A lock, limiter, condition or semaphore of trio that a task waits for, with the task that holds it if known."""
     own = value.attributes()
     if "_owner" in own:
-        return Awaited(Awaitable.LOCK, value.address, holder=own["_owner"].address if _is_trios(own["_owner"]) else 0)
+        holder = own["_owner"].address if own["_owner"].type == "Task" else 0
+        return Awaited(Awaitable.LOCK, value.address, holder=holder)
     if "_borrowers" in own:
         holders = task_members(own["_borrowers"])
         return Awaited(Awaitable.LIMITER, value.address, holder=holders[0].address if len(holders) == 1 else 0)
@@ -245,9 +247,9 @@ def _parking_object(value: PyRef) -> Awaited:
 
 
 def _has_deadline(task: PyRef) -> bool:
-    """A cancel scope around it has a time at which it ends."""
+    """True if a cancel scope around the task of trio has a deadline."""
     status = task.attributes()["_cancel_status"]
-    for _ in range(_SCOPES):
+    for _ in range(64):
         own = status.attributes()
         deadline = own["_scope"].attributes()["_registered_deadline"].float()
         if not own or (deadline is not None and math.isfinite(deadline)):
@@ -257,9 +259,5 @@ def _has_deadline(task: PyRef) -> bool:
 
 
 def task_members(container: PyRef) -> list[PyRef]:
-    """The tasks in a set, deleted entries left out; none where it cannot be read."""
-    return list(filter(_is_trios, dict.fromkeys(container.elements(_TASKS))))
-
-
-def _is_trios(value: PyRef) -> bool:
-    return value.type == "Task"
+    """The tasks of trio in a set, without deleted entries; none if it cannot be read."""
+    return [value for value in dict.fromkeys(container.elements(10_000)) if value.type == "Task"]

@@ -26,40 +26,38 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
+from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, task_members, trio_awaited
 from gdbext.cpython.tasks.loops import (
     RunningLoop,
     RunningTask,
     coroutine_chain,
-    entered_objects,
     owes,
     read_loops,
     running_frame,
 )
 from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.garbage_collector import collected_objects
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-_RUN, _TRAPS = "/trio/_core/_run.py", "/trio/_core/_traps.py"
-_SYSTEM = "/trio/_core/"  # tasks whose coroutine is a function in there are trio's own
-_WORDS = 64
+_TRAPS = "/trio/_core/_traps.py"
+_WORDS = 64  # most words of an object that are read
 _LONGEST_NAME = 128
 
 
 class LoopReader:
-    """Reads the loops once, and what their tasks wait for."""
+    """Reads all loops once, and the objects that their tasks wait for."""
 
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
 
     @cached_property
     def loops(self) -> Sequence[RunningLoop]:
-        """All loops that have tasks."""
         return [*read_loops(self._runtime), *trio_loops(self._runtime), *greenlet_loops(self._runtime)]
 
     def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
@@ -69,18 +67,18 @@ class LoopReader:
         return (greenlet_awaited if loop.kind == GREENLET else awaited_by)(self._runtime, task)
 
     def owing(self, future: PyRef) -> RunningLoop | None:
-        """The loop that alone can complete a concurrent.futures.Future; None without one."""
+        """The only loop that can complete a concurrent.futures.Future; None if it needs none."""
         return next((loop for loop in self.loops if loop.ident and owes(self._runtime, loop, future)), None)
 
 
 def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """The runners of trio that run in a thread. Raises nothing; what cannot be read is left out."""
+    """The runners of trio in all threads that can be read. Raises nothing."""
     loops = []
     with suppress(GdbextError):
         for state in runtime.thread_states():
             stack = runtime.stack_of([state])
-            is_runner = (each for each in stack if each.file.endswith(_RUN) and each.name in ("run", "unrolled_run"))
-            frame = next(is_runner, None)
+            runs = (("_run.py", "run"), ("_run.py", "unrolled_run"))
+            frame = next((frame for frame in stack if "/trio/_core/" in frame.file and frame.call in runs), None)
             runner = stack.locals(frame)["runner"] if frame else None
             if runner:
                 loops.append(_trio_loop(runtime, state, stack, runner))
@@ -88,12 +86,13 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
+    """The loop that the thread of ``state``, which has these ``frames``, runs by an object of trio's class Runner."""
     own = runner.attributes()
     addresses = {frame.address for frame in frames}
     tasks, current = [], 0
     for member in task_members(own["tasks"]):
         task = _trio_task(runtime, member, runner, addresses)
-        if task and (not task.outer or _SYSTEM not in task.outer.file):
+        if task and (not task.outer or "/trio/_core/" not in task.outer.file):  # else it is a task of trio's own
             tasks.append(task)
             if task.outer and task.outer.address in addresses:
                 current = member.address
@@ -114,7 +113,7 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
 
 
 def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
-    """The task unless it is done. ``stack``: addresses of the frames of the runner's thread."""
+    """The task; None if it is done. ``stack``: addresses of the frames of the runner's thread."""
     own = task.attributes()
     coroutine = own["coro"].address
     outer = running_frame(runtime, coroutine) if coroutine else None
@@ -124,9 +123,9 @@ def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[in
     frames = [] if runs else [each for each in coroutine_chain(runtime, coroutine)[0] if not each.file.endswith(_TRAPS)]
     scheduled = own["_next_send_fn"].type not in ("", "NoneType")
     variables = PyStack(runtime).locals(frames[0]) if frames else PyVariables(runtime)
-    entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
     waiter = 0 if scheduled or runs or not frames else task.address
     name = own["name"].str(_LONGEST_NAME)
+    entered = entered_in(runtime, frames)
     return RunningTask(task.address, name, runner.address, tuple(frames), waiter, 0, variables, entered, outer)
 
 
@@ -158,7 +157,7 @@ _KINDS = (
 
 
 def has_greenlets(runtime: PythonRuntime) -> bool:
-    """The greenlet extension is loaded and a hub is on a stack; else the walk through all objects is not worth it."""
+    """True if the greenlet extension is loaded and a hub is on a stack: only then all objects are searched."""
     modules = runtime.modules.modules if runtime.modules else ()
     if not any(module.name.startswith("_greenlet.") for module in modules):
         return False
@@ -167,7 +166,7 @@ def has_greenlets(runtime: PythonRuntime) -> bool:
 
 
 def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """The suspended greenlets of each thread of gevent or eventlet. Raises nothing; skips what it cannot read."""
+    """A loop for each thread of gevent or eventlet, with its suspended greenlets as tasks. Raises nothing."""
     try:
         return list(_Greenlets(runtime).loops()) if has_greenlets(runtime) else []
     except GdbextError:
@@ -183,7 +182,7 @@ class _Suspended(NamedTuple):
 
 
 class _Greenlets:
-    """Reads those of one process, in one walk through the garbage collector's lists: there is no other list of them."""
+    """Reads the greenlets of one process, in one walk through the garbage collector's lists: there is no other list."""
 
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
@@ -194,7 +193,7 @@ class _Greenlets:
         """A suspended greenlet → a timer that will switch to it, or throw something into it."""
 
     def loops(self) -> Iterator[RunningLoop]:
-        """One for each thread with suspended greenlets in it. Raises GdbextError."""
+        """A loop for each thread with suspended greenlets. Raises GdbextError."""
         runtime = self._runtime
         for address, kind in collected_objects(runtime, _OBJECTS):
             if kind not in self._classes:
@@ -207,15 +206,15 @@ class _Greenlets:
             elif names[0] in _TIMERS or any(name.startswith("gevent.") for name in names):
                 self._candidates.append(address)
         self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._greenlets_woken_by(timer)}
-        awaited: dict[int, list[int]] = {}
+        awaited: dict[int, list[int]] = {}  # address of a greenlet → objects that will switch to it
         for candidate in self._candidates:
             for link in self._links_of(candidate):
                 for greenlet_address in self._greenlets_switched_by(link):
                     awaited.setdefault(greenlet_address, []).append(candidate)
-        threads: dict[int, list[RunningTask]] = {}
-        for each in self._suspended.values():
-            tid = self._threads.get(self._mapping_of(each.stack))
-            task = self._task(each, awaited.get(each.address, [])) if tid is not None else None
+        threads: dict[int, list[RunningTask]] = {}  # by tid
+        for suspended in self._suspended.values():
+            tid = self._threads.get(self._mapping_of(suspended.stack))
+            task = self._task(suspended, awaited.get(suspended.address, [])) if tid is not None else None
             if tid is not None and task:
                 threads.setdefault(tid, []).append(task)
         idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}
@@ -223,7 +222,7 @@ class _Greenlets:
             yield RunningLoop(0, GREENLET, idents.get(tid), 0, None, 0, tuple(tasks))
 
     def _read(self, address: int) -> _Suspended | None:
-        """The greenlet, unless it runs, has ended or not begun."""
+        """The greenlet at that address; None if it runs, has ended or not begun."""
         runtime = self._runtime
         try:
             state = runtime.memory.u64(address + _PIMPL)
@@ -242,7 +241,7 @@ class _Greenlets:
 
     @cached_property
     def _threads(self) -> Mapping[int, int]:
-        """The beginning of the mapping in which a thread's stack is → the thread."""
+        """Start address of the mapping that has a thread's stack → tid."""
         tids: dict[int, int] = {}
         stack_pointer = self._runtime.memory.architecture.stack_pointer
         for thread in self._runtime.memory.target.memory.threads():
@@ -252,16 +251,17 @@ class _Greenlets:
         return tids
 
     def _mapping_of(self, address: int) -> int:
-        """The beginning of the mapping that has the address; 0 for none."""
+        """Start of the mapping that contains the address; 0 for none."""
         mapping = self._runtime.modules.mapping_at(address) if self._runtime.modules else None
         return mapping.start if mapping else 0
 
     def _ref(self, word: int) -> PyRef:
-        """The object at that address; missing for a word that cannot be one."""
+        """The object at that address; missing if the word cannot be the address of one."""
         return PyRef(self._runtime, _object_address(word))
 
     def _greenlets_switched_by(self, method: int) -> list[int]:
-        """The suspended greenlet whose method it is, or that a waiter has whose method it is, or which it is itself."""
+        """Addresses of the suspended greenlets that a call of the ``method`` switches to: it is a method of the
+        greenlet, or the method of a Waiter that refers to it, or a Waiter itself."""
         called = 0
         with suppress(GdbextError):
             called = _object_address(self._runtime.memory.u64(method + _LINK_SELF))
@@ -271,8 +271,8 @@ class _Greenlets:
         return [each for each in self._members(waiter) if each in self._suspended] if waiter else []
 
     def _greenlets_woken_by(self, candidate: int) -> Iterator[int]:
-        """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
-        calls. One that was stopped has neither."""
+        """Addresses of the suspended greenlets that a timer will wake: among its arguments (gevent's Timeout), or by
+        the method that it calls. A stopped timer has neither."""
         timer = PyRef(self._runtime, candidate)
         if not timer.type.lower().endswith("timer"):
             return
@@ -286,7 +286,7 @@ class _Greenlets:
                 yield from [each] if each in self._suspended else self._greenlets_switched_by(each)
 
     def _links_of(self, address: int) -> Iterator[int]:
-        """The items of an object's lists and queues."""
+        """Addresses of the items of an object's lists and deques."""
         for word in self._members(address):
             with suppress(GdbextError):
                 kind = self._ref(word).type
@@ -304,8 +304,8 @@ class _Greenlets:
             return ()
 
     def _task(self, greenlet: _Suspended, awaited: Sequence[int]) -> RunningTask | None:
-        """The task, by the frames that are the program's own; None for a greenlet of the library, as its hub is. A
-        timer wakes it, if it has one; it awaits the object whose method it has called."""
+        """The task, with the frames of the program's own code; None for a greenlet without any, as the library's hub.
+        It awaits the object whose method it has called; its timer, if any, is the ``waiter``."""
         own = tuple(each for each in greenlet.frames if not any(part in each.file for part in _LIBRARIES))
         if not own:
             return None
@@ -315,13 +315,13 @@ class _Greenlets:
         called = stack.locals(outer)["self"].address if outer else 0
         variables = stack.locals(inner[-1]) if inner else PyVariables(self._runtime)
         variables["self"] = PyRef(self._runtime, awaited[0] if awaited else called)
-        entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
         timer = self._timers.get(greenlet.address, greenlet.address)
+        entered = entered_in(self._runtime, own)
         return RunningTask(greenlet.address, "", 0, own, timer, called, variables, entered, own[-1])
 
 
 def _class_names(runtime: PythonRuntime, kind: int) -> Sequence[str]:
-    """The names of a type and of its bases. Raises MemoryFault, BadData."""
+    """The names of the type at ``kind`` and of its bases. Raises MemoryFault, BadData."""
     return [runtime.objects.type_info(each).name for each in base_classes(runtime.objects, kind)]
 
 

@@ -6,6 +6,7 @@ that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,15 +17,13 @@ from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
 from gdbext.cpython.sync.held_locks import entered_in
-from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import generator_frame, objects_at, value_stack
+from gdbext.cpython.threads.frame_variables import PyStack, generator_frame, objects_at, value_stack
 from gdbext.cpython.threads.object_text import exception_text, raised_in
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import Interpreter
+    from gdbext.cpython.threads.frame_reader import Interpreter, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _LONGEST = 100  # most coroutines of a chain that are read
@@ -35,8 +34,8 @@ _FUTURE_ITERATOR = "_asyncio.FutureIter"
 
 
 def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[PythonFrame], int]:
-    """The frames of a suspended coroutine and of those that it awaits, the innermost first, and the object that the
-    innermost one awaits, 0 if that is not known. Raises nothing."""
+    """(the frames of the suspended coroutine at that address and of those that it awaits, the innermost first; address
+    of the object that the innermost one awaits, 0 if it is not known). Raises nothing."""
     frames: list[PythonFrame] = []
     awaited = coroutine
     with suppress(GdbextError):  # what was read until then
@@ -60,7 +59,8 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
 
 
 def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
-    """The only awaitable object that a coroutine of Cython, which has no frame, keeps. Raises BadData, MemoryFault."""
+    """Address of the only awaitable object in the structure of a coroutine of Cython, which has no frame. Raises
+    BadData, MemoryFault."""
     size = runtime.objects.type_of(address).size
     awaitables = set()
     for word in runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS)):
@@ -78,7 +78,7 @@ def _is_cython_coroutine(kind: str) -> bool:
 
 
 def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    """The object that a suspended frame awaits, on top of its stack. Raises MemoryFault, BadData."""
+    """Address of the object that a suspended frame awaits, on top of its value stack. Raises MemoryFault, BadData."""
     form = runtime.layout.abi.frames
     start, below = value_stack(runtime, frame), 1
     if isinstance(form, FrameObjects):
@@ -100,16 +100,15 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
 _TASKS = 10_000
 _LONGEST_NAME = 128
 _CALLBACKS = 64
-_ENDED = 16  # tasks that have ended which are read
-_LOOP_WORDS = 256
+_LOOP_WORDS = 256  # most words of a structure that are searched
 _LOWEST = 1 << 16  # vm.mmap_min_addr: no object lies below it
 
 
 class RunningTask(NamedTuple):
     """One task that is not done. ``frames`` are its coroutines, innermost first, while it is suspended; ``awaited`` is
-    the object that the innermost one awaits, ``waiter`` the future that will wake the task (0 for one that is about to
-    run), ``variables`` are the locals of the innermost coroutine, ``entered`` the objects inside whose ``async with``
-    it is."""
+    the address of the object that the innermost one awaits, ``waiter`` that of the future that will wake the task (0 if
+    it is about to run), ``variables`` are the locals of the innermost coroutine, ``entered`` the addresses of the
+    context managers inside whose ``async with`` it is."""
 
     address: int
     name: str
@@ -120,11 +119,11 @@ class RunningTask(NamedTuple):
     variables: PyVariables
     entered: tuple[int, ...]
     outer: PythonFrame | None = None
-    """The frame of the task's own coroutine, also while it runs; None where it cannot be read."""
+    """The frame of the task's own coroutine, also while it runs; None if it cannot be read."""
 
     @property
     def subject(self) -> int:
-        """``self`` of the innermost coroutine, 0 where it is no method."""
+        """Address of ``self`` in the innermost coroutine, 0 if it is no method."""
         return self.variables["self"].address
 
 
@@ -134,13 +133,13 @@ class EndedTask(NamedTuple):
     name: str
     error: str  # the exception with its arguments: ``ValueError('bad record')``
     raised_in: str
-    """The function that raised it, ``load (train.py:8)`` with the line where that begins; "" where it is not known."""
+    """The function that raised it, ``load (train.py:8)`` with its first line; "" if it is not known."""
 
 
 class RunningLoop(NamedTuple):
-    """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where that is not known; ``queue``
-    the deque of callbacks that are due (0 where it is not known), ``ready`` how many they are; ``current`` the task
-    that runs."""
+    """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None if that is not known; ``queue`` the
+    address of the deque of callbacks that are due (0 if not known), ``ready`` their number, ``current`` the address of
+    the task that runs."""
 
     address: int
     kind: str
@@ -150,19 +149,19 @@ class RunningLoop(NamedTuple):
     current: int
     tasks: tuple[RunningTask, ...]
     watches_itself: bool = False
-    """True if nothing that the loop watches can wake it but its own process: it has no timer, no handler of a signal,
-    and no descriptor but that of ``call_soon_threadsafe``. False as well where that cannot be read."""
+    """True if only its own process can wake the loop: it has no timer, no signal handler, and watches no fd but that of
+    ``call_soon_threadsafe``. False if that cannot be read."""
     ended: tuple[EndedTask, ...] = ()
 
 
 def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """All loops that have tasks, or run one. Raises nothing; what cannot be read is left out. None of a free-threaded
-    build: the structures of _asyncio and _collections are not known of it."""
+    """All loops that have tasks, or run one; without those that cannot be read, and without those of free-threaded
+    builds, whose structures of _asyncio and _collections are not known. Raises nothing."""
     if runtime.layout.abi.free_threaded:
         return []
-    known = TASK_LAYOUTS.get(runtime.layout.abi.version)
-    lists = None if known else published_lists(runtime)
-    layout = lists.task if lists else known
+    layout = TASK_LAYOUTS.get(runtime.layout.abi.version)
+    lists = None if layout else published_lists(runtime)
+    layout = lists.task if lists else layout
     loops: list[RunningLoop] = []
     with suppress(GdbextError):
         for interpreter in runtime.interpreters():
@@ -173,20 +172,21 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 def _loops_of(
     runtime: PythonRuntime, interpreter: Interpreter, lists: TaskLists | None, layout: TaskLayout | None
 ) -> Iterator[RunningLoop]:
-    current, addresses = current_tasks(runtime, interpreter), all_tasks(runtime, interpreter)
-    idents: dict[int, int] = {}
+    """The loops of one interpreter with their tasks; ``lists`` and ``layout``: of its asyncio, None if not known."""
+    current, addresses = _tasks_of_module(runtime, interpreter)
+    idents: dict[int, int] = {}  # address of a loop → threading.get_ident() of its thread
     if lists:
-        for loop, task, ident in running(runtime, lists, interpreter):
+        for loop, task, ident in _current_loops(runtime, lists, interpreter):
             idents[loop] = ident
             current.update({loop: task} if task else {})
-        addresses += listed_tasks(runtime, lists, interpreter)
+        addresses += _listed_tasks(runtime, lists, interpreter)
     tasks: dict[int, list[RunningTask]] = {loop: [] for loop in current}
     ended: dict[int, list[EndedTask]] = {}
     for address in dict.fromkeys(addresses[:_TASKS]):
         running_task = _task(runtime, layout, address, runs=address in current.values())
         if running_task:
             tasks.setdefault(running_task.loop, []).append(running_task)
-        elif sum(map(len, ended.values())) < _ENDED:
+        elif sum(map(len, ended.values())) < 16:
             for owner, failed in _failed_task(runtime, layout, address):
                 ended.setdefault(owner, []).append(failed)
     for address, own_tasks in tasks.items():
@@ -195,7 +195,8 @@ def _loops_of(
 
 
 def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
-    """(address of its loop, the task) if an exception has ended the task at that address. Raises nothing."""
+    """One item, (address of its loop, the task), if an exception has ended the C task at that address, else none.
+    Raises nothing."""
     with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return
@@ -217,8 +218,8 @@ def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
 
 
 def owes(runtime: PythonRuntime, loop: RunningLoop, future: PyRef) -> bool:
-    """Only this loop can complete a concurrent.futures.Future: a callback that is due has it in its closure, or it is
-    completed with one of the loop's tasks (run_coroutine_threadsafe; _chain_future of Lib/asyncio/futures.py)."""
+    """True if only this loop can complete a concurrent.futures.Future: a callback that is due has it in its closure, or
+    it is completed with one of the loop's tasks (run_coroutine_threadsafe; _chain_future, Lib/asyncio/futures.py)."""
     nothing: tuple[int, ...] = ()
     for handle in PyRef(runtime, loop.queue).elements(256):
         # A Handle has slots for its callback and arguments (Lib/asyncio/events.py).
@@ -231,7 +232,8 @@ def owes(runtime: PythonRuntime, loop: RunningLoop, future: PyRef) -> bool:
 
 
 def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs: bool) -> RunningTask | None:
-    """A task by its C structure, or by its attributes if it is written in Python; None for one that is done."""
+    """A task by its C structure, or by its attributes if it is written in Python; None for one that is done.
+    ``runs``: it is the current task of its loop."""
     try:
         fields = _c_fields(runtime, layout, address)
         if not fields:
@@ -245,7 +247,7 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         outer = frames[-1] if frames else running_frame(runtime, coroutine)
         variables = PyStack(runtime).locals(frames[0]).checked() if frames else PyVariables(runtime)
-        entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
+        entered = entered_in(runtime, frames)
         return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered, outer)
     except GdbextError:
         return None
@@ -254,14 +256,15 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
 def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
     """The frame of a coroutine, also while it runs; None for any other object."""
     try:
-        is_one = runtime.objects.type_of(coroutine).name == "coroutine"
-        return generator_frame(runtime, coroutine) if is_one else None
+        is_coroutine = runtime.objects.type_of(coroutine).name == "coroutine"
+        return generator_frame(runtime, coroutine) if is_coroutine else None
     except GdbextError:
         return None  # the name of the task is known without it
 
 
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
-    """(coroutine, waiter, loop, name) of a C task that is not done, else None. Raises MemoryFault, BadData."""
+    """(coroutine, future that wakes it, loop, name), three addresses and a str, of a C task that is not done, else
+    None. Raises MemoryFault, BadData."""
     if not address or not layout:
         return None
     info, memory = runtime.objects.type_of(address), runtime.memory
@@ -270,14 +273,6 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
     name = PyRef(runtime, memory.u64(address + layout.name))
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
     return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _task_name(name)
-
-
-def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
-    """The objects inside whose ``with`` or ``async with`` the frame is; none where they cannot be read."""
-    try:
-        return entered_in(runtime, frame)
-    except GdbextError:
-        return []
 
 
 def _loop(
@@ -313,9 +308,9 @@ def _watches_itself(own: PyVariables) -> bool:
 
 
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:
-    """(deque of callbacks, 0 if not known; ident of the thread) of a loop that is a C structure, as uvloop's is: by the
-    only word that is a deque, and by the only one that is the ident of a thread. An ident is an address; a smaller
-    number, in a thread state that was overwritten, is any counter of the loop, too."""
+    """(address of the deque of callbacks, 0 if not known; ident of the thread) of a loop that is a C structure, as
+    uvloop's is: by the only word that is a deque, and by the only one that is the ident of a thread. An ident is an
+    address; a smaller number, in a thread state that was overwritten, may equal any counter of the loop."""
     try:
         size = runtime.objects.type_of(address).size
         words = runtime.memory.words(address, min(size // 8, _LOOP_WORDS))
@@ -324,11 +319,107 @@ def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]
         return 0, None
     objects = (PyRef(runtime, word) for word in words if word > _LOWEST and not word & 7)
     queues = [each.address for each in objects if each.type == "collections.deque"]
-    runs_it = idents.intersection(words)
-    return (queues[0] if len(queues) == 1 else 0), (runs_it.pop() if len(runs_it) == 1 else None)
+    own_idents = idents.intersection(words)
+    return (queues[0] if len(queues) == 1 else 0), (own_idents.pop() if len(own_idents) == 1 else None)
 
 
 def _task_name(value: PyRef) -> str:
-    """A task's name; a number for one whose name was not asked for yet (3.12: ``Task-7``)."""
+    """A task's name; since 3.12 it is a number, for ``Task-7``, until the program reads it."""
     number = value.int()
     return f"Task-{number}" if number is not None else value.str(_LONGEST_NAME)
+
+
+_WORDS = 13  # words of Py_AsyncioModuleDebugOffsets
+_LARGEST = 1 << 24  # largest size or offset in bytes that is plausible
+
+
+class TaskLists(NamedTuple):
+    """Offsets in bytes of asyncio's lists of tasks: ``task`` of a Task's members, ``node`` of its list node,
+    ``interpreter_head`` and ``thread_head`` of the heads of the lists, ``running_loop`` and ``running_task`` of
+    pointers in a thread state.
+
+    The C module publishes them (Py_AsyncioModuleDebugOffsets, Modules/_asynciomodule.c): groups of uint64_t for a task,
+    an interpreter and a thread state, each after the size of the structure. Each thread state has the head of a ring
+    of the tasks that were made in its thread; those of ended threads are moved to the interpreter.
+    """
+
+    task: TaskLayout
+    node: int
+    interpreter_head: int
+    thread_head: int
+    running_loop: int
+    running_task: int
+
+
+def published_lists(runtime: PythonRuntime) -> TaskLists | None:
+    """The offsets that the module of asyncio, or the interpreter that contains it, publishes; None without any (before
+    3.14). Raises nothing."""
+    modules = runtime.modules.modules if runtime.modules else ()
+    for module in (*(module for module in modules if module.name.startswith("_asyncio.")), runtime.module):
+        section = module.image.sections.get(".AsyncioDebug") if module.image else None
+        raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section else b""
+        lists = parsed(raw) if raw else None
+        if lists:
+            return lists
+    return None
+
+
+def parsed(raw: bytes) -> TaskLists | None:
+    """The offsets in the contents of the section; None if they cannot be offsets."""
+    size, name, _, is_task, _, coroutine, node, _, interpreter_head, _, loop, task, thread_head = struct.unpack(
+        f"<{_WORDS}Q", raw
+    )
+    if not (max(name, is_task, coroutine, node) < size < interpreter_head < _LARGEST and thread_head < _LARGEST):
+        return None
+    # The state, an int, is before task_is_task, and the future that is waited for before the coroutine.
+    layout = TaskLayout(task_size=size, waiter=coroutine - 8, coroutine=coroutine, name=name, state=is_task - 4)
+    return TaskLists(layout, node, interpreter_head, thread_head, loop, task)
+
+
+def _listed_tasks(runtime: PythonRuntime, lists: TaskLists, interpreter: Interpreter) -> Iterator[int]:
+    """Addresses of the tasks of an interpreter. Raises nothing; a damaged list ends where it is damaged."""
+    yield from _ring(runtime, lists, interpreter.address + lists.interpreter_head)
+    for state in _states(runtime, interpreter):
+        yield from _ring(runtime, lists, state.address + lists.thread_head)
+
+
+def _current_loops(
+    runtime: PythonRuntime, lists: TaskLists, interpreter: Interpreter
+) -> Iterator[tuple[int, int, int]]:
+    """(address of the loop, address of its current task or 0, threading.get_ident()) of each thread that runs a loop.
+    Raises nothing."""
+    for state in _states(runtime, interpreter):
+        with suppress(GdbextError):
+            loop = runtime.memory.u64(state.address + lists.running_loop)
+            task = runtime.memory.u64(state.address + lists.running_task)
+            if loop:
+                yield loop, task, state.ident
+
+
+def _states(runtime: PythonRuntime, interpreter: Interpreter) -> list[ThreadState]:
+    try:
+        return [state for state in runtime.thread_states() if state.interpreter.address == interpreter.address]
+    except GdbextError:
+        return []
+
+
+def _ring(runtime: PythonRuntime, lists: TaskLists, head: int) -> Iterator[int]:
+    """Addresses of the tasks of one list: a ring of ``struct llist_node`` (pycore_llist.h), whose first word is the
+    next node."""
+    seen = {head}
+    with suppress(GdbextError):
+        node = runtime.memory.u64(head)
+        while node and node not in seen and len(seen) < 100_000:
+            seen.add(node)
+            yield node - lists.node
+            node = runtime.memory.u64(node)
+
+
+def _tasks_of_module(runtime: PythonRuntime, interpreter: Interpreter) -> tuple[dict[int, int], list[int]]:
+    """(address of a loop → address of the task that it runs; addresses of all tasks) by the variables of asyncio.tasks:
+    weak sets up to 3.13, and later only for tasks that are written in Python. Raises nothing."""
+    own = runtime.globals_in(interpreter, "asyncio.tasks")
+    current = {loop.address: task.address for loop, task in own["_current_tasks"].items()}
+    weak_sets = (own[name].attributes()["data"] for name in ("_all_tasks", "_scheduled_tasks"))
+    tasks = [*(reference.referent for weak_set in weak_sets for reference in weak_set), *own["_eager_tasks"]]
+    return current, [task.address for task in tasks if task]

@@ -41,7 +41,7 @@ class ThreadState(NamedTuple):
     """One PyThreadState.
 
     ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
-    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None where the
+    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None if the
     version does not keep it.
     """
 
@@ -87,7 +87,7 @@ class PythonFrame(NamedTuple):
 class FrameGroup(list[PythonFrame]):
     """The Python frames that one native evaluation loop runs, innermost first.
 
-    ``anchor`` is an address inside that loop's native stack frame, None where the version keeps nothing there.
+    ``anchor`` is an address inside that loop's native stack frame, None if the version keeps nothing there.
     ``cut``: its callers could not be found, so groups that should follow are missing.
     """
 
@@ -98,7 +98,7 @@ class FrameGroup(list[PythonFrame]):
 
 
 class PythonStack(NamedTuple):
-    """All groups of a thread, innermost first; ``problem`` says why the walk ended early, None if it did not."""
+    """All groups of a thread, innermost first; ``problem``: why the walk ended early, None if it did not."""
 
     groups: tuple[FrameGroup, ...]
     problem: str | None
@@ -110,7 +110,7 @@ class PythonStack(NamedTuple):
 
 
 class IncompleteGroup(Exception):
-    """Carries what was read of a group before a fault."""
+    """A group could not be read to its end; has the ``group`` up to there."""
 
     def __init__(self, group: FrameGroup, problem: str) -> None:
         super().__init__(problem)
@@ -143,7 +143,7 @@ def c_frames(state: PyThreadState) -> Iterator[int]:
 
 
 class FrameObjectReader:
-    """Groups the frame objects of a thread by evaluation loop (3.8 to 3.10)."""
+    """Reads the frame objects of a thread and groups them by evaluation loop (3.8 to 3.10)."""
 
     def __init__(self, space: Space, codes: CodeCache, form: FrameObjects) -> None:
         self._space = space
@@ -151,7 +151,7 @@ class FrameObjectReader:
         self._form = form
 
     def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
-        """One group for each evaluation loop; a generator that only passes throw() on has none of its own.
+        """One group for each evaluation loop, innermost first; a generator that only passes throw() on has no loop.
 
         Raises MemoryFault, BadData.
         """
@@ -178,16 +178,17 @@ class FrameObjectReader:
             yield last
 
     def _frames(self, address: int) -> Iterator[tuple[PythonFrame, Code, int]]:
-        """Each frame with its code, and the byte offset of its instruction."""
-        for each in linked_frames(self._space.memory, address, PyFrameObject.f_back.offset(self._space)):
-            frame = PyFrameObject(self._space, each)
+        """(frame, its code, byte offset of its instruction) of the PyFrameObject at ``address`` and its callers."""
+        for frame_address in linked_frames(self._space.memory, address, PyFrameObject.f_back.offset(self._space)):
+            frame = PyFrameObject(self._space, frame_address)
             code = self._codes.get(frame.f_code)
             at = frame.f_lasti * self._form.lasti_unit
-            yield PythonFrame(code.name, code.file, code.line(at), each, code.address), code, at
+            yield PythonFrame(code.name, code.file, code.line(at), frame_address, code.address), code, at
 
     def suspended(self, frame: int, *_: int) -> Iterator[PythonFrame]:
-        """The frames from one on, which are objects. Raises MemoryFault, BadData."""
-        return (each for each, _, _ in self._frames(frame))
+        """The frames from the PyFrameObject ``frame`` on, none of which is on the moved stack. Raises MemoryFault,
+        BadData."""
+        return (python_frame for python_frame, _, _ in self._frames(frame))
 
 
 _WORD = 8
@@ -195,7 +196,7 @@ _word = struct.Struct("<Q").unpack_from
 
 
 class InterpreterFrameReader:
-    """Groups the interpreter frames of a thread by evaluation loop."""
+    """Reads the interpreter frames of a thread and groups them by evaluation loop (3.11 and later)."""
 
     def __init__(self, space: Space, codes: CodeCache, form: InterpreterFrames) -> None:
         self._space = space
@@ -225,8 +226,8 @@ class InterpreterFrameReader:
             yield self._group(self._frames_until(top, end), anchor)
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> Iterator[PythonFrame]:
-        """The frames from a frame object on. Entry frames are on the stack of the thread, and moved with it since 3.12;
-        they have no code. Raises MemoryFault, BadData."""
+        """The frames from the PyFrameObject ``frame`` on. Entry frames are on the thread's stack, whose ``size`` bytes
+        at ``start`` are now at ``copy`` (since 3.12); they have no code. Raises MemoryFault, BadData."""
         address, seen = PyFrameObject(self._space, frame).f_frame, set[int]()
         while address and address not in seen:
             seen.add(address)
@@ -238,6 +239,7 @@ class InterpreterFrameReader:
             address = self._memory.u64(at + self._previous_at)
 
     def _frames_until(self, address: int, end: int) -> Iterator[int]:
+        """Addresses of the frames from ``address`` on, without ``end`` and its callers."""
         return takewhile(lambda frame: frame != end, linked_frames(self._memory, address, self._previous_at))
 
     def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
@@ -256,7 +258,7 @@ class InterpreterFrameReader:
             yield self._group(pending, None)
 
     def _group(self, addresses: Iterable[int], anchor: int | None) -> FrameGroup:
-        """Read the frames of one loop, without the ones that Python does not show either."""
+        """Read the frames of one loop, without those that Python does not show either. Raises IncompleteGroup."""
         frames: list[PythonFrame] = []
         try:
             for address in addresses:
@@ -281,7 +283,7 @@ class InterpreterFrameReader:
 
 
 class FrameReader:
-    """Reads the Python frames of one runtime's threads; each thread's once, for as long as the target is stopped."""
+    """Reads the Python frames of one runtime's threads, those of each thread once."""
 
     def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache) -> None:
         form, space = layout.abi.frames, Space(memory, layout)
@@ -293,10 +295,9 @@ class FrameReader:
         self._stacks: dict[int, PythonStack] = {}
 
     def stack(self, state: ThreadState) -> PythonStack:
-        """All Python frames of a thread. What could not be read ends the walk with a problem."""
-        known = self._stacks.get(state.address)
-        if known:
-            return known
+        """All Python frames of a thread, up to the first that cannot be read. Raises nothing."""
+        if state.address in self._stacks:
+            return self._stacks[state.address]
         groups: list[FrameGroup] = []
         problem = None
         try:
@@ -320,11 +321,11 @@ class FrameReader:
         return stack
 
     def groups(self, states: Sequence[ThreadState]) -> list[FrameGroup]:
-        """The groups of one native thread, innermost first; it has several thread states with subinterpreters.
+        """The groups of a native thread's states (several with subinterpreters), innermost first; without anchors in
+        the order of the states, newest interpreter first.
 
-        The i-th group belongs to the i-th innermost evaluation loop, as long as the innermost loop is not being entered
-        or left right now; ``place_groups`` is exact then, too. Without anchors the states are taken in the given order,
-        newest interpreter first.
+        The i-th group belongs to the i-th innermost evaluation loop, unless the innermost loop is being entered or left
+        right now; ``place_groups`` is exact then, too.
         """
         groups = [group for state in states for group in self.stack(state).groups]
         if len(states) > 1 and all(group.anchor is not None for group in groups):
@@ -332,8 +333,8 @@ class FrameReader:
         return groups
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> list[PythonFrame]:
-        """The frames from a PyFrameObject on, innermost first, of a stack that is switched out: ``size`` bytes of it,
-        which began at ``start``, are at ``copy`` now. What was read until something could not be."""
+        """The frames from the PyFrameObject ``frame`` on, innermost first, of a greenlet's stack that is switched out:
+        its ``size`` bytes at ``start`` are at ``copy`` now. Up to the first frame that cannot be read."""
         frames: list[PythonFrame] = []
         with suppress(BadData, MemoryFault):
             frames.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
@@ -345,8 +346,8 @@ _FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")
 
 
 def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
-    """The groups without what a forked process has inherited of its parent's stack: the callers of the fork never run
-    there, and their variables are the parent's."""
+    """The groups without the frames that a forked process has inherited from its parent: the callers of the fork never
+    run in the child, and their variables are the parent's."""
     if not any(frame.file.endswith(_FORK[0]) for group in groups for frame in group):
         yield from groups
         return
@@ -361,25 +362,26 @@ def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
 
 
 def place_groups(
-    found: Sequence[FrameGroup], frames: Sequence[tuple[int, int]], is_loop: Callable[[int], bool]
+    groups: Sequence[FrameGroup], frames: Sequence[tuple[int, int]], is_loop: Callable[[int], bool]
 ) -> list[tuple[int, FrameGroup]]:
-    """(level of the native frame that runs it, group), innermost first; a group without such a frame is left out.
+    """(level of the native frame that runs it, group), innermost first, without groups that have no such frame.
 
-    ``frames`` are all native frames, innermost first, as (sp, cfa). A group with an anchor is where that lies, whatever
-    the compiler made of the evaluation loop. Groups without anchors belong to the frames for which ``is_loop`` is true,
-    the outermost ones together, unless the outermost groups are missing; an innermost loop without a group is one
-    that is being entered or left.
+    ``frames`` are all native frames, innermost first, as (sp, cfa). A group with an anchor belongs to the frame that
+    contains the anchor. Groups without anchors belong to the levels for which ``is_loop`` is true, matched from the
+    outermost on, or from the innermost on if the outermost groups are missing; an innermost loop without a group is
+    being entered or left.
     """
-    if frames and any(group.anchor is not None for group in found):
+    if frames and any(group.anchor is not None for group in groups):
         starts = [sp for sp, _ in frames]
         levels: Sequence[int] = range(len(frames))
         if starts != sorted(starts):  # a handler runs on a stack of its own
             levels = sorted(levels, key=starts.__getitem__)
             starts.sort()
-        placed = [(levels[bisect_right(starts, each.anchor) - 1], each) for each in found if each.anchor is not None]
-        return [(level, each) for level, each in placed if frames[level][0] <= (each.anchor or 0) < frames[level][1]]
-    loops = [level for level in range(len(frames)) if is_loop(level)] if found else []
-    if found and found[-1].cut:
-        return list(zip(loops, found))
-    count = min(len(loops), len(found))
-    return list(zip(loops[len(loops) - count :], found[len(found) - count :]))
+        anchored = ((group, group.anchor) for group in groups if group.anchor is not None)
+        placed = [(levels[bisect_right(starts, anchor) - 1], group, anchor) for group, anchor in anchored]
+        return [(level, group) for level, group, anchor in placed if frames[level][0] <= anchor < frames[level][1]]
+    loops = [level for level in range(len(frames)) if is_loop(level)] if groups else []
+    if groups and groups[-1].cut:
+        return list(zip(loops, groups))
+    count = min(len(loops), len(groups))
+    return list(zip(loops[len(loops) - count :], groups[len(groups) - count :]))

@@ -1,32 +1,26 @@
 """The objects that a Python frame holds, or that its code can reach by name: locals, used globals, attributes, value
-stack.
+stack; ``PyStack`` gives those of a thread's frames as values: ``stack.locals_of("_all_gather", RPC_FILE)["states"]``.
 
-f_globals and f_locals (frameobject.h, pycore_frame.h) are dicts; the names that the code uses are in co_names, which
-has globals and attributes alike (Objects/codeobject.c).
-
-f_localsplus (frameobject.h) and localsplus (pycore_frame.h): first the fast locals, cells and free variables, then
+f_localsplus (frameobject.h) and localsplus (pycore_frame.h) have the fast locals, cells and free variables first, then
 the value stack of at most co_stacksize slots.
-
-A signal handler gets the signal's number and the frame that it interrupted (Modules/signalmodule.c), so that a function
-whose arguments are a number and the frame object of its caller is one. That needs no names of C functions.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
-from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from gdbext.cpython.objects.code import Code
 
 
 _LOCALS_LIMIT = 10_000
@@ -34,10 +28,7 @@ _STACK_LIMIT = 1_000
 
 
 def locals_of(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
-    """Fast locals that are set, by name: address of the object; cells are opened. Raises MemoryFault, BadData.
-
-    Globals and the variables of class bodies and exec() are not fast locals.
-    """
+    """Name → address of the object, for the fast locals that are set; cells are opened. Raises MemoryFault, BadData."""
     names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
     values = objects_at(runtime, slots_of(runtime, frame), len(names))
     opened = ((name, runtime.once(_open_cell, value)) for name, value in zip(names, values) if value)
@@ -56,14 +47,15 @@ def _structure(runtime: PySpace, frame: PythonFrame) -> py.PyFrameObject | py.Py
 
 
 def stack_slots(runtime: PySpace, frame: PythonFrame) -> tuple[int, ...]:
-    """All objects on the value stack, also above its top: what is used and what is left over cannot be distinguished
-    while C code runs, so that the caller must prove what it finds. Raises MemoryFault, BadData."""
+    """Addresses of all objects on the value stack, also above its top: while C code runs, used and left-over slots
+    cannot be told apart, so the caller must prove what it takes. Raises MemoryFault, BadData."""
     size = py.PyCodeObject(runtime.space, frame.code).co_stacksize
     return tuple(filter(None, objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))))
 
 
 def objects_at(runtime: PySpace, address: int, count: int) -> tuple[int, ...]:
-    """The objects in ``count`` slots of a frame; 0 for an empty slot, or a number in the slot. Raises MemoryFault."""
+    """Addresses of the objects in ``count`` slots of a frame from ``address`` on, without tag bits; 0 for a slot that
+    is empty or has a number. Raises MemoryFault."""
     words = runtime.memory.words(address, count) if count else ()
     form = runtime.layout.abi.frames
     tag_bits = form.tag_bits if isinstance(form, InterpreterFrames) else 0
@@ -81,7 +73,7 @@ def value_stack(runtime: PySpace, frame: PythonFrame) -> int:
 
 
 def instruction(runtime: PySpace, frame: PythonFrame) -> int:
-    """The position of the frame in its code: f_lasti, or the address of an instruction; 0 if it cannot be read."""
+    """The frame's position: f_lasti up to 3.10, later the address of its instruction; 0 if it cannot be read."""
     form = runtime.layout.abi.frames
     with suppress(GdbextError):
         if isinstance(form, FrameObjects):
@@ -91,7 +83,7 @@ def instruction(runtime: PySpace, frame: PythonFrame) -> int:
 
 
 def generator_frame(runtime: PySpace, generator: int) -> PythonFrame | None:
-    """The frame of a coroutine or generator; None for one that has ended. Raises MemoryFault, BadData."""
+    """The frame of the coroutine or generator at that address; None if it has ended. Raises MemoryFault, BadData."""
     form, coroutine = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, generator)
     if isinstance(form, FrameObjects):
         address = coroutine.cr_frame.address
@@ -113,24 +105,19 @@ def slots_of(runtime: PySpace, frame: PythonFrame) -> int:
 
 
 def _open_cell(runtime: PySpace, address: int) -> int:
-    """The object in a cell; any other object itself."""
+    """Address of the object in a cell (a variable that closures share); any other object's own address."""
     with suppress(GdbextError):
         if runtime.objects.type_of(address).name == "cell":
             return py.PyCellObject(runtime.space, address).ob_ref
     return address
 
 
-_NAMES, _GLOBALS, _ATTRIBUTES, _ITEMS = 500, 5_000, 64, 32  # most of each that are read
-
-
-def used_names(runtime: PySpace, frame: PythonFrame) -> frozenset[str]:
-    """The globals and attributes that the frame's code uses (co_names); empty if they cannot be read."""
-    return names_used(runtime, frame.code)
+_NAMES, _GLOBALS = 500, 5_000  # most names of a code object, and most variables of a module, that are read
 
 
 @once
-def names_used(runtime: PySpace, code: int) -> frozenset[str]:
-    """The same of a code object."""
+def used_names(runtime: PySpace, code: int) -> frozenset[str]:
+    """The globals and attributes that a code object uses (co_names); empty if they cannot be read."""
     try:
         names = py.PyCodeObject(runtime.space, code).co_names
         return frozenset(runtime.objects.name(name) for name in runtime.objects.tuple_items(names, _NAMES))
@@ -148,70 +135,106 @@ def variables(runtime: PySpace, frame: PythonFrame) -> Mapping[str, int]:
 
 
 def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
-    """The variable of a frame that is the object, or the attribute of its ``self``; "" if none is. Raises nothing."""
+    """The frame's variable that refers to the object, ``lock``, or the attribute of its ``self`` that does,
+    ``self.lock``; "" if none does. Raises nothing."""
     own = variables(runtime, frame)
     name = next((name for name, value in own.items() if value == address and name != "self"), "")
     if name or "self" not in own:
         return name
-    used = used_names(runtime, frame)
+    used = used_names(runtime, frame.code)
     fields = attributes(runtime, own["self"]).items()
     return next((f"self.{name}" for name, value in fields if value == address and name in used), "")
 
 
 def global_variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
-    """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
-    names = used_names(runtime, frame)
+    """Name → address: the variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
+    names = used_names(runtime, frame.code)
     values: dict[str, int] = {}
-    for is_local in (False, True) if names else ():
+    for member in ("f_globals", "f_locals") if names else ():  # f_locals: the variables of a class body, or of exec()
         with suppress(GdbextError):
-            structure = _structure(runtime, frame)
-            address = structure.f_locals if is_local else structure.f_globals
+            address = getattr(_structure(runtime, frame), member)
             namespace = runtime.once(_dict_by_name, address) if address else {}
             values.update((name, namespace[name]) for name in names if name in namespace)
     return values
 
 
 def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
-    """The variables that a dict has; threads share their modules'."""
+    """Key → value of a dict without the keys that cannot be read; empty if its entries cannot be read."""
     values: dict[str, int] = {}
     try:
         for key, value in runtime.dicts.items(namespace, _GLOBALS):
-            try:
+            with suppress(GdbextError):
                 values[runtime.objects.name(key)] = value
-            except GdbextError:
-                continue
     except GdbextError:
         return {}
     return values
 
 
 def attributes(runtime: PySpace, address: int) -> Mapping[str, int]:
-    """The attributes of an instance by name, those in slots included; empty if none can be read."""
-    fields: dict[str, int] = {}
-    with suppress(GdbextError):  # what was read until then
-        if runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:
-            own = chain(runtime.dicts.attributes(address), slot_attributes(runtime.objects, address))
-            for key, value in own:
-                fields[runtime.objects.name(key)] = value
-                if len(fields) >= _ATTRIBUTES:
-                    break
-    return fields
+    """Name → address of the value, for the own attributes of an instance, as ``PyRef.attributes`` has them."""
+    return {name: value.address for name, value in PyRef(runtime, address).attributes().items()}
 
 
-def items(runtime: PySpace, address: int) -> tuple[int, ...]:
-    """The first items of a list or tuple, the first values of a dict; empty for anything else."""
-    objects = runtime.objects
-    with suppress(GdbextError):  # a container that changes just now has nothing to show
-        flags = objects.type_of(address).flags
-        if flags & FLAG_LIST:
-            return objects.list_items(address)[:_ITEMS]
-        if flags & FLAG_TUPLE:
-            return objects.tuple_items(address)[:_ITEMS]
-        if flags & FLAG_DICT:
-            return tuple(value for _, value in runtime.dicts.items(address, _ITEMS))
-    return ()
+class PyStack(list[PythonFrame]):
+    """The frames, innermost first; none of a thread that runs no Python."""
 
+    def __init__(self, python: PySpace, frames: Iterable[PythonFrame] = ()) -> None:
+        super().__init__(frames)
+        self.python = python
 
-def closure_names(runtime: PySpace, address: int) -> Mapping[str, int]:
-    """The variables that a function has in its closure, by name; empty for what is no function."""
-    return {name: value.address for name, value in PyRef(runtime, address).closure_variables().items()}
+    def innermost(self, count: int) -> PyStack:
+        return PyStack(self.python, self[:count])
+
+    def code(self, frame: PythonFrame) -> Code | None:
+        """The code object that a frame runs; None if it cannot be read."""
+        try:
+            return self.python.codes.get(frame.code)
+        except GdbextError:
+            return None
+
+    def used_names(self, frame: PythonFrame) -> frozenset[str]:
+        return used_names(self.python, frame.code)
+
+    def locals(self, frame: PythonFrame) -> PyVariables:
+        """The fast locals of a frame that are set, with cells opened."""
+        try:
+            return self._as_values(locals_of(self.python, frame))
+        except GdbextError as error:
+            return PyVariables(self.python, error)
+
+    def variables(self, frame: PythonFrame) -> PyVariables:
+        """The globals that a frame's code uses, then its locals."""
+        return self._as_values(variables(self.python, frame))
+
+    def used_globals(self, frame: PythonFrame) -> PyVariables:
+        """The variables of its module, and of a class body, that a frame's code uses."""
+        return self._as_values(global_variables(self.python, frame))
+
+    def _as_values(self, addresses: Mapping[str, int]) -> PyVariables:
+        values = PyVariables(self.python)
+        values.update({name: PyRef(self.python, address) for name, address in addresses.items()})
+        return values
+
+    def arguments(self, frame: PythonFrame, most: int) -> tuple[int, ...]:
+        """Addresses of a frame's first ``most`` positional arguments, as its variables are now. Raises MemoryFault."""
+        code = self.code(frame)
+        return objects_at(self.python, slots_of(self.python, frame), min(code.argument_count, most)) if code else ()
+
+    def slots(self, frame: PythonFrame) -> list[PyRef]:
+        """The words of a frame's value stack, those above its top, too, so that not all are objects."""
+        try:
+            return [PyRef(self.python, word) for word in stack_slots(self.python, frame)]
+        except GdbextError:
+            return []
+
+    def globals(self, frame: PythonFrame) -> PyRef:
+        """The dict of the global variables of a frame's module."""
+        try:
+            return PyRef(self.python, namespace_of(self.python, frame))
+        except GdbextError as error:
+            return PyRef(self.python, 0, error)
+
+    def locals_of(self, function: str, file: str) -> PyVariables:
+        """The locals of the innermost frame of ``function`` in a file whose path ends with ``file``; else none."""
+        calls = (frame for frame in self if frame.function == function and frame.file.endswith(file))
+        return next(map(self.locals, calls), PyVariables(self.python))

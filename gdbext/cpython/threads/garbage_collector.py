@@ -32,11 +32,8 @@ def _generations_offset(runtime: PythonRuntime) -> int | None:
 
 
 def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int, int]]:
-    """Address and type of each object in the garbage collector's lists, at most ``limit``; of the youngest generation
-    first.
-
-    Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
-    """
+    """(address, address of its type) of at most ``limit`` objects in the garbage collector's lists, the youngest
+    generation first. Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault."""
     if not runtime:
         return None
     offset = _generations_offset(runtime)
@@ -58,8 +55,8 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
 def objects_of(
     runtime: PythonRuntime, limit: int, kind_of: Callable[[PyRef], str]
 ) -> Iterator[tuple[PyRef, str] | None]:
-    """The same objects, each with what ``kind_of`` says of its class: it is asked once for each class. None for an
-    object of whose class it says nothing. Raises as ``collected_objects``."""
+    """(object, kind) of the objects of ``collected_objects``; None for each one of a class for which ``kind_of``, which
+    is called once for each class, returns "". Raises as ``collected_objects``."""
     kinds: dict[int, str] = {}
     for address, kind in collected_objects(runtime, limit):
         if kind not in kinds:
@@ -79,11 +76,10 @@ class GcRun(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """It examines all objects: those of the oldest generation, too."""
         return self.generation == _OLDEST
 
     def is_same(self, other: GcRun) -> bool:
-        """None of this generation has ended between the two."""
+        """True if no run of this generation has ended between the two: they are the same run."""
         return (self.generation, self.done) == (other.generation, other.done)
 
 

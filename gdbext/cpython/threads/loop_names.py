@@ -1,7 +1,5 @@
-"""The names that the loop around a Python frame's instruction loads, and the methods that the frame has called before.
-
-A function uses many names outside of a loop. So only those count that are loaded in the innermost loop around the
-instruction at which the frame is: between a jump's target and the jump.
+"""The names that the innermost loop around a Python frame's instruction (from a jump's target to the jump) loads, and
+the methods that the frame has called before.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ _NAMES = 2_000
 
 class NamedMember(NamedTuple):
     """``outer.owner.name``: an attribute or method, by the names of the code. ``kind`` is that of the owner, which is a
-    variable where it is not ATTRIBUTE; ``outer`` and ``outer_kind`` are those of what the owner is an attribute of,
-    "" and None where that has no name."""
+    variable if it is not ATTRIBUTE; else ``outer``, of the kind ``outer_kind``, has the owner as an attribute: "" and
+    None if it has no name."""
 
     name: str
     owner: str
@@ -50,10 +48,10 @@ class NamedMember(NamedTuple):
 
 
 class LoopNames(NamedTuple):
-    """``variables`` are local, enclosing and global ones, ``attributes`` all attributes and methods; ``pairs`` those of
-    which the owner has a name, a variable's or an attribute's: (name, attribute); ``values`` those of the pairs that
-    are taken as a value at least once, and so may be called by others; ``members`` the pairs with what their owners
-    are; ``texts`` the addresses of the texts that stand in the code itself."""
+    """The names that code loads: ``variables`` are local, enclosing and global ones, ``attributes`` all attributes and
+    methods; ``pairs`` are (owner, attribute) if the owner has a name; ``values`` the pairs that are taken as a value at
+    least once, and so may be called by others; ``members`` the pairs with the kinds of their owners; ``texts`` the
+    addresses of str constants of the code."""
 
     variables: frozenset[str]
     attributes: frozenset[str]
@@ -64,7 +62,6 @@ class LoopNames(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        """All names of the code."""
         return self.variables | self.attributes
 
     def __or__(self, other: LoopNames) -> LoopNames:
@@ -89,7 +86,7 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
 
 
 def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
-    """The instruction at byte ``at`` of the frame's code is in a loop around the frame's own one."""
+    """True if the instruction at byte ``at`` of the frame's code is in a loop around the frame's current one."""
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         own = _offset_of(runtime, frame) if form else 0
@@ -98,22 +95,21 @@ def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
         return False
 
 
-_INNER = 16  # functions inside of a function that are read
-
-
-def _with_inner(runtime: PySpace, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
-    """The names, with those of code objects among the constants ``numbers`` (in co_consts), and the texts there."""
-    with suppress(GdbextError):  # those of the function itself are an answer, too
-        items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if numbers else ()
-        inner = [(runtime.objects.type_of(items[each]).name, items[each]) for each in numbers if each < len(items)]
-        names = names._replace(texts=frozenset(each for kind, each in inner if kind == "str"))
-        for each in [each for kind, each in inner if kind == "code"][:_INNER]:
-            names |= names_of_code(runtime, each) or names
+def _with_inner(runtime: PySpace, code: int, indexes: Sequence[int], names: LoopNames) -> LoopNames:
+    """``names`` with those of the code objects, and with the texts, among the constants of ``code`` at these indexes of
+    co_consts."""
+    with suppress(GdbextError):  # the names of the function itself are an answer, too
+        items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if indexes else ()
+        used = [items[index] for index in indexes if index < len(items)]
+        kinds = [(runtime.objects.type_of(constant).name, constant) for constant in used]
+        names = names._replace(texts=frozenset(constant for kind, constant in kinds if kind == "str"))
+        for inner in [constant for kind, constant in kinds if kind == "code"][:16]:
+            names |= names_of_code(runtime, inner) or names
     return names
 
 
 def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
-    """Names as ``names_of_code`` has them, with those in its lambdas, generators and comprehensions."""
+    """The names of ``names_of_code``, with those in lambdas, generators and comprehensions of the code."""
     form, names = BYTECODES.get(runtime.layout.abi.version), names_of_code(runtime, code)
     try:
         numbers = constants(form, _bytes_of(runtime, code)) if form else ()
@@ -134,8 +130,8 @@ def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
 
 
 class CalledMethod(NamedTuple):
-    """A method that code has named: ``outer.owner.method``; ``outer`` is "" where the owner is a variable.
-    ``is_statement``: it was called for its effect alone, without arguments. ``line`` names it, where that is known."""
+    """A method that code has named: ``outer.owner.method``; ``outer`` is "" if the owner is a variable.
+    ``is_statement``: it was called without arguments, and its result was dropped. ``line``: None if not known."""
 
     method: str
     owner: str
@@ -170,7 +166,8 @@ def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
 
 
 def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | None:
-    """The line of the ``with`` whose handler a block of the frame names (3.8 to 3.10). Raises GdbextError."""
+    """The line of the ``with`` whose exception handler is at byte ``handler`` of the code (3.8 to 3.10). Raises
+    GdbextError."""
     form = BYTECODES.get(runtime.layout.abi.version)
     at = enters_with(form, _bytes_of(runtime, frame.code), handler) if form else None
     return runtime.codes.get(frame.code).line(at) if at is not None else None
@@ -194,7 +191,7 @@ def _bytes_of(runtime: PySpace, code: int) -> bytes:
 
 
 class _NameTables:
-    """The names that loads count in. Raises GdbextError."""
+    """The tuples of names of a code object that the operands of its load instructions index. Raises GdbextError."""
 
     def __init__(self, runtime: PySpace, code: int) -> None:
         objects, tables = runtime.objects, []
@@ -207,11 +204,12 @@ class _NameTables:
         self._tables[LoadKind.CELL] = [*chain(*(local_tables[1:] or local_tables))]
 
     def name(self, load: Load) -> str:
-        """The name with that index. Raises IndexError."""
+        """The name that an instruction loads. Raises IndexError."""
         return self._tables[load.kind][load.number]
 
 
 def _load_names(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
+    """The names of a sequence of load instructions; one that ``follows`` another loads an attribute of its value."""
     variables, attributes = set[str](), set[str]()
     values, members = set[tuple[str, str]](), set[NamedMember]()
     nothing = "", LoadKind.ATTRIBUTE
@@ -227,5 +225,5 @@ def _load_names(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
             variables.add(name)
         outer = owner if load.kind is LoadKind.ATTRIBUTE and load.follows else nothing
         owner = (name, load.kind)
-    pairs = frozenset((each.owner, each.name) for each in members)
+    pairs = frozenset((member.owner, member.name) for member in members)
     return LoopNames(frozenset(variables), frozenset(attributes), pairs, frozenset(values), frozenset(members))

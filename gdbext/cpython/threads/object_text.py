@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython import objects as python_objects
 from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
-from gdbext.cpython.objects import classes_of
+from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.loop_names import is_in_loop_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 WIDTH = 80  # most characters of the text
 _ITEMS = 4
 _DEPTH = 2
-_NESTED = 8  # exceptions that are handled within each other
 _COUNTED = 1000  # keys that are counted if a dict does not say how many it has
 _EXCEPTION_ARGS = 24
 """The offset of ``args``: an object's header, two words in a build with the GIL, and the dict are before it."""
@@ -40,15 +39,15 @@ _ROOM = 24  # characters that a cut text leaves for its length
 
 
 def describe(value: PyRef, width: int = WIDTH, special: SpecialText | None = None) -> str:
-    """The object in at most ``width`` characters; "<unreadable 0x...>" if there is none, "<not in the recording>" if a
-    replay lacks it."""
+    """The text of an object, at most ``width`` characters; "<unreadable 0x...>" if there is none, "<not in the
+    recording>" if a replay lacks it."""
     if not value.python:
         return "<NULL>"
     return cut(_Describer(value.python, width, special).describe(value.address, 0), width)
 
 
 class _Describer:
-    """Describes one object and what it contains."""
+    """Describes an object and its items in about ``width`` characters."""
 
     def __init__(self, runtime: PySpace, width: int, special: SpecialText | None) -> None:
         self._runtime = runtime
@@ -133,12 +132,12 @@ class HandledError(NamedTuple):
 
 
 def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | None:
-    """The exception that a thread handles, in ``except`` or ``finally``; None for none, for a damaged list, and for a
-    version that does not have one. PyThreadState.exc_info is the innermost of a list of such, whose ``exc_value`` is
-    NULL or None if nothing is handled."""
+    """The exception that a thread handles, in ``except`` or ``finally``; None for none, or if it cannot be read.
+    PyThreadState.exc_info is the innermost of a linked list, whose ``exc_value`` is NULL or None if nothing is
+    handled."""
     with suppress(GdbextError):
         item = PyThreadState(runtime.space, state.address).exc_info
-        for _ in range(_NESTED):
+        for _ in range(8):
             value = item.exc_value if item.address else 0
             text = exception_text(runtime, value)
             if text:
@@ -150,7 +149,8 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
-    """The exception in a variable that a loop around the instruction has caught, by its traceback. Raises nothing."""
+    """The exception in a variable of the frame that the loop around its instruction caught in an earlier turn: its
+    traceback begins in that loop. None without one. Raises nothing."""
     with suppress(GdbextError):
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)
@@ -163,8 +163,10 @@ def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | N
 
 
 def _handled(runtime: PythonRuntime, address: int, text: str) -> HandledError:
+    """The record of the exception at ``address`` whose text is ``text``. Raises GdbextError."""
     objects = runtime.objects
-    names = tuple(objects.type_info(each).name.rpartition(".")[2] for each in classes_of(objects, address))
+    kinds = base_classes(objects, objects.type_of(address).address)
+    names = tuple(objects.type_info(kind).name.rpartition(".")[2] for kind in kinds)
     arguments = objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
     flags = objects.type_of(arguments[0]).flags if arguments else 0
     number = objects.integer(arguments[0]) if flags & python_objects.FLAG_LONG else None
@@ -193,17 +195,14 @@ def raised_in(runtime: PythonRuntime, exception: int) -> str:
     return ""
 
 
-_TRACEBACKS = 1000  # frames of a traceback that are followed
-
-
 def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
-    """Addresses of the code that an exception has come through, the one that raised it last; empty if that is not
-    known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback. Raises nothing."""
+    """Addresses of the code objects that the exception at that address came through, the one that raised it last; empty
+    if they cannot be read. Raises nothing."""
     codes: list[int] = []
     try:
         entry = _first_of_traceback(runtime, exception)
         form = runtime.layout.abi.frames
-        while entry and len(codes) < _TRACEBACKS:
+        while entry and len(codes) < 1000:
             frame = entry.tb_frame
             if isinstance(form, FrameObjects):
                 codes.append(frame.f_code)
@@ -217,7 +216,8 @@ def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
 
 
 def _first_of_traceback(runtime: PythonRuntime, exception: int) -> PyTracebackObject | None:
-    """The outermost frame of an exception's traceback; None if it has none. Raises GdbextError."""
+    """The outermost entry of an exception's traceback, which is behind dict, args and, since 3.11, notes
+    (PyBaseExceptionObject); None if it has none. Raises GdbextError."""
     words = runtime.memory.words(exception + _EXCEPTION_ARGS + 8, 2)
     address = next((each for each in words if each and runtime.objects.type_of(each).name == "traceback"), 0)
     return PyTracebackObject(runtime.space, address) if address else None

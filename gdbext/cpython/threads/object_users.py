@@ -1,10 +1,8 @@
-"""Threads that have an object among the variables of their frames: they may put into the queue, or set the event.
-
-The search decodes as little as it can: words instead of variables, and what is true of a code object once.
-"""
+"""Threads that have an object among the variables of their frames: they may put into the queue, or set the event."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi import FrameObjects, assumed_names
@@ -20,11 +18,11 @@ if TYPE_CHECKING:
 
 _FRAMES = 16  # innermost frames of each thread that are read
 _THREADS = 300  # most threads that are read: a process with more has pools of equal ones
-_ATTRIBUTES = 64
 
 
 class _CodeFacts(NamedTuple):
-    """Facts on all frames of a code object: ``local_count`` is the number of fast locals, ``globals`` are addresses."""
+    """Facts on all frames of a code object: ``local_count`` is the number of fast locals, ``globals`` are the addresses
+    of the values of the global variables that it uses."""
 
     local_count: int
     has_cells: bool
@@ -41,7 +39,7 @@ def tids_by_object(runtime: PythonRuntime, states: Mapping[int, Sequence[ThreadS
         for state in states[tid]:
             for frame in runtime.frames.stack(state).frames[:_FRAMES]:
                 if frame.file.endswith(assumed_names.THREADING_FILE):
-                    continue  # how a thread begins and waits, the same in all of them
+                    continue  # the frames in which a thread begins and waits are the same in all threads
                 try:
                     if frame.code not in codes:
                         codes[frame.code] = _code_facts(runtime, frame)
@@ -57,22 +55,21 @@ def _code_facts(runtime: PythonRuntime, frame: PythonFrame) -> _CodeFacts:
     names = runtime.codes.get(frame.code).local_names()
     code = py.PyCodeObject(runtime.space, frame.code)
     if isinstance(runtime.layout.abi.frames, FrameObjects):
-        has_cells = any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
+        name_tuples = (code.co_cellvars, code.co_freevars)
+        has_cells = any(address and runtime.objects.tuple_items(address) for address in name_tuples)
     else:
         counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
-        has_cells = any(not code.has(each) or code.value(each) for each in counts)
+        has_cells = any(not code.has(count) or code.value(count) for count in counts)
     global_values = frozenset(global_variables(runtime, frame).values())
     return _CodeFacts(len(names), bool(has_cells), names[:1] == ["self"], global_values)
 
 
 def _values(runtime: PythonRuntime, frame: PythonFrame, code: _CodeFacts) -> Iterator[int]:
+    """Addresses of the values of a frame's variables, and of the first attributes of its ``self``."""
     words = objects_at(runtime, slots_of(runtime, frame), code.local_count)
     yield from words
     yield from code.globals
     if code.has_cells:
         yield from locals_of(runtime, frame).values()
     if code.is_method and words[0]:
-        for number, (_, value) in enumerate(runtime.dicts.attributes(words[0])):
-            if number >= _ATTRIBUTES:
-                return
-            yield value
+        yield from (value for _, value in islice(runtime.dicts.attributes(words[0]), 64))

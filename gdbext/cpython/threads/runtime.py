@@ -28,7 +28,7 @@ from gdbext.cpython.objects.object_items import context_variables
 from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
 from gdbext.cpython.objects.py_space import PySpace, once
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, ThreadState
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.engine.glibc.pthread import PthreadTids
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
@@ -61,7 +61,7 @@ class PythonRuntime(PySpace):
         self.frames = FrameReader(memory, layout, self.codes)
 
     def anew(self) -> PythonRuntime:
-        """The same interpreter, of which nothing is known but the code of functions."""
+        """The same interpreter without what was read of it, but for the code of functions."""
         other = PythonRuntime(self.memory, self._location, self.layout)
         other.version, other.modules = self.version, self.modules
         other.frames = FrameReader(self.memory, self.layout, self.codes)
@@ -73,7 +73,8 @@ class PythonRuntime(PySpace):
 
     @once
     def globals_of(self, module: str) -> PyRef:
-        """The dict of an imported module's variables, in the newest interpreter that has the module. Raises nothing."""
+        """The dict of an imported module's globals in the newest interpreter that has the module; missing if none has
+        it."""
         missing = PyRef(self, 0)
         try:
             for interpreter in self.interpreters():
@@ -86,7 +87,7 @@ class PythonRuntime(PySpace):
         return missing
 
     def globals_in(self, interpreter: Interpreter, module: str) -> PyRef:
-        """The same in one interpreter; missing if the module is not imported there."""
+        """The dict of a module's globals in one interpreter; missing if the module is not imported there."""
 
         def namespace(_: PySpace, address: int) -> int:
             modules = PyInterpreterState(self.space, address).value(self.layout.abi.modules)
@@ -99,7 +100,9 @@ class PythonRuntime(PySpace):
         """The context variables of a thread with their values."""
         return PyItems(
             PyRef(self, state.address),
-            lambda _, at: [(PyRef(self, key), PyRef(self, each)) for key, each in context_variables(self, at).items()],
+            lambda _, at: [
+                (PyRef(self, key), PyRef(self, value)) for key, value in context_variables(self, at).items()
+            ],
         )
 
     @classmethod
@@ -131,9 +134,9 @@ class PythonRuntime(PySpace):
     @classmethod
     def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
         """The runtime there, in the first version and layout that fit. Raises PythonUnsupported when none does."""
-        known = evidence(memory, location, symbolizer)
+        version_evidence = evidence(memory, location, symbolizer)
         problems: list[str] = []
-        for abi in known.candidates:
+        for abi in version_evidence.candidates:
             try:
                 layouts = python_layout.layouts(memory, location.address, layout_for(abi, memory.architecture.name))
             except MemoryFault as error:
@@ -142,7 +145,7 @@ class PythonRuntime(PySpace):
             fitting = []
             for layout in layouts:
                 try:
-                    runtime = cls._proven(memory, location, layout, known)
+                    runtime = cls._proven(memory, location, layout, version_evidence)
                 except TornListError:
                     raise
                 except (BadData, MemoryFault) as error:
@@ -159,16 +162,16 @@ class PythonRuntime(PySpace):
 
     @classmethod
     def _proven(
-        cls, memory: Memory, location: RuntimeLocation, layout: PythonLayout, known: VersionEvidence
+        cls, memory: Memory, location: RuntimeLocation, layout: PythonLayout, version_evidence: VersionEvidence
     ) -> PythonRuntime:
-        """A runtime with that layout, proven. Raises BadData or MemoryFault if the layout is wrong, TornListError if it
-        has proved right elsewhere."""
+        """A runtime with that layout, proven by its lists and its version. Raises BadData or MemoryFault if the layout
+        is wrong, TornListError if it is right and the list of threads is torn."""
         abi = layout.abi
         runtime = cls(memory, location, layout)
         states = runtime._states_unless_torn()
-        hexversion = known.hexversion or runtime.sys_hexversion()
+        hexversion = version_evidence.hexversion or runtime.sys_hexversion()
         if hexversion is None:
-            if states and not known.source:
+            if states and not version_evidence.source:
                 raise BadData("its version is not known")
             return runtime
         if not abi.is_of(hexversion):
@@ -203,7 +206,7 @@ class PythonRuntime(PySpace):
         return [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
 
     def _states_unless_torn(self) -> list[ThreadState]:
-        """All thread states. Raises BadData, MemoryFault; TornListError if the layout has proved right elsewhere."""
+        """All thread states. Raises BadData, MemoryFault; TornListError if sys.hexversion proves the layout right."""
         try:
             return self.thread_states()
         except (BadData, MemoryFault) as error:
@@ -230,7 +233,7 @@ class PythonRuntime(PySpace):
         return states.values()
 
     def sys_hexversion(self) -> int | None:
-        """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
+        """sys.hexversion of some interpreter, None if it cannot be read (start-up, shutdown)."""
         for interpreter in self.interpreters():
             try:
                 sysdict = PyInterpreterState(self.space, interpreter.address).sysdict
@@ -278,12 +281,12 @@ class PythonRuntime(PySpace):
 
     @once
     def tid_of_ident(self, ident: int) -> int | None:
-        """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
+        """The tid of the thread whose threading.get_ident() is ``ident``; None if it is not known."""
         state = self.state_of_ident(ident)
         return self.proven_tid(state) if state else self.pthreads.tids.get(ident)
 
     def has_no_thread(self, ident: int) -> bool:
-        """No thread of the target has that threading.get_ident(): every pthread_t was read, and the list of thread
+        """True if certainly no thread has that threading.get_ident(): every pthread_t was read, and the list of thread
         states to its end. Raises BadData, MemoryFault."""
         self.thread_states()
         return self.pthreads.complete and ident not in self.pthreads.tids
@@ -334,12 +337,6 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     return names
 
 
-def recorded_native_id(runtime: PythonRuntime, ident: int) -> int | None:
-    """The native_id of the ``threading.Thread`` with that ident; None if it cannot be read. Raises nothing."""
-    threads = (thread for number, thread in active_threads(runtime) if number.int() == ident)
-    return next((native for each in threads if (native := each.var(assumed_names.THREAD_NATIVE_ID).int())), None)
-
-
 @once
 def active_threads(runtime: PythonRuntime) -> Sequence[tuple[PyRef, PyRef]]:
     """(ident, Thread) of threading._active, the main interpreter's first. Raises nothing."""
@@ -358,7 +355,7 @@ def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[P
 
 
 class ThreadTable:
-    """The thread states of one runtime, none of NO_PYTHON; what cannot be read is empty, and is noted once."""
+    """The threads of one runtime, by tid; empty for NO_PYTHON, and if they cannot be read, which is noted once."""
 
     def __init__(self, runtime: PythonRuntime, note: NoteError) -> None:
         self.runtime = runtime
@@ -374,7 +371,7 @@ class ThreadTable:
             return {}
 
     def frames(self, tid: int) -> PyStack:
-        """The Python frames of a thread, innermost first, interpreter by interpreter; none of a thread of C's."""
+        """The Python frames of a thread, innermost first, interpreter by interpreter; none if it runs no Python."""
         return self.runtime.stack_of(self.states.get(tid, ()))
 
     @cached_property

@@ -21,8 +21,8 @@ from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
 from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.py_ref import PyRef, integer, size_of_deque
 from gdbext.cpython.sync.locks import read_lock
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.object_text import describe
-from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.report.thread_report import Frame, LocalVariable, ThreadReport
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.vocabulary import Certainty

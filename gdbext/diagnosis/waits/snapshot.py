@@ -188,7 +188,7 @@ class ProcessSnapshot:
     @cached_property
     def gils(self) -> Sequence[GilState]:
         """All GILs of the process; empty without Python or where they cannot be read."""
-        return self.python.gils()
+        return self.python.gils
 
     def name_at(self, address: int) -> str:
         """The demangled name of the object at an address, "" where no symbol starts there."""

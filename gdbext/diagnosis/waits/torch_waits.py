@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.report.wait_detail import WaitDetail
     from gdbext.diagnosis.waits.snapshot import Tag, ThreadSnapshot

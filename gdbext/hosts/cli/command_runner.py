@@ -47,8 +47,8 @@ def run(options: Options) -> Outcome:
 
 
 def _other_executable(options: Options) -> str:
-    """The warning that the program named on the command line is not the one that the process runs, or that wrote the
-    core; "" if it is, or if that is unknown."""
+    """The warning that the process runs, or the core was written by, another program than the one named on the command
+    line; "" if it is the same, or if that is unknown."""
     named = find_program(options.executable) or options.executable
     if options.pid:
         actual, what = opening.other_program(options.pid, named), f"process {options.pid} runs"
@@ -73,7 +73,7 @@ def _silence() -> Iterator[None]:
 
 
 def _run_supervised(options: Options) -> Outcome:
-    """The outcome of the command; on a process that the kernel may keep us from reading, by a child of ours."""
+    """The outcome of the command; in a child process if the kernel may block us when we read the process."""
     pid = options.pid
     if not pid or _asks_for_help(options) or _watches(options):
         return _run(options)
@@ -100,6 +100,7 @@ def _asks_for_help(options: Options) -> bool:
 
 
 def _run(options: Options) -> Outcome:
+    """The outcome of the command, in this process or in a debugger of ours. Raises GdbextError."""
     if _asks_for_help(options):
         return Outcome(0, table.help_text(table.find(options.command)))
     if not options.called.source and not options.program:
@@ -110,7 +111,7 @@ def _run(options: Options) -> Outcome:
     if options.record:
         from gdbext.hosts.debugger.recorded_command import RecordedCommand  # 6 ms, for --record
 
-        # refuses, if it has to, before anything is stopped
+        # raises an error, if it must, before anything is stopped
         recorded = RecordedCommand(options.command, options.argv, options.record)
     if options.pid:
         needs_tracer = options.chosen_debugger != "none" or _watches(options)
@@ -131,7 +132,7 @@ def _run(options: Options) -> Outcome:
 
 
 def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
-    """The command in this very process. Raises TargetError."""
+    """The outcome of the command without a debugger. Raises TargetError."""
     opened: list[Target] = []
 
     def open_target() -> Target:
@@ -177,7 +178,8 @@ def _compare_writer(target: Target, options: Options) -> None:
 
 
 def _target(options: Options, again: bool = False) -> Target:
-    """The target of the command line; ``again``: what is recorded has moved, and is stopped now."""
+    """Open the target of the command line. ``again``: a recorded process that was asleep has moved, so it is stopped
+    now."""
     if options.recording:
         return open_recording(options.recording)
     if options.core:
@@ -191,5 +193,5 @@ def _target(options: Options, again: bool = False) -> Target:
 
 
 def _watches(options: Options) -> bool:
-    """The command reads a process that is not stopped, and needs no debugger for it."""
+    """True if the command reads a running process, without a debugger."""
     return table.needs_no_stop(options.command, options.argv, bool(options.pid))

@@ -1,4 +1,4 @@
-"""Runs one command in a debugger of our own and brings back its result, whatever happens to that debugger."""
+"""Runs one command in a debugger that we start, and returns its result, whatever happens to that debugger."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _log = logger(__name__)
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 
-GRACE_SECONDS = 3.0  # seconds in which a debugger that has finished may exit, before it is killed
+GRACE_SECONDS = 3.0  # seconds that a debugger has to exit after its result, before it is killed
 
 DETACH_SECONDS = 60.0
-"""Seconds in which the debugger may end a live command, remove its breakpoints and detach. To kill it earlier would
+"""Seconds that the debugger has to end a live command, remove its breakpoints and detach. To kill it earlier would
 leave the breakpoints in the process."""
 
 _CHECK_SECONDS = 0.5  # seconds between two checks whether the process can be stopped at all
 
 
 class DebuggerProcess:
-    """A debugger whose standard output is kept apart from ours; the result comes through a pipe."""
+    """A debugger that we started; its result comes through a pipe, and its standard output goes to a file."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class DebuggerProcess:
         self._status: int | None = None
 
     def result(self, timeout: float | None) -> bytes:
-        """All that came through the pipe until the debugger exited. Raises TargetError when the time is up.
+        """All bytes that came through the pipe until the debugger exited. Raises TargetError after ``timeout`` seconds.
 
-        The child that gdb forks to try the kernel's ptrace has the pipe, too, and outlives a gdb that is killed then.
+        The child that gdb forks to test ptrace has the pipe, too, and outlives a gdb that is killed meanwhile.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         parts, ending = [], False
@@ -123,7 +123,7 @@ class DebuggerProcess:
                 continue
             if self._result not in ready:
                 if not self._program:
-                    with suppress(ProcessLookupError):  # what it has left behind: its process group is still its own
+                    with suppress(ProcessLookupError):  # the processes that it has left in its process group
                         os.kill(-self._pid, SIGKILL)
                 break
             part = os.read(self._result, 1 << 20)
@@ -142,7 +142,7 @@ class DebuggerProcess:
             ready = select.select(descriptors, [], [], _CHECK_SECONDS)[0]
             if ready:
                 return ready
-            with suppress(OSError):  # it has ended: so will the debugger
+            with suppress(OSError):  # the process has exited: so will the debugger
                 check_can_stop(self._attached_to)
             left = None if left is None else left - _CHECK_SECONDS
         return select.select(descriptors, [], [], left)[0]
@@ -259,6 +259,7 @@ def _raise_exit(number: int, _frame: object) -> NoReturn:
 
 
 def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerProcess:
+    """Start the debugger with the command as its job. Raises TargetError."""
     executable = launch.find()
     program = runnable(options.program)
     live = table.find(options.command).resumes and not options.core
@@ -302,9 +303,10 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
 
 
 def runnable(program: Sequence[str]) -> list[str]:
-    """The program as a debugger can start it: a script by its interpreter (execve(2)). Raises TargetError: none."""
+    """The command line by which a debugger can start a program: a script by its interpreter, as execve(2) does. Raises
+    TargetError if there is no such program."""
     words = list(program)
-    for _ in range(_INTERPRETERS if words else 0):
+    for _ in range(4 if words else 0):  # scripts may be interpreters of scripts (fs/exec.c: BINPRM_MAX_RECURSION)
         path = words[0] if "/" in words[0] else find_program(words[0])
         if path is None or not os.path.isfile(path):  # noqa: PTH113
             raise TargetError(
@@ -318,7 +320,7 @@ def runnable(program: Sequence[str]) -> list[str]:
             )
         try:
             with open(path, "rb") as file:
-                first = file.readline(_LINE)
+                first = file.readline(256)  # BINPRM_BUF_SIZE: the part of the line that counts
         except OSError:
             return words
         if not first.startswith(b"#!"):
@@ -327,24 +329,14 @@ def runnable(program: Sequence[str]) -> list[str]:
     return words
 
 
-_INTERPRETERS = 4  # scripts whose interpreters are scripts that the kernel follows (fs/exec.c: BINPRM_MAX_RECURSION)
-_LINE = 256  # BINPRM_BUF_SIZE: the part of a script's first line that counts
-
-
 def environment() -> dict[str, str]:
-    """The environment of a debugger that runs nothing but our job.
-
-    Its messages in English, the user's Python settings out of the way, and a place for compiled Python files: few
-    installations have those of the debugger's own modules, and PYTHONDONTWRITEBYTECODE would keep ours from being made.
-    """
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    ours["LC_ALL"] = "C.UTF-8"
-    ours["PYTHONNOUSERSITE"] = "1"
+    """The environment of a debugger that runs only our job: English messages, no Python settings of the user, and a
+    folder for compiled Python files, which few installations have for the debugger's own modules."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    variables |= {"LC_ALL": "C.UTF-8", "PYTHONNOUSERSITE": "1"}
     folder = f"{cache_folder()}/pycache"
     if may_fill(folder):
-        try:
+        with suppress(OSError):
             os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
-        except OSError:
-            return ours
-        ours["PYTHONPYCACHEPREFIX"] = folder
-    return ours
+            variables["PYTHONPYCACHEPREFIX"] = folder
+    return variables

@@ -1,7 +1,4 @@
-"""``scripts/dispatch``: look at a process, a core or a program from the shell.
-
-Imports little, for it must start at once.
-"""
+"""``scripts/dispatch``: examines a process, a core or a program from the shell. Imports little, to start at once."""
 
 from __future__ import annotations
 
@@ -74,7 +71,8 @@ The report alone goes to standard output. Exit status: 0 a report was produced, 
 
 
 def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
-    """Run ``scripts/dispatch`` with these arguments; its exit status. ``typed``: the program as it was called."""
+    """Run ``scripts/dispatch`` with these arguments, and return its exit status. ``typed``: our program as the user
+    called it."""
     for fd in range(3):  # a pipe of ours must not take the place of one that the caller closed
         try:
             os.fstat(fd)
@@ -138,11 +136,12 @@ def leave(status: int) -> NoReturn:
 
 
 def deliver(outcome: Outcome, typed: str = PROGRAM, called: CommandLine | None = None) -> int:
-    """Write an outcome to standard output and error; the exit status. ``called``: the words for what was examined."""
+    """Write an outcome to standard output and error, and return the exit status. ``called``: the command line by which
+    suggestions name what was examined."""
     status = outcome.status
     try:
         write(1, outcome.output)
-    except BrokenPipeError:  # the reader (head, less) had enough
+    except BrokenPipeError:  # the reader (head, less) has exited
         return status
     except OSError as error:
         outcome.error = f"{outcome.error}\ncannot write the report: {error.strerror}".lstrip()
@@ -156,13 +155,13 @@ def deliver(outcome: Outcome, typed: str = PROGRAM, called: CommandLine | None =
 
 
 def _name(typed: str) -> str:
-    """The program's name without folders, as its messages begin with it."""
+    """The program's name without folders, with which its messages begin."""
     return typed if " " in typed else typed.rpartition("/")[2]
 
 
 def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
-    """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``, and
-    ``dispatch-op mm`` a whole command line."""
+    """The error with suggestions that name our program as the user called it: ``gdbext ps`` for ``dispatch ps``, and
+    with ``called`` a whole command line for ``dispatch-op mm``."""
     if called:
         whole = CommandLine(typed, called.source or "-p PID")
         advice = "  try: "  # the beginning of an error's line with what to do (error_text)
@@ -196,7 +195,7 @@ def usage(typed: str = PROGRAM) -> str:
 
 
 def init_path(words: Sequence[str]) -> str:
-    """The file that defines the commands inside a debugger. Raises UsageError."""
+    """The path of the file that defines the commands inside the debugger that ``words`` name. Raises UsageError."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
     if len(words) != 1 or words[0] not in DEBUGGERS:
         raise UsageError("--init-path needs the name of a debugger", help=f"one of: {', '.join(DEBUGGERS)}")

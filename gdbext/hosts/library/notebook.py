@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
-from gdbext.engine.terminal import escape
 from gdbext.render.page import text
 from gdbext.torch.stack import DispatchFrame
 
@@ -16,13 +15,8 @@ if TYPE_CHECKING:
 Row = Sequence[str]
 
 
-def plain(words: str) -> str:
-    """Words of any origin for a repr: in one line, without anything that a terminal obeys."""
-    return escape(words)
-
-
 def table(headings: Row, rows: Iterable[Row], title: str = "") -> str:
-    """A table of text of any origin."""
+    """An HTML table of unescaped text; without a row of headings if all are empty."""
     head = f"<tr>{''.join(f'<th>{text(heading)}</th>' for heading in headings)}</tr>" if any(headings) else ""
     cells = ("".join(f'<td style="text-align: left">{text(words)}</td>' for words in row) for row in rows)
     body = "".join(f"<tr>{row}</tr>" for row in cells)
@@ -30,16 +24,17 @@ def table(headings: Row, rows: Iterable[Row], title: str = "") -> str:
 
 
 def threads(reports: Iterable[ThreadReport]) -> str:
-    """A line for each thread."""
+    """A table with a line for each thread."""
     rows = []
-    for each in reports:
-        operator = each.dispatch[0].qualified if each.dispatch else ""
-        rows.append((str(each.tid), each.python_name or each.name or "", each.state.value, _doing(each), operator))
+    for report in reports:
+        operator = report.dispatch[0].qualified if report.dispatch else ""
+        name = report.python_name or report.name or ""
+        rows.append((str(report.tid), name, report.state.value, _doing(report), operator))
     return table(("tid", "name", "state", "doing", "operator"), rows)
 
 
 def thread(report: ThreadReport) -> str:
-    """A table of what the thread does, then its stacks."""
+    """A table of the thread's state, wait and locks, and one of its stacks."""
     held = ", ".join(resource.phrase for resource in report.holds)
     rows = [("state", report.state.value), ("doing", _doing(report)), ("holds", held)]
     head = table(("", ""), [row for row in rows if row[1]], title=report.label)
@@ -51,7 +46,7 @@ def _doing(report: ThreadReport) -> str:
 
 
 def stack(frames: Iterable[object]) -> str:
-    """Frames of any kind, in their order."""
+    """A table of dispatch frames and other frames, in their order; "" without any."""
     rows: list[Row] = []
     for frame in frames:
         if isinstance(frame, DispatchFrame):
@@ -63,17 +58,8 @@ def stack(frames: Iterable[object]) -> str:
     return table(("level", "frame", "where"), rows) if rows else ""
 
 
-def verdict(found: Verdict) -> str:
-    """A table of what is wrong and what to try."""
-    facts = [("verdict", found.kind.value), ("", found.summary), *(("try", each) for each in found.advice)]
-    return table(("", ""), facts)
-
-
-def facts(title: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """A table of what is known of one thing: names and texts."""
-    return table(("", ""), pairs, title)
-
-
-def findings(found: Sequence[Finding]) -> str:
-    """A line for each finding."""
-    return table(("kind", "what"), [(each.kind.value, each.summary) for each in found]) if found else ""
+def findings(verdict: Verdict, all_findings: Sequence[Finding] = ()) -> str:
+    """A table of the verdict and what to try, and one with a line for each finding."""
+    facts = [("verdict", verdict.kind.value), ("", verdict.summary), *(("try", advice) for advice in verdict.advice)]
+    rows = [(finding.kind.value, finding.summary) for finding in all_findings]
+    return table(("", ""), facts) + (table(("kind", "what"), rows) if rows else "")

@@ -11,6 +11,7 @@ from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.budget import CallLimits
 from gdbext.engine.targets.live.proc_checks import check_process
+from gdbext.engine.terminal import escape
 from gdbext.errors import UsageError
 from gdbext.hosts import opening
 from gdbext.hosts.library import notebook
@@ -42,7 +43,7 @@ class Answer:
 
     @property
     def target(self) -> TargetReport:
-        """The process that it is about."""
+        """The process that the answer is about."""
         assert self.report.target
         return self.report.target
 
@@ -65,7 +66,7 @@ class ShownVerdict(Verdict):
     """A verdict that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        return notebook.verdict(self)
+        return notebook.findings(self)
 
 
 class Diagnosis(Answer):
@@ -83,24 +84,23 @@ class Diagnosis(Answer):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All that is worth saying, the strongest first."""
+        """All findings, the strongest first."""
         return self.report.findings
 
     def __repr__(self) -> str:
-        return f"<Diagnosis {self.verdict.kind.value}: {notebook.plain(self.verdict.summary)}>"
+        return f"<Diagnosis {self.verdict.kind.value}: {escape(self.verdict.summary)}>"
 
     def _repr_html_(self) -> str:
-        return self.verdict._repr_html_() + notebook.findings(self.findings)
+        return notebook.findings(self.verdict, self.findings)
 
 
 class Process:
-    """The process, core or recording that was opened. A context manager: the process is let go at the end, if it
-    was held."""
+    """The process, core or recording that was opened. A context manager: at its end a held process resumes."""
 
     def __init__(
         self, target: Target, standstill: opening.Standstill | None = None, limits: CallLimits | None = None
     ) -> None:
-        """``standstill``: None for what does not run."""
+        """``standstill``: None for a core or a recording."""
         self.standstill = standstill
         self._limits = limits or CallLimits()
         self._target = target
@@ -152,11 +152,11 @@ class Process:
         return Python(self._session, self._limits)
 
     def close(self) -> None:
-        """Let the process go on where it was held; idempotent."""
+        """Resume the process if it was held; idempotent."""
         self._target.close()
 
     def _renew(self) -> None:
-        """The process was looked at once more: what was read before may be older than its threads."""
+        """Drop what was read before the process was examined again: it may be older than its threads."""
         self._session = Session(self._target, self._session.layout_if_known, self._session.files)
 
     def __enter__(self) -> Process:
@@ -197,7 +197,7 @@ def open_process(
         standstill = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
         target = opening.open_live(pid or 0, standstill)
         try:
-            target.memory.threads()  # that is the moment which everything is about
+            target.memory.threads()  # now is the moment that all answers are about
         except BaseException:
             target.close()
             raise

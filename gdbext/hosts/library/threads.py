@@ -11,13 +11,14 @@ from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool_arguments import find_thread
-from gdbext.engine.targets.budget import CallLimits
+from gdbext.engine.targets.budget_watch import CallLimits
+from gdbext.engine.terminal import escape
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.diagnosis.session import Session
 
 
@@ -66,7 +67,7 @@ class Thread(ThreadReport):
     def __repr__(self) -> str:
         doing = self.wait.phrase if self.wait else self.state.value
         inside = f", in {self.dispatch[0].qualified}" if self.dispatch else ""
-        return f"<Thread {notebook.plain(self.label)}: {notebook.plain(doing + inside)}>"
+        return f"<Thread {escape(self.label)}: {escape(doing + inside)}>"
 
     def _repr_html_(self) -> str:
         return notebook.thread(self)
@@ -147,7 +148,7 @@ class Python:
 
 
 class PythonVariables:
-    """One frame: where it is, and its local variables."""
+    """One Python frame with its local variables."""
 
     def __init__(self, stack: PyStack, frame: PythonFrame, limits: CallLimits) -> None:
         self._stack = stack
@@ -156,7 +157,7 @@ class PythonVariables:
 
     @property
     def function(self) -> str:
-        """The function's qualified name, where the version keeps it."""
+        """The function's qualified name (3.11 and later), or its name."""
         return self._frame.function
 
     @property
@@ -171,15 +172,15 @@ class PythonVariables:
 
     @property
     def locals(self) -> dict[str, Variable]:
-        """Name → local variable, of those that are set. Raises GdbextError."""
+        """Name → local variable that is set. Raises GdbextError."""
         with self._limits.watch():
             return {
-                name: Variable(name, value.type or "?", value.address, notebook.plain(describe(value)))
+                name: Variable(name, value.type or "?", value.address, escape(describe(value)))
                 for name, value in self._stack.locals(self._frame).checked().items()
             }
 
     def __repr__(self) -> str:
-        return f"<Python frame {notebook.plain(f'{self.function} at {self.file}:{self.line}')}>"
+        return f"<Python frame {escape(f'{self.function} at {self.file}:{self.line}')}>"
 
     def _repr_html_(self) -> str:
-        return notebook.facts(self.function, [(name, each.text) for name, each in self.locals.items()])
+        return notebook.table(("", ""), [(name, each.text) for name, each in self.locals.items()], self.function)

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from gdbext.diagnosis.reporting import torch_version
-from gdbext.engine.targets.budget import CallLimits
+from gdbext.engine.targets.budget_watch import CallLimits
+from gdbext.engine.terminal import escape
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
 from gdbext.tools import running
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.operators.op import OperatorReport, OperatorSection, TableChoice
+    from gdbext.tools.operators.operator_section import OperatorReport, OperatorSection, TableChoice
     from gdbext.tools.tensor.tensor_section import TensorSection
     from gdbext.torch.registry.dispatch_table import OperatorRegistration
 
@@ -133,7 +134,7 @@ class OperatorView:
         return {entry.key: entry.choice for entry in self._report.table}
 
     def __repr__(self) -> str:
-        return f"<Operator {notebook.plain(self.schema or self.qualified)}>"
+        return f"<Operator {escape(self.schema or self.qualified)}>"
 
     def _repr_html_(self) -> str:
         rows = [(key, each.function or "", each.reason or "") for key, each in self.table.items() if each.valid]
@@ -188,10 +189,10 @@ class Tensor:
         return self.report.values
 
     def __repr__(self) -> str:
-        return f"<Tensor {notebook.plain(f'{self.dtype}{list(self.sizes or ())} {self.device}')} at {self.address:#x}>"
+        return f"<Tensor {escape(f'{self.dtype}{list(self.sizes or ())} {self.device}')} at {self.address:#x}>"
 
     def _repr_html_(self) -> str:
         report = self.report
         facts = [("dtype", self.dtype), ("sizes", str(self.sizes)), ("strides", str(self.strides))]
         facts += [("device", str(self.device)), ("keyset", ", ".join(report.keyset.keys)), ("values", str(self.values))]
-        return notebook.facts(f"{report.implementation} at {self.address:#x}", facts)
+        return notebook.table(("", ""), facts, f"{report.implementation} at {self.address:#x}")

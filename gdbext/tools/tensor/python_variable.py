@@ -15,7 +15,7 @@ from gdbext.errors import UsageError, words_like
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import TargetThread
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.cpython.objects.py_ref import type_name
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from gdbext.cpython.objects.code import Code
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, integer, type_name
 from gdbext.cpython.threads.frame_reader import ThreadState
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.compile import compile_section

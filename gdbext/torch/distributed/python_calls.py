@@ -12,7 +12,7 @@ from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
 if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyRef
-    from gdbext.cpython.threads.py_stack import PyStack
+    from gdbext.cpython.threads.frame_variables import PyStack
 
 _LONGEST = 200
 """Most characters of a name."""

@@ -187,7 +187,7 @@ class Python(PythonWaitView):
         wait=None,
     ):
         super().__init__(ThreadTable(NO_PYTHON, None), None)
-        self.gils = lambda: gils
+        self.gils = gils
         self.native_id = natives.get
         self.users_of = lambda address: users.get(address, ())
         self.loop_owing = owing.get
@@ -196,7 +196,7 @@ class Python(PythonWaitView):
         self.likely_holders = lambda _semaphore, waiter: [tid for tid, number in inside_try if number or tid != waiter]
         self.polled_objects = lambda _tid: polled_objects
         self.has_no_thread = ended.__contains__
-        self.is_taken_by_somebody = lambda _tid, _semaphore: taken
+        self.is_taken_elsewhere = lambda _tid, _semaphore: taken
         self.has_taken = lambda tid, _semaphore: tid in taken_twice
         self.wait = lambda _tid, _semaphore: wait
         self.tid_of_ident = lambda ident: ident

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gdbext.cpython.abi.python_layout import TaskLayout
-from gdbext.cpython.tasks.loops import _awaited_by_cython
-from gdbext.cpython.tasks.task_lists import parsed
+from gdbext.cpython.tasks.loops import _awaited_by_cython, parsed
 from gdbext.errors import BadData
 
 PUBLISHED = (168, 136, 96, 108, 109, 128, 152, 225864, 10880, 936, 864, 872, 880)

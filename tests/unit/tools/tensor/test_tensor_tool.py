@@ -15,7 +15,7 @@ import pytest
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables
 from gdbext.cpython.objects.py_space import PySpace
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.engine.layouts.store import load, of_release
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, TargetError, UsageError

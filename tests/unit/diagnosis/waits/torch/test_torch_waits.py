@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from gdbext.cpython.threads import py_stack
+from gdbext.cpython.threads import frame_variables
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
@@ -230,7 +230,7 @@ def test_who_meets_whom_at_the_store(rank, text, monkeypatch):
     """The function that makes the store, or connects to it, keeps its arguments; no other one is asked."""
     values = {1: rank, 2: 4, 3: 29500, 4: "node0"}
     names = ("rank", "world_size", "port", "hostname")
-    monkeypatch.setattr(py_stack, "locals_of", lambda _python, _frame: dict(zip(names, values)))
+    monkeypatch.setattr(frame_variables, "locals_of", lambda _python, _frame: dict(zip(names, values)))
     read = SimpleNamespace(integer=values.__getitem__, text=lambda at, _limit: values[at])
     file = "/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
     frames = [PythonFrame("_create_c10d_store", file, 199, 0x1000, 0x1000), PythonFrame("main", "/a.py", 1, 1, 1)]
