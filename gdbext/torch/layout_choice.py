@@ -423,7 +423,7 @@ class Probe:
         return operators.length if operators.has(value_structures.List.length) else None
 
     def _lookup_table_count(self, dispatcher: structures.DispatcherStruct) -> int | None:
-        """Number of operators in the foreground copy of the lookup table; None if the layout lacks it. Raises BadData."""
+        """Number of operators in the lookup table's foreground copy; None if the layout lacks it. Raises BadData."""
         if not self._layout.has_struct(structures.LookupTable.OF):
             return None
         lookup = dispatcher.operatorLookupTable_

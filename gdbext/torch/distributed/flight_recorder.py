@@ -156,26 +156,27 @@ class FlightRecorder:
         return ranks
 
     def _map_pairs(self, member: Member[int]) -> Iterator[int]:
-        """Addresses of the pairs of a ``std::map`` member."""
+        """Addresses of the (key, value) pairs of ``member``, a ``std::map``."""
         node = StatusNode if member is Recorder.all_pg_status_ else RanksNode
         offset = node._M_storage.offset(self._space)
         return (address + offset for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT))
 
     def _group_name(self, address: int) -> tuple[str, str]:
-        """Name and description in a ``std::tuple``: libstdc++ keeps the last element first (bits/tuple)."""
+        """(name, description) in the ``std::tuple`` at an address: libstdc++ keeps the last element first
+        (bits/tuple)."""
         size = GroupName.size(self._space) // 2
         return self._strings.read(address + size), self._strings.read(address)
 
     def entries(self, pending_only: bool = False) -> list[RecordedEntry]:
-        """All entries since the last reset, oldest first. Raises MemoryFault, BadData."""
+        """The entries since the last reset, or only those that are not completed, oldest first. Raises MemoryFault,
+        BadData."""
         start, count = vector_span(self._memory, self._recorder.entries_, self._entry_size, ENTRY_LIMIT)
         first = self._recorder.next_
         if first > count:
             raise BadData(f"the flight recorder's next entry is {first} of {count}")
         epoch = self._recorder.reset_epoch_ if RecorderEntry.reset_epoch_.is_in(self._layout) else None
-        order = (*range(first, count), *range(first))
         entries = []
-        for index in order:
+        for index in (*range(first, count), *range(first)):
             entry = RecorderEntry(self._space, start + index * self._entry_size)
             try:
                 if epoch is None or entry.reset_epoch_ == epoch:
@@ -184,7 +185,7 @@ class FlightRecorder:
                 raise
             except GdbextError as error:
                 self.problems.append(error)
-        return [entry for entry in entries if entry.is_pending or not pending_only]
+        return [entry for entry in entries if not pending_only or entry.is_pending]
 
     def _read_entry(self, entry: RecorderEntry) -> RecordedEntry:
         group, description = self._group_name(entry.pg_name_)
@@ -227,7 +228,8 @@ class FlightRecorder:
         )
 
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
-        """A ``c10::SmallVector<int64_t, N>``; its beginning is at one offset for every N (c10/util/SmallVector.h)."""
+        """The elements of a ``c10::SmallVector<int64_t, N>``, which has one form for every N
+        (c10/util/SmallVector.h)."""
         vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:
@@ -236,9 +238,10 @@ class FlightRecorder:
         return tuple(word - (1 << 64) if word >> 63 else word for word in words)
 
     def _dtype_names(self, address: int) -> tuple[str, ...]:
+        """The names of the types in the ``std::vector<c10::ScalarType>`` at an address."""
         start, count = vector_span(self._memory, address, 1, _TENSOR_LIMIT)
         numbers = self._memory.read(start, count) if count else b""
-        return tuple(self._dtypes[n] if n < len(self._dtypes) else f"dtype {n}" for n in numbers)
+        return tuple(self._dtypes[dtype] if dtype < len(self._dtypes) else f"dtype {dtype}" for dtype in numbers)
 
     def traceback(self, entry: RecordedEntry) -> list[TracebackFrame]:
         """The Python frames that issued an operation, innermost first. Raises MemoryFault, BadData, LayoutError."""
@@ -250,5 +253,5 @@ class FlightRecorder:
 
 
 def read_status(status: ProcessGroupStatus) -> GroupStatus:
-    """Raises MemoryFault, LayoutError."""
+    """Read the three numbers. Raises MemoryFault, LayoutError."""
     return GroupStatus(status.lastEnqueuedSeq, status.lastStartedSeq, status.lastCompletedSeq)

@@ -78,33 +78,30 @@ class MeasuringProcess:
         )
 
     def wait(self, show: Callable[[str], None]) -> None:
-        """Wait until it has exited, showing every second what it does; whatever interrupts us kills it. Raises
-        LayoutError."""
-        try:
-            self._follow(show)
-        finally:
-            self.end()
-
-    def _follow(self, show: Callable[[str], None]) -> None:
+        """Read its output until it has exited; ``show`` gets the current step every second. Any error, also an
+        interruption, kills it. Raises LayoutError."""
         output = self._process.stdout
         assert output
         started = time.monotonic()
-        while True:
-            lines = self._output[: 1 << 16].decode(errors="replace").splitlines()
-            show(next((step for step in reversed(lines) if not step.startswith("{")), "starting"))
-            if self._rights and time.monotonic() - started > _LIMIT_SECONDS:
-                raise LayoutError(f"it was not measured within {_LIMIT_SECONDS:g} s")
-            if not select.select([output], [], [], 1.0)[0]:
-                continue
-            piece = os.read(output.fileno(), 1 << 16)
-            if not piece:
-                return
-            self._output += piece
-            if len(self._output) > 16 << 20:  # a layout has 2 MB
-                raise LayoutError("the process that measures said more than a layout has")
+        try:
+            while True:
+                lines = self._output[: 1 << 16].decode(errors="replace").splitlines()
+                show(next((step for step in reversed(lines) if not step.startswith("{")), "starting"))
+                if self._rights and time.monotonic() - started > _LIMIT_SECONDS:
+                    raise LayoutError(f"it was not measured within {_LIMIT_SECONDS:g} s")
+                if not select.select([output], [], [], 1.0)[0]:
+                    continue
+                piece = os.read(output.fileno(), 1 << 16)
+                if not piece:
+                    return
+                self._output += piece
+                if len(self._output) > 16 << 20:  # a layout has 2 MB
+                    raise LayoutError("the process that measures said more than a layout has")
+        finally:
+            self.end()
 
     def outcome(self) -> Any:
-        """The layout document. Raises LayoutError: its own, or how it ended without one."""
+        """The layout document that the process printed. Raises LayoutError: its own, or how it exited without one."""
         try:
             answer = json.loads(self._output.splitlines()[-1])
             error = answer.get("error")
@@ -124,7 +121,7 @@ class MeasuringProcess:
         return document
 
     def end(self) -> None:
-        """Make sure that neither it nor its folder is left; idempotent."""
+        """Kill the process with its compilers, and remove its folder; idempotent."""
         if self._process.returncode is not None:
             return
         for stream in (self._process.stdin, self._process.stdout):
@@ -144,15 +141,13 @@ class MeasuringProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Our environment, with messages of compilers in English; with other rights the child makes one of its own."""
+    """Our environment, with messages of compilers in English; with other rights the child replaces it."""
     return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
 def package_folders() -> list[str]:
-    """Folders besides its own in which a Python may find pyelftools: beside us, and where install.sh keeps it.
-
-    The latter only if it is ours: with sudo -E it is another's.
-    """
+    """The folders besides its own in which a Python may find pyelftools: ours, and install.sh's if it is the user's
+    (with sudo -E it is another user's)."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     site_folders = sorted(Path(data, "gdbext").glob("site-*"), reverse=True)
     return [str(ROOT), *(str(folder) for folder in site_folders if is_ours(str(folder)))]
@@ -181,7 +176,6 @@ def find_python() -> str:
 
 
 def no_pyelftools() -> LayoutError:
-    """The error if no Python has pyelftools."""
     return LayoutError(
         "pyelftools is missing: with it the debug information of a measured layout is read",
         why="no Python that was found has it, nor the folder in which install.sh keeps it",
@@ -194,8 +188,8 @@ _ELSEWHERE = "or measure on a machine with the same torch: scripts/dispatch meas
 
 
 def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | None]:
-    """The folder of the PyTorch that a mapped libtorch_cpu.so belongs to, without links, and the rights to measure it
-    with, None for our own. ``pid`` is the process, if it runs. Raises LayoutError."""
+    """(folder of the PyTorch that a mapped libtorch_cpu.so belongs to, with links resolved; rights to measure it with,
+    None: our own). ``pid`` is the process, if it runs. Raises LayoutError if measuring would not be safe."""
     package = Path(os.path.realpath(store.package_of(library)))
     beside = package / "lib" / Path(library).name
     try:
@@ -229,17 +223,18 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
 
 
 def _check_files(library: str, package: Path, owners: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Only ``owners`` and ``groups`` can change what is compiled or run. Raises LayoutError."""
+    """Raise LayoutError if a user or group that is not in ``owners`` and ``groups`` (ids) could change the headers or
+    libraries that are compiled or run."""
     for path in (library, str(package / "include"), str(package / "lib"), str(package / "lib" / "libc10.so")):
         try:
-            strange = resolve(path, owners, groups)[1]
+            foreign_path = resolve(path, owners, groups)[1]
         except FileNotFoundError:
             continue  # the compilation reports it
         except OSError as error:
             raise LayoutError(f"cannot look at {path}: {error.strerror or error}") from error
-        if strange:
+        if foreign_path:
             raise LayoutError(
-                f"{strange} belongs to another user, or others may write there (--measure-as-me would not mind)",
+                f"{foreign_path} belongs to another user, or others may write there (--measure-as-me would not mind)",
                 why="generating a layout compiles the headers and runs a program linked to the library there",
                 help=f"{_ON_REQUEST}; {_ELSEWHERE}",
             )
@@ -255,13 +250,14 @@ _LIMITS = {
 }
 
 
-def become(rights: Rights, temporary: str) -> None:
-    """Take these rights and no others, limits, and an environment of our own making. Raises LayoutError, OSError."""
+def take_rights(rights: Rights, temporary: str) -> None:
+    """Give up root's rights for these, for good, with limits and a new environment; ``temporary`` is $TMPDIR and $HOME
+    there. Raises LayoutError, OSError."""
     if rights.uid == 0 or os.geteuid() != 0:
         raise LayoutError(f"the rights of user {rights.uid} cannot be taken on")
     os.umask(0o077)
     os.chdir("/")
-    processes = _threads_of(rights.uid) + 64  # besides the user's: a compiler's driver, its parts, the linker
+    processes = _thread_count(rights.uid) + 64  # besides the user's: a compiler's driver, its parts, the linker
     for kind, limit in {**_LIMITS, resource.RLIMIT_NPROC: processes}.items():
         highest = resource.getrlimit(kind)[1]
         allowed = limit if highest == resource.RLIM_INFINITY else min(limit, highest)
@@ -281,8 +277,8 @@ def become(rights: Rights, temporary: str) -> None:
     os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C.UTF-8", TMPDIR=temporary, HOME=temporary)
 
 
-def _threads_of(uid: int) -> int:
-    """All threads of the user, on the whole machine, for RLIMIT_NPROC counts these."""
+def _thread_count(uid: int) -> int:
+    """The number of the user's threads on the whole machine, which RLIMIT_NPROC limits."""
     count = 0
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():

@@ -29,7 +29,7 @@ from gdbext.torch.measure.wants import FILE, Wants
 
 
 def run(command: Sequence[str], folder: Path, timeout: float | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Wait for a program whose temporary files go into ``folder``. Raises OSError, subprocess.TimeoutExpired.
+    """Run a program, whose temporary files go into ``folder``, to its end. Raises OSError, subprocess.TimeoutExpired.
 
     g++ is a driver: to kill it alone would leave the compiler proper behind, for minutes. It stays in our process
     group, which is killed as a whole where we are a session of our own (child.py).
@@ -58,7 +58,7 @@ def kill_tree(pid: int) -> None:
 
 
 def ended_by_signals() -> contextlib.AbstractContextManager[None]:
-    """SIGTERM and SIGHUP end us as Ctrl+C does: programs are killed and folders are removed on the way."""
+    """Have SIGTERM and SIGHUP raise SystemExit meanwhile, so that programs are killed and folders are removed."""
     return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda received, _frame: sys.exit(128 + received))
 
 
@@ -118,7 +118,7 @@ def preprocess(wants: Wants, compiler: str, flags: Sequence[str], folder: Path) 
     done = run(command, folder)
     if done.returncode != 0:
         raise _failure(done.stderr.decode(errors="replace"), command)
-    absent = wants.unheard_of(done.stdout.rpartition(b'"%s"' % FILE.encode())[0])
+    absent = wants.absent_from(done.stdout.rpartition(b'"%s"' % FILE.encode())[0])
     # The digest is of what the compiler proper reads: no macros, and folders by number, for assertions have file names.
     expanded = done.stdout
     for number, include in enumerate(flag[2:] for flag in flags if flag.startswith("-I")):
@@ -131,9 +131,9 @@ def preprocess(wants: Wants, compiler: str, flags: Sequence[str], folder: Path) 
 
 
 def build(unit: Unit) -> Compiled:
-    """Compile a unit, without what this version of the headers lacks. Raises LayoutError.
+    """Compile a unit into a shared library, without the wants that do not compile. Raises LayoutError.
 
-    A compilation, half a minute for torch, is repeated only where a name exists and does not mean what it should.
+    A compilation, half a minute for torch, is repeated only if a name exists and is no such type or constant.
     """
     library, absent = unit.source.with_name("wants.so"), set(unit.absent)
     options = ["-g", "-O0", "-fPIC", "-shared", "-w", "-gz=none", "-fdiagnostics-color=never"]
@@ -153,6 +153,7 @@ def build(unit: Unit) -> Compiled:
 
 
 def _failure(messages: str, command: Sequence[str]) -> LayoutError:
+    """The error for a compiler that printed these ``messages``."""
     first = next((line for line in messages.splitlines() if "error" in line), messages) or "no message"
     return LayoutError(
         f"the headers do not compile: {first[:300]}",
@@ -165,8 +166,9 @@ _PROGRAM = Path(__file__).with_name("dispatch_keys.cpp").read_text()
 """Read at import, as all data is (wants.py)."""
 
 
-def ask(torch: Path, compiler: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The "dispatch" section of a torch layout. Raises LayoutError when the library cannot be linked or run."""
+def dispatch_section(torch: Path, compiler: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The "dispatch" section of a torch layout, as the program prints it. Raises LayoutError if the library cannot be
+    linked or run."""
     library = torch / "lib"
     check_owner(library / "libc10.so")
     source, program = folder / "facts.cpp", folder / "facts"
@@ -195,10 +197,8 @@ def ask(torch: Path, compiler: str, flags: Sequence[str], folder: Path) -> dict[
 
 
 def check_owner(library: Path) -> None:
-    """Refuse to run a library that another user may have put there. Raises LayoutError.
-
-    A privileged user who looks at another user's process must not execute that user's files.
-    """
+    """Raise LayoutError for a library that another user may have put there: root must not execute the files of the user
+    whose process it examines."""
     try:
         statuses = [path.stat() for path in (library, library.parent)]
     except OSError as error:

@@ -45,7 +45,7 @@ class Parts:
         self._stem = folder / build_id if build_id and cache.may_fill(str(folder)) else None
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
-        """The part (JSON) that an earlier measurement made, else what ``make`` returns."""
+        """The part (JSON) of that name from an earlier measurement, else the result of ``make``, which is kept."""
         path = self._path(name)
         if not path:
             return make()
@@ -62,6 +62,7 @@ class Parts:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path | None:
+        """The file of a part; None if nothing is cached."""
         return self._stem.with_name(f"{self._stem.name}.{name}.part") if self._stem else None
 
 
@@ -103,23 +104,27 @@ def torch_document(
     measured, dispatch = _torch_parts(
         torch, command, _torch_flags(torch, context.folder, cxx11, version, command), context
     )
-    constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
+    constants = {  # sets of keys are unsigned
+        name: value & (1 << 64) - 1 if name.startswith("keyset.") else value
+        for name, value in measured.constants.items()
+    }
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
     document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11, units=measured.units)
     if cxx11 == own:
-        document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
+        build_ids = {name: build_id_of_file(torch / "lib" / name) for name in LIBRARIES}
+        document["build_ids"] = {name: build_id for name, build_id in build_ids.items() if build_id}
     document["constants"] = constants
     document["dispatch"] = dispatch
     return document
 
 
 def _torch_parts(torch: Path, command: str, flags: list[str], context: MeasuringContext) -> tuple[Measured, Any]:
-    """The types that the compiler laid out, and the answers of libc10 about its keys."""
+    """(types as the compiler lays them out, the "dispatch" section); each part comes from the cache if it is there."""
 
     def ask_for_keys() -> dict[str, Any]:
         context.show("asking libc10.so for its dispatch keys")
-        return compiler.ask(torch, command, flags, context.folder)
+        return compiler.dispatch_section(torch, command, flags, context.folder)
 
     # a part's name has a checksum of its wants: another gdbext may want other types
     names = {table: f"{table}-{zlib.crc32(wants_of(table).source(()).encode()):08x}" for table in _DOING}
@@ -142,8 +147,8 @@ _DOING = {
 
 
 def _measure_table(table: str, command: str, flags: list[str], context: MeasuringContext) -> dict[str, Any]:
-    """The results for a table of wants, as JSON. Without the headers of torch.distributed or of the settings, which
-    need others that the wheel lacks, the rest is measured."""
+    """The results (``Measured``, as JSON) for a table of wants. Headers of torch.distributed or of the settings that do
+    not compile leave their table absent: they need others that the wheel lacks."""
     context.show(_DOING[table])
     wants = wants_of(table)
     if table == "torch":
@@ -186,7 +191,7 @@ def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None
 def _offsets_document(
     kind: str, torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None
 ) -> tuple[dict[str, Any], Measured]:
-    """A document of offsets without its structs, and the results to make these of."""
+    """(document of offsets whose "structs" are empty, the measured results to fill them from)."""
     version, git = torch_version(torch, HostFiles())
     command = cxx or compiler.find_compiler(_CXX)
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
@@ -219,8 +224,8 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
     flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
         measured = measure(wants_of("cpython"), command, flags, Path(name))
-    number = measured.constants["PY_VERSION_HEX"]
-    version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
+    hexversion = measured.constants["PY_VERSION_HEX"]
+    version = f"{hexversion >> 24}.{hexversion >> 16 & 255}.{hexversion >> 8 & 255}"
     suffix = "t" if measured.constants.get("Py_GIL_DISABLED") else ""
     return _document("cpython", f"cpython-{version.rpartition('.')[0]}{suffix}", version, measured)
 
@@ -250,9 +255,13 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
     """The compiler's flags for the headers of a PyTorch; writes stand-ins for missing ones into ``folder``."""
     write_stubs("every", folder / "stub")
     include = torch / "include"
+    # 2.13 needs C++20, 2.1 and later C++17. It is not known which release changed it; compilers accept recent headers
+    # of both kinds as C++20.
+    release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
+    standard = "c++20" if release >= (2, 9) else "c++17"
     # Per-operator headers keep the thousands of operators of ATen/ATen.h out: a third of the time.
     flags = [
-        f"-std={_standard(version)}",
+        f"-std={standard}",
         "-fno-access-control",
         "-DAT_PER_OPERATOR_HEADERS",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}",
@@ -269,15 +278,6 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
     return [*flags, "-femit-class-debug-always", *collector]
 
 
-def _standard(version: str) -> str:
-    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17; it is not known which release changed it.
-
-    A compiler accepts recent headers of both kinds as C++20, hence the bound.
-    """
-    release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
-    return "c++20" if release >= (2, 9) else "c++17"
-
-
 def uses_cxx11_abi(libc10: Path) -> bool:
     """True if this wheel's std::string has the C++11 ABI, by the name of c10::toString(DispatchKeySet)."""
     try:
@@ -288,6 +288,7 @@ def uses_cxx11_abi(libc10: Path) -> bool:
 
 
 def _wheel_name(torch: Path) -> str:
+    """The file name of the wheel that ``torch`` was installed from, "" if it is not recorded."""
     for info in sorted(torch.parent.glob("torch-*.dist-info/WHEEL")):
         tags = [line[5:].strip() for line in info.read_text(errors="replace").splitlines() if line.startswith("Tag: ")]
         if tags:

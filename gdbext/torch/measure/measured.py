@@ -43,7 +43,7 @@ def value_of(die: Die, attribute: str, default: Any = None) -> Any:
 
 
 def name_of(die: Die) -> str:
-    """DW_AT_name, empty for an unnamed type."""
+    """DW_AT_name, "" for an unnamed type."""
     return str(value_of(die, "DW_AT_name", b"").decode("utf-8", "replace"))
 
 
@@ -89,8 +89,8 @@ class CompileUnit:
 
     def qualified_name(self, die: Die) -> str:
         """``die``'s name with its namespaces and enclosing classes."""
-        # Walk down to the entry, whereby each on the way gets to know its parent: pyelftools' own search begins at the
-        # root each time, 20,000 entries in a translation unit of torch.
+        # Walk down to the entry: that sets the parent of each entry on the path. pyelftools' own search begins at the
+        # root each time, with 20,000 entries in a translation unit of torch.
         ancestor = self._entries[bisect_right(self._starts, die.offset) - 1]
         while ancestor is not None and ancestor.offset < die.offset:
             nearest = None
@@ -131,14 +131,14 @@ class StructReader:
         self._names: dict[int, str] = {}
 
     def struct(self, die: Die, opened: bool) -> dict[str, Any]:
-        """One entry of "structs"; if it is ``opened``, nested classes get dotted names."""
+        """One entry of "structs". ``opened``: members of nested classes are listed, too, with dotted names."""
         fields: dict[str, dict[str, Any]] = {}
         for member, entry in self._fields(die, 0, "", opened or self.type_name(die).startswith(_OPEN_NAMESPACES), 0):
             fields.setdefault(member, entry)
         return {"size": self.size(die), "fields": fields}
 
     def nested(self, die: Die) -> Iterator[Die]:
-        """Classes that ``die`` and its bases hold by value and that deserve a struct of their own."""
+        """Classes that ``die`` and its bases hold by value and that get an entry of their own in "structs"."""
         for member in self._members(die):
             kind = type_of(member)
             while kind and kind.tag == _ARRAY:
@@ -166,6 +166,7 @@ class StructReader:
 
     @staticmethod
     def _elements(array: Die) -> int:
+        """The number of elements of an array type, over all dimensions; 0 if it is unbounded."""
         total = 1
         for child in array.iter_children():
             if child.tag == "DW_TAG_subrange_type":
@@ -196,6 +197,7 @@ class StructReader:
 
     @staticmethod
     def _members(die: Die) -> Iterator[Die]:
+        """The data members and the base classes, without virtual bases, of a class."""
         for child in die.iter_children():
             if value_of(child, "DW_AT_declaration"):
                 continue
@@ -205,7 +207,8 @@ class StructReader:
     def _fields(
         self, die: Die, start: int, prefix: str, opened: bool, depth: int, base: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(name, entry) of each member of ``die``, which lies ``start`` bytes into the class; bases come last."""
+        """(name, entry of "fields") of each member of ``die``, which is ``start`` bytes into the outermost class; bases
+        come last. ``opened``: also members of members; ``base`` is the base class that ``die`` belongs to."""
         if depth > 12:
             return
         bases = []
@@ -244,7 +247,8 @@ class StructReader:
 
 
 def bit_position(offset: int, member: Die, storage: int) -> int:
-    """Bits from the class to a bit-field's lowest bit: DWARF 5 says it, DWARF 4 counts from the storage's top."""
+    """Bits from the class's start to a bit-field's lowest bit. ``offset`` and ``storage`` are offset and size, in
+    bytes, of its storage unit: DWARF 4 counts from the top of that, DWARF 5 from the class's start."""
     from_class = value_of(member, "DW_AT_data_bit_offset")
     if from_class is not None:
         return int(8 * offset + from_class)
@@ -292,19 +296,19 @@ Known = dict[str, Measured]
 
 
 def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path, known: Known | None = None) -> Measured:
-    """Compile ``wants`` in ``folder`` and read what came out, unless the same unit is ``known``. Raises LayoutError."""
+    """Compile ``wants`` in ``folder`` and read the results; a unit in ``known`` is not compiled. Raises LayoutError."""
     unit = compiler.preprocess(wants, command, flags, folder)
     measured = known.get(unit.digest) if known is not None else None
     if not measured:
-        measured = _read(wants, compiler.build(unit))
+        measured = _read_answers(wants, compiler.build(unit))
         measured.units.append(unit.digest)
         if known is not None:
             known[unit.digest] = measured
     return replace(measured)
 
 
-def _read(wants: Wants, built: compiler.Compiled) -> Measured:
-    """The answers of the debug information to each want."""
+def _read_answers(wants: Wants, built: compiler.Compiled) -> Measured:
+    """The answer of the debug information to each want."""
     unit = CompileUnit(built.library)
     reader = StructReader(unit)
     contents, variables = unit.contents(), unit.variables()
@@ -321,10 +325,13 @@ def _read(wants: Wants, built: compiler.Compiled) -> Measured:
         if not die or value_of(die, "DW_AT_declaration"):
             result.absent.append(want.name)
         elif want.kind == "enum":
-            enumerators = (child for child in die.iter_children() if child.tag == "DW_TAG_enumerator")
-            result.enums[want.name] = {name_of(each): int(value_of(each, "DW_AT_const_value")) for each in enumerators}
+            result.enums[want.name] = {
+                name_of(child): int(value_of(child, "DW_AT_const_value"))
+                for child in die.iter_children()
+                if child.tag == "DW_TAG_enumerator"
+            }
         else:
-            # C has no namespace to tell the telling classes from the rest: all are opened, none is followed.
+            # C has no namespaces, by which classes of the standard library are known: all are opened, none is followed.
             result.structs[want.name] = reader.struct(die, not wants.cplusplus)
             pending.append(die)
     # add the classes that wanted classes hold by value, and so on

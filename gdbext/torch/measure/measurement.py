@@ -28,11 +28,9 @@ _WORTH_REMEMBERING_SECONDS = 2.0
 
 
 def measure_torch(library: str, build_id: str | None, pid: int | None = None, terminal: int | None = 2) -> Layout:
-    """The layout of the PyTorch that a libtorch_cpu.so with that build-id belongs to; ``pid`` is its process.
-
-    Another user's is measured with that user's rights. An interruption leaves nothing behind but finished parts.
-    Progress is shown on the file descriptor ``terminal``, if it is a terminal. Raises LayoutError.
-    """
+    """Measure the PyTorch that a libtorch_cpu.so with that build-id belongs to; ``pid`` is its process, whose user's
+    rights are used. Progress is shown on the file descriptor ``terminal``, if it is a terminal. An interruption leaves
+    only finished parts. Raises LayoutError."""
     _check_allowed(Path(store.package_of(library)), build_id)
     package, rights = package_to_measure(library, pid)
     earlier = store.measured_by(rights.uid, build_id) if rights else None
@@ -90,11 +88,11 @@ class _MeasuringLine:
         self._started = time.monotonic()
         self._terminal = terminal if terminal is not None and os.isatty(terminal) else None
 
-    def show(self, doing: str) -> None:
-        """Show the line in place of the last one."""
+    def show(self, step: str) -> None:
+        """Replace the line."""
         seconds = time.monotonic() - self._started
         where = escape(str(self._package))
-        self.write(f"\rgdbext: measuring the layout of {where} (once): {escape(doing)}, {seconds:.0f} s\033[K")
+        self.write(f"\rgdbext: measuring the layout of {where} (once): {escape(step)}, {seconds:.0f} s\033[K")
 
     def write(self, text: str) -> None:
         if self._terminal is not None:

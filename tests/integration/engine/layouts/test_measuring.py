@@ -94,10 +94,11 @@ def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: p
     def kill_when_compiling(process: child.MeasuringProcess, _show: object) -> None:
         place.compilers()
         process._process.kill()
+        process.end()
 
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(child.MeasuringProcess, "_follow", kill_when_compiling)
+    monkeypatch.setattr(child.MeasuringProcess, "wait", kill_when_compiling)
     with pytest.raises(LayoutError, match="killed by signal 9"):
         measure()
     place.assert_nothing_is_left()

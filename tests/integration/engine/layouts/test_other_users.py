@@ -95,7 +95,7 @@ import os, resource
 from gdbext.torch.measure import child
 from gdbext.engine.targets.rooted_paths import Rights
 os.environ["CPATH"] = "/somewhere"
-child.become(Rights(65534, 65534, ()), "/tmp/folder")
+child.take_rights(Rights(65534, 65534, ()), "/tmp/folder")
 assert os.getresuid() == os.getresgid() == (65534,) * 3 and os.getgroups() == []
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 assert all(int(status[name], 16) == 0 for name in ("CapPrm", "CapEff", "CapAmb")), status

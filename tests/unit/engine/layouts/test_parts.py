@@ -38,7 +38,7 @@ def test_without_headers_of_distributed_the_rest_is_measured(tmp_path: Path, mon
         return Measured("g++", {"A": {"size": 1, "fields": {}}})
 
     monkeypatch.setattr(generate, "measure", measure)
-    monkeypatch.setattr(compiler, "ask", lambda *_: {})
+    monkeypatch.setattr(compiler, "dispatch_section", lambda *_: {})
     measured, _ = generate._torch_parts(tmp_path, "true", [], generate.MeasuringContext(tmp_path))
     assert measured.structs == {"A": {"size": 1, "fields": {}}}
     assert "c10d::FlightRecorder" in measured.absent

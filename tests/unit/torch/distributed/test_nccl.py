@@ -13,7 +13,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.flight_recorder import FlightRecorder
-from gdbext.torch.distributed.process_groups import GROUP, STATUS, WORK, NcclGroup, read_group
+from gdbext.torch.distributed.process_groups import GROUP, STATUS, WORK, NcclGroup, read_nccl_group
 from support.fakes.fake_target import FakeTarget
 from support.recorded.recordings import Replay
 
@@ -76,7 +76,7 @@ def group(last: int, status: tuple[int, int, int], works: Sequence[tuple[int, in
         for name, form, value in (("seq_", "<Q", number), ("opType_", "<B", kind), ("opTimeout_", "<q", 600_000)):
             struct.pack_into(form, page, 16 + MEMBERS[WORK][name], value)
         regions[place] = bytes(page)
-    return read_group(Memory(FakeTarget(regions)), LAYOUT, MEMBERS, BASE)
+    return read_nccl_group(Memory(FakeTarget(regions)), LAYOUT, MEMBERS, BASE)
 
 
 def test_what_is_pending() -> None:
