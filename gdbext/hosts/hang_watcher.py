@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HangWatcher:
-    """Watches one process of a test run until it exits."""
+    """Watches one process of a test run: explains tests that run longer than ``threshold`` seconds."""
 
     def __init__(self, pid: int, board: TestBoard, threshold: float, folder: str, kills: bool) -> None:
         self._pid = pid
@@ -48,7 +48,7 @@ class HangWatcher:
             handled = number
             self._hanging_tests.explain(handled, name)
             if self._kills:
-                self._hanging_tests.end(handled, began, SIGNAL)
+                self._hanging_tests.kill(handled, began, SIGNAL)
 
     @cached_property
     def _hanging_tests(self) -> HangingTests:
@@ -59,7 +59,8 @@ class HangWatcher:
 
 
 def main() -> None:
-    """Watch process ``argv[1]``, with the file descriptor ``argv[2]`` of its board, until it exits."""
+    """Watch a process until it exits. Arguments: its pid, the file descriptor of its board, the threshold in seconds,
+    the folder for verdicts, and "" unless tests are to be killed."""
     pid, board, threshold, folder, kills = sys.argv[1:6]
     watcher = HangWatcher(int(pid), TestBoard(int(board)), float(threshold), folder, bool(kills))
     watcher.run()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Standstill(Enum):
-    """The choice whether a live process is stopped while it is examined."""
+    """How long a live process is stopped to be examined."""
 
     BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
     ASLEEP = "is not stopped where all of its threads sleep, else stands still until it is closed"
@@ -51,7 +51,7 @@ def open_core(path: str, sysroot: str = "") -> Target:
 
 
 def other_program(pid: int, named: str) -> str:
-    """The path of the program that a process runs, if the file ``named`` is not it; "" if it is, or if that is
+    """The path of the program that a process runs, if it is another file than ``named``; "" if it is that, or
     unknown."""
     link = f"/proc/{pid}/exe"
     try:
@@ -72,12 +72,12 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
         return brief_look(pid)
     if standstill is Standstill.NONE or foreign_tracer(pid):
         return unstopped(pid)
-    return (asleep(pid) if standstill is Standstill.ASLEEP else None) or _held(pid)
+    return (asleep(pid) if standstill is Standstill.ASLEEP else None) or _stopped(pid)
 
 
-def _held(pid: int) -> Target:
-    """The stopped process. If one of its threads cannot be stopped and all sleep, it is not stopped; if not all sleep,
-    the threads that cannot be stopped are read as they sleep."""
+def _stopped(pid: int) -> Target:
+    """The process, stopped until it is closed. If a thread cannot be stopped (it sleeps in the kernel): the process as
+    it sleeps if all threads do, else the stopped threads, and those that cannot be as they sleep."""
     readings = None
     with suppress(OSError):
         if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
@@ -108,10 +108,10 @@ def _measure(pid: int) -> None:
         measure_for_process(pid, 2)
 
 
-def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``look``, made by a child process; if that one hangs in the kernel, of ``without_memory``. Raises
-    TargetError, which says how the threads of the process sleep."""
-    data = supervision.by_child(lambda: look().encode(), supervision.STUCK_SECONDS)
+def supervised(pid: int, examine: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
+    """The outcome of ``examine``, run by a child process; if that hangs in the kernel, of ``without_memory``. Raises
+    TargetError if that hangs, too."""
+    data = supervision.by_child(lambda: examine().encode(), supervision.STUCK_SECONDS)
     if data is None:
         data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
     if data is None:

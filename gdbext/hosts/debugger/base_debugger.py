@@ -110,8 +110,8 @@ class Debugger(ABC):
 
     @abstractmethod
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Call ``action`` whenever earlier reads of the target may have become wrong; returns a function that ends
-        that."""
+        """Call ``action`` whenever earlier reads of the target may have become wrong; returns a function that stops
+        these calls."""
 
     @abstractmethod
     def run_control(self) -> RunControl:
@@ -139,8 +139,9 @@ class Debugger(ABC):
         Raises TargetError, NotPermitted, TargetGone, BadCore."""
 
     @abstractmethod
-    def let_go(self, job: Job, runs_on: bool) -> None:
-        """Detach; a program that we started is killed, or with ``runs_on`` runs to its own end. Never raises."""
+    def release(self, job: Job, runs_on: bool) -> None:
+        """Detach from the job's process; kill a program that we started, or with ``runs_on`` let it run to its own end.
+        Never raises."""
 
     def leave(self, job: Job) -> None:
         """Exit the debugger at once, if it has nothing more to do and its own exit takes long. The outcome has been
@@ -149,13 +150,13 @@ class Debugger(ABC):
 
 
 def launch(name: str) -> DebuggerLaunch:
-    """``launch()`` of the module NAME_launch of the debugger's folder."""
+    """The way the debugger of that name is started: ``launch()`` in the module NAME_launch of its folder."""
     result: DebuggerLaunch = import_module(f"gdbext.hosts.{name}.{name}_launch").launch()
     return result
 
 
 def debugger(name: str) -> Debugger:
-    """The debugger in whose Python this runs: ``debugger()`` of the module NAME_debugger of its folder."""
+    """The debugger in whose Python this runs: ``debugger()`` in the module NAME_debugger of its folder."""
     result: Debugger = import_module(f"gdbext.hosts.{name}.{name}_debugger").debugger()
     return result
 

@@ -84,7 +84,7 @@ class GdbCommands:
         """
         GdbPrefix()
         self._define(_whole_help if _help_is_requested() else lambda row: f"{row.summary}\nSee: {row.name} --help")
-        self._printers = PrinterRegistration(lambda value: self.shell.summaries.of(value))
+        self._printers = PrinterRegistration(lambda value: self.shell.summaries.summary_of(value))
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
             gdb.events.before_prompt.connect(self._complete_help)

@@ -153,7 +153,7 @@ class GdbDebugger(Debugger):
             raise ProgramEnded(int(gdb.convenience_variable("_exitcode") or 0))
         return current_target()
 
-    def let_go(self, job: Job, runs_on: bool) -> None:
+    def release(self, job: Job, runs_on: bool) -> None:
         if job.core:
             return
         try:

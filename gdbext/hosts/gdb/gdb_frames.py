@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import gdb
 from gdb.FrameDecorator import FrameDecorator
 
-from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_location, interleaved
 from gdbext.hosts.gdb.gdb_printers import WORD
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class AddedDecorator(FrameDecorator):  # type: ignore[misc]
         return f"    {frame_function(self._added.frame)}"
 
     def filename(self) -> str | None:
-        return frame_source(self._added.frame)[0] or None
+        return frame_location(self._added.frame)[0] or None
 
     def line(self) -> int | None:
-        return frame_source(self._added.frame)[1] or None
+        return frame_location(self._added.frame)[1] or None
 
     def address(self) -> int | None:
         """None: there is no code of its own. gdb's DAP server does not accept None (gdb 14 to 18)."""
@@ -68,7 +68,7 @@ class AddedFrameFilter:
 
     def _with_added(self, frames: Iterator[FrameDecorator], tid: int) -> Iterator[FrameDecorator]:
         native = gdb.newest_frame()
-        for frame in interleaved(frames, _position, self._source.of(tid)):
+        for frame in interleaved(frames, _position, self._source.frames_of(tid)):
             if isinstance(frame, AddedFrame):
                 yield AddedDecorator(native, frame)
             else:

@@ -148,7 +148,7 @@ class LldbDebugger(Debugger):
             )
         return LldbCoreTarget(process, path=core, sysroot=sysroot)
 
-    def let_go(self, job: Job, runs_on: bool) -> None:
+    def release(self, job: Job, runs_on: bool) -> None:
         self.selection.interruption.end()
         process = self.selection.process()
         if job.core or not process.IsValid():

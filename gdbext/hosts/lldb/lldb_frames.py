@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import lldb
 
 from gdbext.errors import ForeignArchitecture, UsageError
-from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_location, interleaved
 from gdbext.hosts.lldb.lldb_target import architecture_of, is_there, registers_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ShownFrame:
         """File and line of a Python function. Without a module, LLDB would look for them by the program counter."""
         context = lldb.SBSymbolContext()
         context.SetModule(self._module)
-        file, line = frame_source(self._frame)
+        file, line = frame_location(self._frame)
         if file:
             entry = lldb.SBLineEntry()
             entry.SetFileSpec(lldb.SBFileSpec(file, False))
@@ -242,7 +242,7 @@ class StackBuilder:
             return ()
         self._lent[tid] = innermost.registers
         try:
-            return self._source.of(tid)
+            return self._source.frames_of(tid)
         finally:
             del self._lent[tid]
 

@@ -96,7 +96,7 @@ class LldbTypePrinters:
             return None
         cpp_object = _object(value)
         with self._selection.session_if_free() as is_free:
-            return self._source.of(cpp_object) if cpp_object and is_free else None
+            return self._source.summary_of(cpp_object) if cpp_object and is_free else None
 
 
 def _object(value: lldb.SBValue) -> CppObject | None:
