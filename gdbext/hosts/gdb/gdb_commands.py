@@ -92,9 +92,10 @@ class GdbCommands:
     @cached_property
     def shell(self) -> Shell:
         """Runs the commands. Sourcing init.py takes half as long without this import."""
-        from gdbext.hosts.gdb import gdb_debugger
+        from gdbext.hosts.debugger.command_shell import Shell
+        from gdbext.hosts.gdb.gdb_debugger import GdbDebugger
 
-        return gdb_debugger.shell()
+        return Shell(GdbDebugger())
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""
