@@ -45,7 +45,7 @@ _NO_CONDITION = (
 
 
 class SelectedThread:
-    """gdb's selected thread, which a breakpoint stopped: a StoppedThread (live/breakpoint_setter.py)."""
+    """gdb's selected thread, stopped by a breakpoint: a StoppedThread (live/breakpoint_setter.py)."""
 
     @property
     def tid(self) -> int:
@@ -78,7 +78,7 @@ class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class GdbStop(GdbBreakpoint):
-    """A breakpoint that stops by a condition of gdb's, which allows none beside a stop() in Python."""
+    """A breakpoint with a condition that gdb evaluates; gdb allows none beside a stop() in Python."""
 
     def __init__(self, address: int, condition: str, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
@@ -100,7 +100,7 @@ class GdbCallback(GdbBreakpoint):
 
 
 class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
-    """An internal breakpoint that calls a function and resumes."""
+    """An internal breakpoint that calls a function, and never stops the process."""
 
     def __init__(self, address: int, reached: Reached) -> None:
         super().__init__(f"*{address:#x}", internal=True)
@@ -136,7 +136,7 @@ class GdbBreakpointSetter:
                 reached(thread)
             return stops
 
-        with _refusals():
+        with _gdb_refusals():
             if isinstance(condition, PythonCondition):
                 return self._keep(GdbCallback(f"*{address:#x}", hit), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
@@ -146,19 +146,19 @@ class GdbBreakpointSetter:
             reached(SelectedThread())
             return False
 
-        with _refusals():
+        with _gdb_refusals():
             return self._keep(GdbCallback(f"*{address:#x}", hit), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        with _refusals():
+        with _gdb_refusals():
             return GdbCallback(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
-        with _refusals():
+        with _gdb_refusals():
             return GdbCallback(f"*{address:#x}", lambda: False)
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
-        with _refusals():
+        with _gdb_refusals():
             return self._keep(GdbTrap(address, reached), address)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
@@ -175,7 +175,8 @@ class GdbBreakpointSetter:
         return ProbedSetter()
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """Not when gdb follows a forked child, which has the same addresses, and detaches from the parent."""
+        """Call ``action`` when the process has exited; not when gdb detaches from it to follow a forked child, which
+        has the same addresses."""
 
         def exited(event: Any) -> None:
             if not any(other.pid for other in gdb.inferiors() if other.num != event.inferior.num):
@@ -185,7 +186,8 @@ class GdbBreakpointSetter:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _gdb_refusals() -> Iterator[None]:
+    """Raise TargetError if gdb cannot set the breakpoint."""
     try:
         yield
     except gdb.error as error:
@@ -193,6 +195,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _call_reached(event: Any) -> None:
+    """Called by gdb at each stop: call ``reached`` of our breakpoints that caused it."""
     for breakpoint in getattr(event, "breakpoints", ()):
         if isinstance(breakpoint, GdbStop):
             breakpoint.reached(SelectedThread())
@@ -208,7 +211,7 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
         super().__init__(_NAME)
         self.last_key = 0
         self.reached: dict[int, Callable[[], bool]] = {}
-        """Key of a catchpoint → whether gdb stops now."""
+        """Key of a catchpoint → the function that returns whether gdb stops now."""
 
     def invoke(self, key: gdb.Value) -> int:
         """Called by gdb for each catchpoint of ours when a thread has stopped by its signal."""
@@ -217,7 +220,8 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
 
 
 def _hit_function() -> HitFunction:
-    """The one function, for gdb never forgets any: kept in gdb's own module, also when our commands are loaded anew."""
+    """The one HitFunction of this gdb, which cannot delete functions: so it is kept in gdb's module and used again when
+    our commands are reloaded."""
     function: HitFunction | None = vars(gdb).get(_NAME)
     if not function:
         function = vars(gdb)[_NAME] = HitFunction()
@@ -269,7 +273,7 @@ class ProbedThread(SelectedThread):
 
 
 class ProbedTrap:
-    """A probe that the user does not see. The first catchpoint that gdb evaluates calls it."""
+    """A probe without a catchpoint; the first of our catchpoints that gdb evaluates handles it."""
 
     def __init__(self, hooks: ProbeHooks, spec: HookSpec) -> None:
         self._hooks, self._spec = hooks, spec
@@ -307,12 +311,14 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
+        """A hook that calls ``called`` with the thread that is stopped at ``address``; if it returns a true value, the
+        thread stays stopped."""
         hooks = self._current_hooks()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
 
     def _catch(self, address: int, stops: Callable[[StoppedThread], bool]) -> ProbedCatch:
-        """A catchpoint for a probe at ``address``."""
+        """A catchpoint for a probe at ``address``; gdb stops if ``stops`` returns True."""
         hooks, key = self._current_hooks(), object()
 
         def hit(thread: StoppedThread) -> bool:
@@ -324,10 +330,10 @@ class ProbedSetter(GdbBreakpointSetter):
             """Called by gdb when any thread stops by the signal: handle the probe, which may call ``hit``."""
             tid = SelectedThread().tid
             hooks.handle(tid)
-            is_due = self._due == (tid, key)
-            if is_due:
-                self._due = None
-            return is_due
+            if self._due != (tid, key):
+                return False
+            self._due = None
+            return True
 
         hook = hooks.place(self._spec(address, hit))
         hooks.begin()
@@ -350,8 +356,7 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._catch(address, stops)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """Catchpoints take conditions."""
-        del go_on
+        del go_on  # catchpoints take conditions
         return breakpoint_notes()
 
     def set_placeholder(self, address: int) -> ProbedCatch:

@@ -48,7 +48,7 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
             _write(outcome.error + "\n", gdb.STDERR)
 
     def complete(self, text: str, word: str) -> Sequence[str]:
-        """Options, and thread numbers after --thread."""
+        """The words that gdb may complete ``text`` with; ``word`` is the part of its last word that gdb completes."""
         words = text.split()
         current = "" if not words or text[-1:].isspace() else words.pop()
         # gdb completes its own idea of the last word, which begins after the option's dashes.
@@ -98,13 +98,14 @@ class GdbCommands:
         return Shell(GdbDebugger())
 
     def unload(self) -> None:
-        """Make room for a newer version of the commands."""
+        """Disconnect from gdb, before the commands are loaded anew."""
         self._printers.remove()
         if "shell" in vars(self):
             self.shell.close()
         self._forget_prompt()
 
     def _complete_help(self) -> None:
+        """Called by gdb before its first prompt: define the commands with their whole help."""
         self._forget_prompt()
         self._define(_whole_help)
 
@@ -141,6 +142,7 @@ def _help_is_requested() -> bool:
 
 
 def _write(text: str, stream: int) -> None:
+    """Print text on a stream of gdb's (gdb.STDOUT, gdb.STDERR)."""
     text = shown(text)
     try:
         gdb.write(text, stream)

@@ -31,8 +31,8 @@ _log = logger(__name__)
 
 
 def check_pause_works(alternative: str) -> None:
-    """Raise UsageError if gdb would not resume the whole process for a while, or could not stop it again; the help is
-    ``alternative`` then."""
+    """Raise UsageError if gdb would not resume all threads for a while, or could not stop them again; ``alternative``
+    is the error's help."""
     non_stop = bool(gdb.parameter("non-stop"))
     if non_stop or _is_locked():
         setting = "non-stop mode is on" if non_stop else "scheduler-locking is on"
@@ -55,14 +55,15 @@ def _is_locked() -> bool:
 
 
 def _locked_text() -> str:
+    """The sentence that scheduler-locking is on."""
     thread = gdb.selected_thread()
     number = f"thread {thread.num}" if thread is not None else "one thread"
     return f"scheduler-locking is on: {number} would run alone, without those that it may wait for"
 
 
 def stops_by_interrupt() -> bool:
-    """True if gdb stops by SIGINT and hides it, the default of its table of signals: else the program would get a
-    SIGINT that no process sent."""
+    """True if gdb stops by SIGINT and does not pass it on, as is the default of its table of signals: else the program
+    would get a SIGINT that no process sent."""
     return signal_actions("SIGINT")[::2] == (True, False)
 
 
@@ -74,7 +75,7 @@ def signal_actions(name: str) -> tuple[bool, ...]:
 
 
 def refusal() -> TargetError | None:
-    """The reason why ``continue`` would be of no use to hooks, None if it would."""
+    """The reason why hooks cannot work during ``continue``, None if they can."""
     if gdb.parameter("non-stop"):
         return TargetError(
             "non-stop mode is on: continue would let one thread run, and threads stop one by one",
@@ -114,7 +115,7 @@ def breakpoint_notes() -> tuple[str, ...]:
 
 
 class Forks:
-    """The processes of one run: those that gdb holds after a fork, and the endings of those that it ran."""
+    """Notes the processes of one run: those that gdb holds after a fork, and how those that it ran ended."""
 
     def __init__(self) -> None:
         self._first = gdb.selected_inferior().pid
@@ -139,6 +140,7 @@ class Forks:
         gdb.post_event(self._write_notes)
 
     def _write_notes(self) -> None:
+        """Tell the user about each process that gdb keeps stopped after a fork, once."""
         if gdb.parameter("schedule-multiple") or gdb.parameter("detach-on-fork"):
             return
         follows = gdb.parameter("follow-fork-mode") == "child"
@@ -160,7 +162,7 @@ class Forks:
         self._endings[event.inferior.num] = (event.inferior.pid, ending)
 
     def ending(self) -> Ending | None:
-        """The ending of the process that gdb ran last; None while gdb has one."""
+        """The ending of the process that gdb ran last; None while gdb has a process."""
         inferior = gdb.selected_inferior()
         if inferior.pid:
             return None
@@ -179,6 +181,7 @@ class Forks:
             )
 
     def _first_process_text(self) -> str:
+        """The clause that says where the process is that gdb had when the run began."""
         held = next((inferior.num for inferior in gdb.inferiors() if inferior.pid == self._first), None)
         if held is not None:
             return f"process {self._first} is stopped: inferior {held} selects it"
@@ -210,7 +213,7 @@ class QuietConsole:
             quietly(f"set {self._SETTING} off")
 
 
-def not_awaited() -> Ending:
+def ending_without_wait() -> Ending:
     """The ending if gdb came back from ``continue`` while the process runs: it waits only in a command that was typed
     or sent (all_uis_on_sync_execution_starting, gdb/event-top.c). The process is interrupted."""
     error = TargetError(
@@ -222,16 +225,16 @@ def not_awaited() -> Ending:
 
 
 def interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
-    """Called in gdb's event loop: the process may have stopped before."""
+    """Called in gdb's event loop to interrupt the run, unless the process has stopped before."""
     if timed.is_running and is_running():
         quiet.begin()
         quietly("interrupt")
 
 
 def take_interrupts() -> None:
-    """Have gdb take the interrupts that are pending when another event has stopped the process first: the next run
-    would stop at once, and after a detach they would kill the process. They stay if they are not gdb's by its table of
-    signals. Raises gdb.error: the process exits."""
+    """Have gdb take the SIGINTs that are pending because another event stopped the process first: they would stop the
+    next run at once, and kill the process after a detach. Does nothing if gdb's table of signals passes SIGINT on.
+    Raises gdb.error: the process exits."""
     for _ in range(50):  # stops that gdb may report before that of an interrupt: one for each thread at a probe
         inferior = gdb.selected_inferior()
         is_native = inferior.pid and connection_type(inferior) == "native"
@@ -245,5 +248,5 @@ def _has_pending_interrupt(pid: int) -> bool:
     """True if a SIGINT is pending for a thread that does not block it."""
     bit = 1 << (signal.SIGINT - 1)
     threads = [status_fields(f"/proc/{pid}/task/{thread}/status") for thread in living_threads(pid)]
-    masks = ((signals_in(each, "SigPnd", "ShdPnd") or 0, signals_in(each, "SigBlk") or 0) for each in threads)
+    masks = ((signals_in(fields, "SigPnd", "ShdPnd") or 0, signals_in(fields, "SigBlk") or 0) for fields in threads)
     return any(pending & ~blocked & bit for pending, blocked in masks)

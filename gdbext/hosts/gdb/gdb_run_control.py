@@ -539,7 +539,7 @@ class GdbRunControl:
         if is_running():
             self.is_over = True
             interrupt_all()
-            return gdb_modes.not_awaited()
+            return gdb_modes.ending_without_wait()
         is_probe = self._handle_probe_stops()
         if self._failure:
             return ending_of_failure(self._failure, "gdb")

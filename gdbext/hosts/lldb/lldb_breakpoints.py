@@ -29,7 +29,7 @@ class StoppedAt:
     def __init__(self, frame: lldb.SBFrame) -> None:
         self._frame = frame
         self.is_lost = False
-        """True: LLDB could not read a register, since it is about to detach (LLDB 22), and must stop for that."""
+        """True if LLDB could not read a register: it is about to detach (LLDB 22), and must stop for that."""
 
     @property
     def tid(self) -> int:
@@ -50,8 +50,8 @@ class StoppedAt:
 
 
 class Deletions:
-    """Deletes breakpoints when LLDB is not calling us, and not in the second run of a program in one LLDB: LLDB 19
-    crashes when it is resumed after that. Until the program has exited they are off instead."""
+    """Deletes breakpoints when it is safe: not while LLDB calls us, and not in the second run of a program in one LLDB,
+    which LLDB 19 crashes after. Until the program has exited they are disabled instead."""
 
     def __init__(self, is_safe: Callable[[], bool]) -> None:
         self._is_safe = is_safe
@@ -59,8 +59,8 @@ class Deletions:
         self._waiting: list[tuple[lldb.SBTarget, int, str]] = []
 
     @contextmanager
-    def called(self) -> Iterator[None]:
-        """Handle a call that LLDB makes."""
+    def postponed(self) -> Iterator[None]:
+        """Delete nothing meanwhile: LLDB is calling us."""
         self._calls += 1
         try:
             yield
@@ -101,7 +101,7 @@ class LldbBreakpoint:
     def _hit(self, frame: lldb.SBFrame) -> bool:
         if self._is_deleted:
             return False
-        with self._deletions.called():
+        with self._deletions.postponed():
             return self._callback(frame)
 
     def is_alive(self) -> bool:
@@ -113,7 +113,7 @@ class LldbBreakpoint:
             self._breakpoint.SetEnabled(False)
 
     def delete(self) -> None:
-        """In a callback it is off at once, and deleted with the next command."""
+        """Disable the breakpoint at once, and delete it when that is safe."""
         if self.is_alive():
             self.switch_off()
             self._is_deleted = True
@@ -124,7 +124,7 @@ class LldbBreakpoint:
 
 
 class LldbTrap:
-    """An address at which a function is called, and no thread stops."""
+    """An address at which a function is called, and which never stops the process."""
 
     def __init__(self, owner: LldbBreakpointSetter, address: int, hit: Callback) -> None:
         self._owner = owner
@@ -168,7 +168,7 @@ class LldbBreakpointSetter:
                 reached(thread)
             return stops
 
-        return self._at(address, hit)
+        return self._breakpoint_at(address, hit)
 
     def set_call(self, address: int, reached: Reached) -> LldbBreakpoint:
         def hit(frame: lldb.SBFrame) -> bool:
@@ -176,7 +176,7 @@ class LldbBreakpointSetter:
             reached(thread)
             return thread.is_lost
 
-        return self._at(address, hit)
+        return self._breakpoint_at(address, hit)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> LldbBreakpoint:  # noqa: ARG002
         self._watch_runs()
@@ -185,14 +185,14 @@ class LldbBreakpointSetter:
         return LldbBreakpoint(target, breakpoint, lambda _: reached(), self._deletions)
 
     def set_placeholder(self, address: int) -> LldbBreakpoint:
-        return self._at(address, lambda _: False)
+        return self._breakpoint_at(address, lambda _: False)
 
     def set_trap(self, address: int, reached: Reached) -> LldbTrap:
         """LLDB has no internal breakpoints for scripts: the user sees one for all of them."""
 
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
-            with self._deletions.called():
+            with self._deletions.postponed():
                 reached(thread)
             return thread.is_lost
 
@@ -216,8 +216,7 @@ class LldbBreakpointSetter:
                 self._traps = None
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """None: breakpoints of both kinds take conditions, and LLDB lets all threads run."""
-        del go_on
+        del go_on  # breakpoints of both kinds take conditions, and LLDB lets all threads run
         return ()
 
     def text_of(self, condition: Condition) -> str:
@@ -234,16 +233,17 @@ class LldbBreakpointSetter:
         )
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """LLDB does not report that a process has exited; it is noticed when the next one starts."""
+        """Call ``action`` when the program is started again: LLDB does not report that a process has exited."""
         self._on_exit.append(action)
 
-    def _at(self, address: int, callback: Callback) -> LldbBreakpoint:
+    def _breakpoint_at(self, address: int, callback: Callback) -> LldbBreakpoint:
         self._watch_runs()
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)
 
     def _watch_runs(self) -> None:
-        """Addresses and conditions are for one run of the program, while LLDB's breakpoints outlive it."""
+        """Notice when the program is started again: addresses and conditions are for one run of it, while LLDB's
+        breakpoints outlive that."""
         process = self._selection.process()
         if process.IsValid():
             self._run = process.GetUniqueID()
@@ -254,7 +254,8 @@ class LldbBreakpointSetter:
             self._start = LldbBreakpoint(target, breakpoint, self._notice_new_run, self._deletions)
 
     def _notice_new_run(self, frame: lldb.SBFrame) -> bool:
-        """Called when a program starts: if it is another run, the last one has exited. False: LLDB does not stop."""
+        """Called by LLDB when a program starts: in another run, call the ``on_exit`` actions. False: LLDB does not
+        stop."""
         run = frame.GetThread().GetProcess().GetUniqueID()
         if self._run is not None and run != self._run:
             self._run = run

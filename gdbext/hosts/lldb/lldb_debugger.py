@@ -81,7 +81,7 @@ class LldbDebugger(Debugger):
         return [process.GetThreadAtIndex(index).GetIndexID() for index in range(process.GetNumThreads())]
 
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Nothing to connect to: ``identity`` has the stop, and the target compares its memory."""
+        """LLDB has no such events: ``identity`` has the number of the stop, and the target compares its memory."""
         del action
         return lambda: None
 
@@ -139,6 +139,7 @@ class LldbDebugger(Debugger):
         return target
 
     def _load(self, core: str, sysroot: str) -> Target:
+        """Have LLDB load a core. Raises TargetError, BadCore."""
         open_core(core).close()  # our errors say more than LLDB's
         error = lldb.SBError()
         process = self.selection.debugger.CreateTarget("").LoadCore(core, error)

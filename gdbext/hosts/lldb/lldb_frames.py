@@ -78,7 +78,8 @@ class FrameProvider:
 
 
 class ShownFrame:
-    """One added frame, as LLDB's ScriptedFrame: it has a name and a source line, and neither code nor registers."""
+    """One added frame in the form of LLDB's ScriptedFrame: it has a name and a source line, but no code or
+    registers."""
 
     def __init__(self, index: int, frame: PlacedFrame) -> None:
         self._index = index
@@ -89,8 +90,8 @@ class ShownFrame:
         return self._index
 
     def get_pc(self) -> int:
-        """No code address: a number that no other frame of the stack has. LLDB 22.1 identifies frames that are asked
-        for one by one, as editors do, by nothing else (SyntheticStackFrameList::FetchFramesUpTo)."""
+        """A number that no other frame of the stack has, not an address: LLDB 22.1 has nothing else to identify frames
+        that are asked for one by one, as by editors (SyntheticStackFrameList::FetchFramesUpTo)."""
         return self._index
 
     def get_symbol_context(self) -> lldb.SBSymbolContext:
@@ -128,11 +129,11 @@ class ShownFrame:
         """None: a frame of ours has no registers."""
 
     def get_register_context(self) -> None:
-        """None: a frame of ours has no registers."""
+        """None, too."""
 
 
 class RegisteredFrames:
-    """The provider of one LLDB target, from its making until ``remove``."""
+    """The frame provider of one LLDB target, registered until ``remove``."""
 
     def __init__(self, target: lldb.SBTarget, names: dict[str, object], builder: StackBuilder) -> None:
         """``names`` is LLDB's namespace for scripts. Raises UsageError."""
@@ -201,8 +202,8 @@ class StackBuilder:
         with self._lock() as is_locked:
             if is_locked:
                 return _innermost(natives.GetFrameAtIndex(0), self._target.GetProcess())
-        wanted = natives.GetThread()  # its number can only be read with the lock
-        return next((innermost for thread, innermost in self._first if thread == wanted), None)
+        owner = natives.GetThread()  # its number can only be read with the lock
+        return next((innermost for thread, innermost in self._first if thread == owner), None)
 
     def position(self, natives: lldb.SBFrameList, index: int) -> Position | None:
         """The position of a native frame; None for an inlined one, and if LLDB cannot be asked now."""
@@ -236,6 +237,8 @@ class StackBuilder:
             return [*range(start), *reversed(placed)]
 
     def _added(self, tid: int, innermost: Innermost) -> Sequence[AddedFrame]:
+        """Our frames of a thread; empty if it is not of the selected process, or has run since ``innermost`` was
+        read."""
         process = self._target.GetProcess()
         is_selected = process.GetUniqueID() == self._selection.process().GetUniqueID()
         if not is_selected or not is_there(process) or process.GetStopID(True) != innermost.stop:
@@ -264,6 +267,7 @@ class StackBuilder:
 
 
 def _innermost(frame: lldb.SBFrame, process: lldb.SBProcess) -> Innermost:
+    """Read a thread's innermost frame; without registers if its architecture is none of ours."""
     try:
         registers = registers_of(frame, architecture_of(process))
     except ForeignArchitecture:

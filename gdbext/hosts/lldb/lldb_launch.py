@@ -24,8 +24,8 @@ class LldbLaunch(DebuggerLaunch):
     no_result_reason = "it may lack Python (lldb -b -o 'script 1')"
 
     def find(self) -> str:
-        """The lldb of $LLDB or of $PATH, else the newest lldb-VERSION there. Raises TargetError with how to install
-        one."""
+        """The path of the lldb of $LLDB or of $PATH, else of the newest lldb-VERSION there. Raises TargetError with how
+        to install one."""
         wanted = os.environ.get("LLDB") or "lldb"
         path = find_program(wanted)
         if path is not None:
@@ -48,9 +48,9 @@ class LldbLaunch(DebuggerLaunch):
         )
 
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
-        """``core`` is loaded by ``code``. Of a program that LLDB runs until it crashes LLDB may read symbols, otherwise
-        none that it does not need; its other look-ups in every library depend on its version (lldb_debugger.py). It
-        asks no questions, and runs no scripts of the current folder, or beside the libraries of the process."""
+        """``core`` is loaded by ``code``. LLDB reads all symbols only for a program that it runs until it crashes; its
+        other look-ups in every library depend on its version (lldb_debugger.py). It asks no questions, and runs no
+        scripts of the current folder, or beside the libraries of the process."""
         del core
         values = [
             *("use-color false", "interpreter.prompt-on-quit false", "target.load-cwd-lldbinit false"),
@@ -86,5 +86,4 @@ class LldbLaunch(DebuggerLaunch):
         return None
 
 
-def launch() -> DebuggerLaunch:
-    return LldbLaunch()
+launch = LldbLaunch

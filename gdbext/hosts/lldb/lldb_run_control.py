@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 def pause_of(selection: Selection, target: Target) -> Pause:
-    """The function that lets the process run for some seconds."""
+    """Returns a function that lets the process run for some seconds and returns the target at the next stop."""
     pid = target.pid
     alternative = f"look from outside: process detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
 
-    def look_again(seconds: float, watch: Watch) -> Target:
+    def stop_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already
         return brief_stop(selection.debugger, pid)
 
@@ -58,7 +58,7 @@ def pause_of(selection: Selection, target: Target) -> Pause:
         process.SetSelectedThreadByIndexID(number)
         return LldbTarget(process)
 
-    return look_again if isinstance(target, SnapshotTarget) else pause
+    return stop_again if isinstance(target, SnapshotTarget) else pause
 
 
 _log = logger(__name__)
@@ -136,7 +136,7 @@ class HookBreakpoint:
         self._hooks.setdefault(address, {})[owner] = hit
 
     def drop(self, address: int, owner: object) -> None:
-        """Remove the hook of that owner; idempotent."""
+        """Remove the hook of ``owner`` at that address; idempotent."""
         hooks = self._hooks.get(address, {})
         hooks.pop(owner, None)
         if not hooks:
@@ -156,15 +156,16 @@ class HookBreakpoint:
             stops = hit(frame) or stops
         return stops
 
-    def delete(self, by: Callable[[lldb.SBTarget, int], object] = lldb.SBTarget.BreakpointDelete) -> None:
+    def delete(self, delete: Callable[[lldb.SBTarget, int], object] = lldb.SBTarget.BreakpointDelete) -> None:
+        """Delete the breakpoint, by the function ``delete``, and forget its callbacks."""
         if self._breakpoint.IsValid():
-            by(self._target, self.number)
+            delete(self._target, self.number)
         drop_callback(self._callback)
         drop_callback(self._class)
 
 
 def register_of(frame: lldb.SBFrame, name: str) -> int:
-    """A register of the frame, unsigned. Raises TargetError."""
+    """The value of a frame's register, unsigned. Raises TargetError."""
     error = lldb.SBError()
     value = frame.FindRegister(name)
     number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
@@ -289,7 +290,7 @@ class LldbRunControl:
             if error.Fail():
                 text = f"lldb cannot resume the process: {error.GetCString()}"
                 return Ending(EndingKind.FAILED, text, error=TargetError(text))
-            return self._why_stopped(process)
+            return self._ending_at_stop(process)
 
     @contextmanager
     def _stopping_by_probes(self, process: lldb.SBProcess) -> Iterator[None]:
@@ -324,10 +325,12 @@ class LldbRunControl:
         return bool(probed) and len(probed) == len(stopped) and not self.stop_requested and self._failure is None
 
     def _is_probed(self, thread: lldb.SBThread) -> bool:
+        """True if the probes' signal has stopped the thread."""
         is_signal = thread.GetStopReason() == lldb.eStopReasonSignal
         return self._probes is not None and is_signal and thread.GetStopReasonDataAtIndex(0) == self._probes.signal
 
-    def _why_stopped(self, process: lldb.SBProcess) -> Ending:
+    def _ending_at_stop(self, process: lldb.SBProcess) -> Ending:
+        """The ending of a run that LLDB stopped while the process exists."""
         if self.stop_requested:
             return Ending(EndingKind.ASKED, "")
         if self._selection.interruption.happened:

@@ -91,11 +91,12 @@ class LldbThread(TargetThread):
         if self._registers is None:
             self._owner.check_stopped()
             self._lldb_registers = self._owner.lldb_registers(self._thread)
-            self._registers = self._owner.completed(self.tid, self._lldb_registers)
+            self._registers = self._owner.with_missing_registers(self.tid, self._lldb_registers)
         return self._registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those of its innermost frame; empty while LLDB makes the thread's stack."""
+        """The vector registers that arguments are passed in (low 8 bytes) of its innermost frame; empty while LLDB
+        makes the thread's stack."""
         if self.tid in self._owner.lent:
             return {}
         frame = self._thread.GetFrameAtIndex(0)
@@ -103,7 +104,7 @@ class LldbThread(TargetThread):
         return {name: value for name, value in values.items() if value is not None}
 
     def is_current(self) -> bool:
-        """True if LLDB's registers are those that were read, if any."""
+        """True if LLDB still has the registers that were read, if any were."""
         return self._registers is None or self._lldb_registers == self._owner.lldb_registers(self._thread)
 
 
@@ -179,6 +180,7 @@ class LldbTarget(LentProcess):
         return all(map(LldbThread.is_current, self._threads or ())) and all(map(self._is_unchanged, self._kept))
 
     def _is_unchanged(self, area: tuple[int, int]) -> bool:
+        """True if memory at (address, size) is as when it was read."""
         try:
             return self._read(*area) == self._kept[area]
         except MemoryFault:
@@ -196,14 +198,18 @@ class LldbTarget(LentProcess):
             raise MemoryFault(address, size)
         return data
 
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, by LLDB's number."""
-        return self._all_threads()
+    def threads(self) -> Sequence[LldbThread]:
+        """All threads, in order of LLDB's numbers."""
+        if self._threads is None:
+            rows = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
+            threads = [LldbThread(self, row, self._states.get(row.GetThreadID())) for row in rows]
+            self._threads = sorted(threads, key=lambda thread: thread.number or 0)
+        return self._threads
 
     def selected_thread(self) -> TargetThread | None:
         selected = thread_of(self._process, self._selected)
         number = selected.GetIndexID() if selected.IsValid() else None
-        threads = self._all_threads()
+        threads = self.threads()
         return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
 
     def selected_stack_pointer(self) -> int | None:
@@ -239,8 +245,9 @@ class LldbTarget(LentProcess):
         lent = self.lent.get(thread.GetThreadID())
         return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else dict(lent)
 
-    def completed(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
-        """A thread's registers, with those that LLDB lacks. Raises TargetError."""
+    def with_missing_registers(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
+        """A thread's registers, with the number of its system call and the thread pointer if LLDB does not have them.
+        Raises TargetError."""
         registers = dict(lldb_registers)
         missing = [name for name in self.architecture.general_registers if name not in registers]
         if missing:
@@ -260,13 +267,6 @@ class LldbTarget(LentProcess):
             if block:
                 registers[thread_pointer] = block
         return registers
-
-    def _all_threads(self) -> list[LldbThread]:
-        if self._threads is None:
-            threads = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
-            ours = [LldbThread(self, each, self._states.get(each.GetThreadID())) for each in threads]
-            self._threads = sorted(ours, key=lambda thread: thread.number or 0)
-        return self._threads
 
 
 class LldbCoreTarget(LentCore):
@@ -300,6 +300,7 @@ class LldbCoreTarget(LentCore):
 
 
 def _core_path(process: lldb.SBProcess) -> str:
+    """The path of the core that LLDB has loaded. Raises TargetError."""
     if process.GetPluginName() != "elf-core":
         raise TargetError(
             f"LLDB's {process.GetPluginName()} processes cannot be read",
@@ -327,7 +328,7 @@ def sysroot_of(process: lldb.SBProcess) -> str:
 
 
 def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:
-    """The registers of a frame that LLDB has."""
+    """The architecture's registers that LLDB has in a frame, by name."""
     registers: dict[str, int] = {}
     error = lldb.SBError()
     for name in (*architecture.general_registers, *architecture.system_registers):
@@ -377,8 +378,8 @@ def attached_target(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget |
 
 
 def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
-    """A process that LLDB is attached to only while registers and stacks are copied. Of use only if attaching is quick:
-    else it takes longer than the whole analysis, and is repeated if threads ran meanwhile. Raises TargetError."""
+    """A process that LLDB is attached to only while registers and stacks are copied. For an LLDB that attaches quickly:
+    else that takes longer than the whole analysis, and is repeated if threads ran meanwhile. Raises TargetError."""
     target = debugger.CreateTarget("")
     guards = DebuggerGuards()
 
@@ -394,8 +395,8 @@ def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
 
 
 def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
-    """Start LLDB's program: ``live``: stopped before its first instruction; else it runs until it stops: a crash, or
-    Ctrl+C (or --timeout) in a hang. Raises TargetError, TargetGone: it exited."""
+    """Start LLDB's program, with ``live`` stopped before its first instruction; else it runs until it stops by a crash,
+    or by Ctrl+C (or --timeout) in a hang. Raises TargetError, ProgramEnded."""
     information = target.GetLaunchInfo()
     information.SetLaunchFlags(information.GetLaunchFlags() | (lldb.eLaunchFlagStopAtEntry if live else 0))
     error = lldb.SBError()
@@ -440,6 +441,7 @@ def architecture_of(process: lldb.SBProcess) -> Architecture:
 
 
 def _stop_signal(thread: lldb.SBThread) -> Signal | None:
+    """The crash signal that stopped a thread; None for any other stop."""
     if thread.GetStopReason() not in (lldb.eStopReasonSignal, lldb.eStopReasonException):
         return None
     number = thread.GetStopReasonDataAtIndex(0)
