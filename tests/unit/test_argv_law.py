@@ -34,7 +34,7 @@ DECLARED = {
     "the command line of the user": ["tools/watch/__init__.py", "tools/timeout/__init__.py"],
     "gcore gets the number of a process": ["tools/watch/evidence.py"],
     "options of the user; names of pods have passed argument()": ["tools/ranks/other_machines.py"],
-    "our own module: a JSON document": ["torch/measure/child.py"],
+    "our own module: a JSON document": ["torch/measure/measurement.py"],
     "compilers on our own files; folders stand behind -I": ["torch/measure/compiler.py"],
     "one function that starts what two others build of checked words": ["tools/ranks/slurm.py"],
 }

@@ -71,9 +71,13 @@ class DebuggerLaunch(ABC):
         """The arguments after the executable. ``code`` is one line of Python that does the job, attaching included; a
         ``core`` may be loaded and a ``program`` is named here; a ``live`` command needs no symbols of it."""
 
+    noise: str
+    """The beginning of the lines of its output that say nothing about an error."""
+
     def relevant_output(self, output: str) -> str:
         """The part that matters of the debugger's own output, for an error message."""
-        return output
+        lines = (line for line in output.splitlines() if line.strip() and not line.startswith(self.noise))
+        return "\n".join(lines)
 
     def known_failure(self, output: str) -> TargetError | None:
         """The fault of the debugger itself that its output names, if it gave no result; None if it names none."""

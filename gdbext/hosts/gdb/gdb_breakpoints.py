@@ -20,8 +20,7 @@ from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
-from gdbext.hosts.gdb.gdb_printers import WORD
-from gdbext.hosts.gdb.gdb_target import execute, read_memory, stopped_target
+from gdbext.hosts.gdb.gdb_target import execute, read_memory, read_register, stopped_target
 from gdbext.live.breakpoint_setter import PythonCondition, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
@@ -52,10 +51,7 @@ class SelectedThread:
         return int(gdb.selected_thread().ptid[1])
 
     def register(self, name: str) -> int:
-        try:
-            return int(gdb.parse_and_eval(f"${name}")) & WORD
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+        return read_register(name)
 
     def word(self, address: int) -> int:
         return int.from_bytes(read_memory(address, 8), "little")

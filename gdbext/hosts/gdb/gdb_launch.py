@@ -21,6 +21,7 @@ class GdbLaunch(DebuggerLaunch):
     """gdb in batch mode, without the user's settings and with no symbols that it does not need."""
 
     name = "gdb"
+    noise = "[New LWP"
     no_result_reason = "it may lack Python (gdb -ex 'python 1')"
 
     def find(self) -> str:
@@ -48,10 +49,6 @@ class GdbLaunch(DebuggerLaunch):
             settings += _settings("auto-solib-add off", "libthread-db-search-path /nonexistent")
         started = ["--args", *program] if program else []
         return [*loaded, "-nx", "-q", "-batch", *settings, "-ex", f"python {code}", *started]
-
-    def relevant_output(self, output: str) -> str:
-        """The output without gdb's notes on every thread."""
-        return "\n".join(line for line in output.splitlines() if line.strip() and not line.startswith("[New LWP"))
 
 
 launch = GdbLaunch

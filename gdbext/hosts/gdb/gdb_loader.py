@@ -157,7 +157,10 @@ class BreakpointKeeper:
         """Watch the breakpoint, in the process that gdb has now, until it is deleted; returns it."""
         pid = gdb.selected_inferior().pid
         if pid != self._pid:
-            self._pid, self._code = pid, _code_written_while_running(pid)
+            # gdb 12 and later write breakpoints while the process runs
+            own, writes = architectures.own(), int(gdb.VERSION.partition(".")[0]) >= 12
+            is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
+            self._pid, self._code = pid, own.breakpoint_code if own and is_here else b""
         if not self._code:
             return breakpoint
         with self._lock:
@@ -204,14 +207,6 @@ class BreakpointKeeper:
                     _log.info("a breakpoint at %#x was taken out of the code: put back", address)
                     breakpoint.enabled = False
                     breakpoint.enabled = True
-
-
-def _code_written_while_running(pid: int) -> bytes:
-    """The breakpoint instruction, if gdb can write it while the process runs (gdb 12, on this machine); else b""."""
-    own = architectures.own()
-    writes = int(gdb.VERSION.partition(".")[0]) >= 12
-    is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
-    return own.breakpoint_code if own and is_here else b""
 
 
 def program_of(pid: int) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gdb
 
@@ -20,12 +20,9 @@ from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import is_alive, signals_in
 from gdbext.errors import ProbesRefused, TargetError, UsageError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, quietly
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, quietly
 from gdbext.live.host import probes_are_elsewhere
 from gdbext.log import logger
-
-if TYPE_CHECKING:
-    from gdbext.live.timed_run import TimedRun
 
 _log = logger(__name__)
 
@@ -213,40 +210,18 @@ class QuietConsole:
             quietly(f"set {self._SETTING} off")
 
 
-def ending_without_wait() -> Ending:
-    """The ending if gdb came back from ``continue`` while the process runs: it waits only in a command that was typed
-    or sent (all_uis_on_sync_execution_starting, gdb/event-top.c). The process is interrupted."""
-    error = TargetError(
-        "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
-        why="the command would end while the process runs on; it was interrupted instead",
-        help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
-    )
-    return Ending(EndingKind.FAILED, error.what, error=error)
-
-
-def interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
-    """Called in gdb's event loop to interrupt the run, unless the process has stopped before."""
-    if timed.is_running and is_running():
-        quiet.begin()
-        quietly("interrupt")
-
-
 def take_interrupts() -> None:
     """Have gdb take the SIGINTs that are pending because another event stopped the process first: they would stop the
     next run at once, and kill the process after a detach. Does nothing if gdb's table of signals passes SIGINT on.
     Raises gdb.error: the process exits."""
     for _ in range(50):  # stops that gdb may report before that of an interrupt: one for each thread at a probe
         inferior = gdb.selected_inferior()
-        is_native = inferior.pid and connection_type(inferior) == "native"
-        if not (is_native and _has_pending_interrupt(inferior.pid) and stops_by_interrupt()):
+        if not inferior.pid or connection_type(inferior) != "native":
+            return
+        bit = 1 << (signal.SIGINT - 1)
+        statuses = (status_fields(f"/proc/{inferior.pid}/task/{tid}/status") for tid in living_threads(inferior.pid))
+        masks = [(signals_in(row, "SigPnd", "ShdPnd") or 0, signals_in(row, "SigBlk") or 0) for row in statuses]
+        if not any(pending & ~blocked & bit for pending, blocked in masks) or not stops_by_interrupt():
             return
         _log.debug("an interrupt is under way")
         gdb.execute("continue", False, True)
-
-
-def _has_pending_interrupt(pid: int) -> bool:
-    """True if a SIGINT is pending for a thread that does not block it."""
-    bit = 1 << (signal.SIGINT - 1)
-    threads = [status_fields(f"/proc/{pid}/task/{thread}/status") for thread in living_threads(pid)]
-    masks = ((signals_in(fields, "SigPnd", "ShdPnd") or 0, signals_in(fields, "SigBlk") or 0) for fields in threads)
-    return any(pending & ~blocked & bit for pending, blocked in masks)

@@ -44,6 +44,7 @@ from gdbext.hosts.gdb.gdb_target import (
     post_whole,
     quietly,
     read_memory,
+    read_register,
     stopped_target,
 )
 from gdbext.live.host import HookSpec
@@ -397,12 +398,7 @@ class GdbRunControl:
     def register(self, name: str) -> int:
         """Raises TargetError."""
         at_probe = self._probes.register(name) if self._probes else None
-        if at_probe is not None:
-            return at_probe
-        try:
-            return int(_evaluate(f"${name}")) & WORD
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+        return read_register(name) if at_probe is None else at_probe
 
     def float_register(self, name: str) -> int:
         if self._probes:
@@ -449,8 +445,13 @@ class GdbRunControl:
         if refused:
             raise refused
         gdb_modes.check_interrupt()
+
+        def interrupt() -> None:  # in gdb's event loop, where the process may have stopped before
+            if timed.is_running and is_running():
+                self.quiet.begin()
+                quietly("interrupt")
+
         timed = TimedRun(work, lambda: post_whole(interrupt, interrupt))
-        interrupt = partial(gdb_modes.interrupt_running, timed, self.quiet)
         with timed:
             ending = self.run()
         return timed.ending(ending)
@@ -537,9 +538,15 @@ class GdbRunControl:
                 return _REPLACED
             return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
         if is_running():
+            # gdb waits only in a command that was typed or sent (all_uis_on_sync_execution_starting, gdb/event-top.c)
             self.is_over = True
             interrupt_all()
-            return gdb_modes.ending_without_wait()
+            unawaited = TargetError(
+                "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
+                why="the command would end while the process runs on; it was interrupted instead",
+                help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
+            )
+            return Ending(EndingKind.FAILED, unawaited.what, error=unawaited)
         is_probe = self._handle_probe_stops()
         if self._failure:
             return ending_of_failure(self._failure, "gdb")

@@ -309,6 +309,14 @@ def read_memory(address: int, size: int) -> bytes:
         raise MemoryFault(address, size) from error
 
 
+def read_register(name: str) -> int:
+    """A register of the selected frame, unsigned. Raises TargetError."""
+    try:
+        return int(gdb.parse_and_eval(f"${name}")) & WORD
+    except gdb.error as error:
+        raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+
+
 def low_word(register: gdb.Value) -> int:
     """The low 8 bytes of a vector register, which gdb shows as a union of arrays, by its first array of words
     (``v2_int64``, ``d.u``). Raises gdb.error."""

@@ -21,6 +21,7 @@ class LldbLaunch(DebuggerLaunch):
     """lldb in batch mode, without the user's settings and with no symbols that it does not need."""
 
     name = "lldb"
+    noise = "(lldb) "
     no_result_reason = "it may lack Python (lldb -b -o 'script 1')"
 
     def find(self) -> str:
@@ -62,10 +63,6 @@ class LldbLaunch(DebuggerLaunch):
         settings = [word for value in values for word in ("-O", f"settings set {value}")]
         started = ["--", *program] if program else []
         return ["--no-lldbinit", "-b", "-Q", *settings, "-o", f"script {code}", *started]
-
-    def relevant_output(self, output: str) -> str:
-        """The output without the commands that LLDB repeats."""
-        return "\n".join(line for line in output.splitlines() if line.strip() and not line.startswith("(lldb) "))
 
     def known_failure(self, output: str) -> TargetError | None:
         """The error of an LLDB without Python, or with one that does not find LLDB's own module."""

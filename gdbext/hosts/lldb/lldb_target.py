@@ -33,24 +33,6 @@ LentRegisters = dict[int, Mapping[str, int]]
 """Thread id → registers, while LLDB makes that thread's stack: to read frames would make it lock the stack twice."""
 
 
-def evaluated_address(frame: lldb.SBFrame, expression: str) -> int:
-    """The value of a pointer or a number, else the address of the object. Raises UsageError."""
-    value = frame.GetValueForVariablePath(expression)
-    if not value.IsValid() or not value.GetError().Success():
-        raise UsageError(
-            f"{expression!r} is not an address: the selected frame has no such variable",
-            why="names with ., ->, [ ], * and & are understood, as by frame variable; nothing is called in the process",
-            help="give an address, $REGISTER, *$REGISTER+8, --py NAME, or select the frame that has the variable",
-        )
-    kind = value.GetType().GetCanonicalType()
-    if kind.IsReferenceType() or kind.IsPointerType() or not kind.IsAggregateType():
-        return int(value.GetValueAsUnsigned())
-    address = value.GetLoadAddress()
-    if address == lldb.LLDB_INVALID_ADDRESS:
-        raise UsageError(f"{expression!r} has no address", help="name an object in memory, or a pointer to it")
-    return int(address)
-
-
 _WORD = (1 << 64) - 1
 _STOPPED = (lldb.eStateStopped, lldb.eStateCrashed, lldb.eStateSuspended)
 _RUNNING = (lldb.eStateRunning, lldb.eStateStepping, lldb.eStateAttaching, lldb.eStateLaunching)
@@ -217,7 +199,23 @@ class LldbTarget(LentProcess):
         return frame.GetSP() if frame.IsValid() and frame.GetFrameID() else None
 
     def evaluate(self, expression: str) -> int | None:
-        return evaluated_address(thread_of(self._process, self._selected).GetSelectedFrame(), expression)
+        """The value of a pointer or a number, else the address of the object. Raises UsageError."""
+        frame = thread_of(self._process, self._selected).GetSelectedFrame()
+        value = frame.GetValueForVariablePath(expression)
+        if not value.IsValid() or not value.GetError().Success():
+            raise UsageError(
+                f"{expression!r} is not an address: the selected frame has no such variable",
+                why="names with ., ->, [ ], * and & are understood, as by frame variable; nothing is called in the "
+                "process",
+                help="give an address, $REGISTER, *$REGISTER+8, --py NAME, or select the frame that has the variable",
+            )
+        kind = value.GetType().GetCanonicalType()
+        if kind.IsReferenceType() or kind.IsPointerType() or not kind.IsAggregateType():
+            return int(value.GetValueAsUnsigned())
+        address = value.GetLoadAddress()
+        if address == lldb.LLDB_INVALID_ADDRESS:
+            raise UsageError(f"{expression!r} has no address", help="name an object in memory, or a pointer to it")
+        return int(address)
 
     def maps(self) -> Sequence[MemoryMapping]:
         """Raises TargetError for a remote process: LLDB does not know which parts of files are mapped."""

@@ -41,20 +41,23 @@ _RECORDER_NAMES = {
 """``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → the flight recorder's name, unless that is it in lower case."""
 
 
-class NcclWork(NamedTuple):
-    """One ``WorkNCCL``. ``began`` is nanoseconds of the steady clock."""
+class QueuedWork(NamedTuple):
+    """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
 
     seq: int
-    op: str
+    title: str
+    """The profiler's name for it: ``gloo:all_reduce``."""
     timeout_ms: int
-    began: int
+    in_progress: bool
+    began: int | None = None
+    """Its start in nanoseconds of the steady clock; None if it is not recorded."""
 
 
 class NcclGroup(NamedTuple):
     """The progress of a group, and its unfinished work, oldest first."""
 
     status: GroupStatus
-    works: tuple[NcclWork, ...]
+    works: tuple[QueuedWork, ...]
 
 
 def read_nccl_group(
@@ -79,7 +82,8 @@ def read_nccl_group(
     for work in (structures.NcclWorkStruct(space, item) for item in items):
         kind = types.get(work.opType_, "")
         name = _RECORDER_NAMES.get(kind, kind.lower() or "an operation")
-        works.append(NcclWork(work.seq_, name, work.opTimeout_, work.workStartTime_))
+        # NCCL does not say when an operation starts
+        works.append(QueuedWork(work.seq_, f"nccl:{name}", work.opTimeout_, False, work.workStartTime_))
     if any(work.seq > last for work in works):
         raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
     return NcclGroup(status, tuple(works))
@@ -87,18 +91,6 @@ def read_nccl_group(
 
 GROUP_LIMIT = 4096
 RANK_LIMIT = 1 << 20
-
-
-class QueuedWork(NamedTuple):
-    """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
-
-    seq: int
-    title: str
-    """The profiler's name for it: ``gloo:all_reduce``."""
-    timeout_ms: int
-    in_progress: bool
-    began: int | None = None
-    """Its start in nanoseconds of the steady clock; None if it is not recorded."""
 
 
 class Collective(NamedTuple):
@@ -216,18 +208,13 @@ class ProcessGroupReader:
             if not 0 <= rank < size <= RANK_LIMIT:
                 raise BadData(f"the process group at {cpp.address:#x} says that it is rank {rank} of {size}")
             gloo_status = read_status(gloo.pgStatus_) if gloo and gloo.has(structures.GlooGroup.pgStatus_) else None
-            # NCCL does not say when an operation starts
-            queued = [
-                QueuedWork(work.seq, f"nccl:{work.op}", work.timeout_ms, in_progress=False, began=work.began)
-                for work in (nccl.works if nccl else ())
-            ]
             return unread._replace(
                 description=self._strings.read(description, 4096) if description else "",
                 rank=rank,
                 size=size,
                 store_address=cpp.store_ if cpp.has(structures.ProcessGroupStruct.store_) else 0,
                 status=nccl.status if nccl else gloo_status,
-                queued=(*queued, *(self._gloo_queue(gloo) if gloo else ())),
+                queued=(*(nccl.works if nccl else ()), *(self._gloo_queue(gloo) if gloo else ())),
                 nccl=nccl_address,
             )
         except GdbextError as error:

@@ -1,4 +1,4 @@
-"""Measures one PyTorch, with the given rights; started by child.py (``start``), never by a user.
+"""Measures one PyTorch, with the given rights; started by measurement.py (``start``), never by a user.
 
 Writes to standard output a line for each step that it begins, and last, as JSON, {"layout": …} or {"error": …} with
 what, why and help. It exits, with its compilers and its folder, as soon as standard input ends: then the process that
@@ -24,7 +24,7 @@ from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
-from gdbext.torch.measure import child, generate
+from gdbext.torch.measure import generate, measurement
 
 
 def start(torch: str, folder: str, rights: list[object] | None) -> int:
@@ -34,7 +34,7 @@ def start(torch: str, folder: str, rights: list[object] | None) -> int:
     watch = ParentWatch(work_folder)
     try:
         if rights:
-            child.take_rights(Rights(*rights), folder)  # type: ignore[arg-type]
+            measurement.take_rights(Rights(*rights), folder)  # type: ignore[arg-type]
         os.environ["TMPDIR"] = folder  # for the compilers
         work_folder.mkdir(0o700)
         parts = generate.Parts(None if rights else build_id_of_file(package / "lib" / store.TORCH_LIBRARY))

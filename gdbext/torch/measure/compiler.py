@@ -32,7 +32,7 @@ def run(command: Sequence[str], folder: Path, timeout: float | None = None) -> s
     """Run a program, whose temporary files go into ``folder``, to its end. Raises OSError, subprocess.TimeoutExpired.
 
     g++ is a driver: to kill it alone would leave the compiler proper behind, for minutes. It stays in our process
-    group, which is killed as a whole where we are a session of our own (child.py).
+    group, which is killed as a whole where we are a session of our own (measurement.py).
     """
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(

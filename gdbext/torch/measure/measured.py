@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.torch.measure import compiler
-from gdbext.torch.measure.child import no_pyelftools
+from gdbext.torch.measure.measurement import no_pyelftools
 from gdbext.torch.measure.wants import Wants
 
 Die = Any

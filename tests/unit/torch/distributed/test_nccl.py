@@ -82,8 +82,8 @@ def group(last: int, status: tuple[int, int, int], works: Sequence[tuple[int, in
 def test_what_is_pending() -> None:
     found = group(5, (5, -1, 3), [(4, ALL_REDUCE), (5, BROADCAST)])
     assert (found.status.enqueued, found.status.started, found.status.completed) == (5, -1, 3)
-    works = [(work.seq, work.op, work.timeout_ms) for work in found.works]
-    assert works == [(4, "all_reduce", 600_000), (5, "broadcast", 600_000)]
+    works = [(work.seq, work.title, work.timeout_ms) for work in found.works]
+    assert works == [(4, "nccl:all_reduce", 600_000), (5, "nccl:broadcast", 600_000)]
     assert group(0, (-1, -1, -1), []).works == (), "before the first operation"
 
 
