@@ -7,11 +7,9 @@
 The server asks each rank's own worker server, where a child process examines the rank. That needs the rank's GIL; the
 verdict on the job below is made from outside the ranks.
 
-PyTorch's servers listen at all addresses without authentication. The page is shown to processes of this machine that
-belong to the server's user or root, as the kernel says of a connection; from elsewhere: ssh -L. A rank's worker server
-does not tell its handlers about the connection, so a rank answers requests with the job's token, which is made for each
-job and kept in its store: a process that can read it is part of the job. One inspection runs at a time, and its answer
-is reused for some seconds.
+PyTorch's servers listen at all addresses without authentication. The page is shown only to processes of this machine
+that belong to the server's user or root. A rank's worker server does not tell its handlers about the connection: so a
+rank answers requests with the job's token, which is kept in the job's store.
 
 Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
 PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).

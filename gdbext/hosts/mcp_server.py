@@ -1,8 +1,6 @@
 """``gdbext mcp``: the Model Context Protocol on standard input and output, for agents that debug.
 
-It uses the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own, with
-its limits of time and memory; answers are short, the strongest first, with the commands that say more. A running
-process is examined only if the server was started with --allow-attach.
+It uses the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """dispatch-break's breakpoints in gdb, set by address, so that gdb's own symbols are not needed.
 
 Breakpoints are ordinary ones, in ``info breakpoints``, with conditions that gdb evaluates. A kernel probe stops a
-thread by a signal (thread_stopper.py) and shows as a catchpoint: gdb hears of the stop by ``catch signal``, whose
-condition is a function of ours, which finds the probe and decides whether gdb stops. If it does not, gdb resumes all
-threads without a word, as after a breakpoint's stop(). gdb has no internal catchpoints: each takes a number of the
-user's.
+thread by a signal (thread_stopper.py). It shows as a catchpoint (``catch signal``), whose condition calls a function of
+ours, which decides whether gdb stops or resumes all threads.
 """
 
 from __future__ import annotations
@@ -124,6 +122,8 @@ class GdbBreakpointSetter:
         self._keep = BreakpointKeeper().keep
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
+        """Stop at an address if the condition holds; ``reached`` is called then."""
+
         def hit() -> bool:
             assert isinstance(condition, PythonCondition)
             thread = SelectedThread()
@@ -138,6 +138,8 @@ class GdbBreakpointSetter:
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
+        """Call ``reached`` at an address, without a stop."""
+
         def hit() -> bool:
             reached(SelectedThread())
             return False
@@ -146,14 +148,17 @@ class GdbBreakpointSetter:
             return self._keep(GdbCallback(f"*{address:#x}", hit), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
+        """Stop at a function, now or once it is loaded, if ``reached`` returns True."""
         with _gdb_refusals():
             return GdbCallback(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
+        """A breakpoint for the user to see and delete, which never stops."""
         with _gdb_refusals():
             return GdbCallback(f"*{address:#x}", lambda: False)
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
+        """Call ``reached`` at an address; the user sees no breakpoint."""
         with _gdb_refusals():
             return self._keep(GdbTrap(address, reached), address)
 

@@ -1,5 +1,5 @@
-"""gdb's settings for ``continue``, which are the user's and are not changed: which threads and processes it resumes,
-which of them gdb keeps after a fork, and whether gdb can interrupt the process.
+"""gdb's settings for ``continue``, which are never changed: the threads and processes that it resumes or keeps after a
+fork, and whether gdb can interrupt the process.
 
 Tried with gdb 13.1 and 18.1: with ``scheduler-locking on`` one thread runs, and waits for ever if another thread has
 what it needs (a GIL); with ``detach-on-fork off`` the other side of a fork stays stopped until the user resumes it, and
@@ -188,7 +188,7 @@ class Forks:
 
 
 class QuietConsole:
-    """Keeps gdb's console from printing a stop of ours; editors are informed (gdb 13 and later)."""
+    """Keeps gdb's console, but not editors, from reporting a stop of ours (gdb 13 and later)."""
 
     _SETTING = "suppress-cli-notifications"
 

@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 WORD = (1 << 64) - 1
 
 
-class TypePrinter:
-    """One type's printer as ``info pretty-printer`` lists it and ``disable pretty-printer`` turns it off."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.enabled = True
-
-
 class ObjectPrinter:
     """Shows one value. gdb calls the methods."""
 
@@ -78,7 +70,8 @@ class GdbTypePrinters:
         """``shown`` is called whenever gdb shows a value."""
         self.name = "gdbext"
         self.enabled = True
-        self.subprinters = [TypePrinter(kind.name) for kind in SUMMARIZED_TYPES]
+        # as ``info pretty-printer`` lists them and ``disable pretty-printer`` turns them off
+        self.subprinters = [gdb.printing.SubPrettyPrinter(kind.name) for kind in SUMMARIZED_TYPES]
         self._by_name = {printer.name: printer for printer in self.subprinters}
         self._summarize = summarize
         self._shown = shown

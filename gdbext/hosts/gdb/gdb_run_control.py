@@ -1,12 +1,11 @@
-"""gdb's side of the live commands: breakpoints with a Python stop() that does next to nothing, and ``continue``.
+"""gdb's side of the live commands: hooks at addresses, and ``continue``.
 
-Measured with gdb 13.1 on this project's machine: a breakpoint with an empty stop() costs 160 to 290 µs a hit (two
-context switches, a step over the instruction), plus the time of stop(). ``gdb.parse_and_eval`` of a register takes 6 µs
-without symbols and 22 µs with torch's symbols read; ``gdb.selected_frame()`` alone takes 14 and 128 µs, since it
-computes the frame's identity. So registers are read by parse_and_eval.
+Measured with gdb 13.1: a breakpoint with an empty stop() costs 160 to 290 µs a hit, plus the time of stop().
+``gdb.parse_and_eval`` of a register takes 6 µs without symbols and 22 µs with torch's; ``gdb.selected_frame()`` alone
+takes 14 and 128 µs. So registers are read by parse_and_eval.
 
-``continue`` is executed with its output, so that what is shown meanwhile reaches gdb's console in every interpreter:
-with to_string, gdb.write would write into that string, and MI would miss the ^running that is its result record.
+``continue`` is executed with its output: with to_string, gdb.write would write into that string, and MI would miss the
+^running that is its result record.
 """
 
 from __future__ import annotations
@@ -382,6 +381,7 @@ class GdbRunControl:
         self._probes = ProbeHooks(stopped_target, self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
+        """Call the hook's handler whenever a thread reaches its address, until it is removed. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
         try:
@@ -396,11 +396,12 @@ class GdbRunControl:
         return read_memory(address, size)
 
     def register(self, name: str) -> int:
-        """Raises TargetError."""
+        """A register of the thread at a hook. Raises TargetError."""
         at_probe = self._probes.register(name) if self._probes else None
         return read_register(name) if at_probe is None else at_probe
 
     def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of the thread at a hook. Raises TargetError."""
         if self._probes:
             self._probes.check_vectors()
             return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
@@ -457,6 +458,7 @@ class GdbRunControl:
         return timed.ending(ending)
 
     def run(self) -> Ending:
+        """Let the process run until something other than a hook stops it, or a handler requests that."""
         refused = gdb_modes.refusal()
         if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)

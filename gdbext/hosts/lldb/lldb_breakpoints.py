@@ -119,8 +119,7 @@ class LldbBreakpoint:
             self._is_deleted = True
             self._deletions.add(self._target, self.number, self._callback_name)
 
-    def delete_later(self) -> None:
-        self.delete()
+    delete_later = delete
 
 
 class LldbTrap:
@@ -158,6 +157,8 @@ class LldbBreakpointSetter:
         self._deletions = Deletions(lambda: self._runs == 1 or not is_there(self._selection.process()))
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> LldbBreakpoint:
+        """Stop at an address if the condition holds; ``reached`` is called then."""
+
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
             try:
@@ -171,6 +172,8 @@ class LldbBreakpointSetter:
         return self._breakpoint_at(address, hit)
 
     def set_call(self, address: int, reached: Reached) -> LldbBreakpoint:
+        """Call ``reached`` at an address, without a stop."""
+
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
             reached(thread)
@@ -179,16 +182,19 @@ class LldbBreakpointSetter:
         return self._breakpoint_at(address, hit)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> LldbBreakpoint:  # noqa: ARG002
+        """Stop at a function, now or once it is loaded, if ``reached`` returns True."""
         self._watch_runs()
         target = self._selection.target()
         breakpoint = target.BreakpointCreateByName(function)
         return LldbBreakpoint(target, breakpoint, lambda _: reached(), self._deletions)
 
     def set_placeholder(self, address: int) -> LldbBreakpoint:
+        """A breakpoint for the user to see and delete, which never stops."""
         return self._breakpoint_at(address, lambda _: False)
 
     def set_trap(self, address: int, reached: Reached) -> LldbTrap:
-        """LLDB has no internal breakpoints for scripts: the user sees one for all of them."""
+        """Call ``reached`` at an address. LLDB has no internal breakpoints for scripts: the user sees one for all
+        traps."""
 
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)

@@ -24,7 +24,7 @@ _MEMBER = "callbacks_of_gdbext"
 
 
 def keep_callback(callback: object) -> str:
-    """The name by which LLDB finds the function or class."""
+    """Keep a function or class that LLDB calls; returns the name by which LLDB finds it."""
     members = vars(vars(lldb).setdefault(_MEMBER, SimpleNamespace(count=0)))
     members["count"] += 1  # a name is never used twice
     name = f"at_{members['count']}"

@@ -109,8 +109,7 @@ class ShownFrame:
     def get_function_name(self) -> str:
         return frame_function(self._frame)
 
-    def get_display_function_name(self) -> str:
-        return self.get_function_name()
+    get_display_function_name = get_function_name
 
     def is_inlined(self) -> bool:
         return False
@@ -128,8 +127,7 @@ class ShownFrame:
     def get_register_info(self) -> None:
         """None: a frame of ours has no registers."""
 
-    def get_register_context(self) -> None:
-        """None, too."""
+    get_register_context = get_register_info
 
 
 class RegisteredFrames:

@@ -95,7 +95,7 @@ class LldbHook:
 
 
 class NoResolver:
-    """A resolver that finds no locations: only a breakpoint with such a class accepts locations by address
+    """A resolver that finds no locations: only a breakpoint with a resolver takes locations by address
     (SBBreakpoint.AddLocation)."""
 
     def __init__(self, *_: object) -> None:
@@ -195,6 +195,7 @@ class LldbRunControl:
         self._probes = ProbeHooks(lambda: current_target(self._process), self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
+        """Call the hook's handler whenever a thread reaches its address, until it is removed. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
         if not self._breakpoint:
@@ -210,7 +211,7 @@ class LldbRunControl:
         return data
 
     def register(self, name: str) -> int:
-        """Raises TargetError."""
+        """A register of the thread at a hook. Raises TargetError."""
         at_probe = self._probes.register(name) if self._probes else None
         if at_probe is not None:
             return at_probe
@@ -220,6 +221,7 @@ class LldbRunControl:
         return register_of(frame, name)
 
     def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of the thread at a hook. Raises TargetError."""
         if self._probes:
             self._probes.check_vectors()
         frame = self.frame
@@ -264,6 +266,7 @@ class LldbRunControl:
         return timed.ending(ending)
 
     def run(self) -> Ending:
+        """Let the process run until something other than a hook stops it, or a handler requests that."""
         refused = self._selection.refusal()
         if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)

@@ -1,8 +1,7 @@
 """The rank that a thread waits for: the other end of a transfer of gloo, or a worker of torch.distributed.rpc.
 
-The offsets of members are not assumed: a word counts as a pointer to an object if the object there has the vtable of
-its class, and a table counts if all its nodes are there and end where it says. Tables and queues are libstdc++'s
-(bits/hashtable.h, bits/stl_deque.h).
+No offsets of members are assumed: a pointer is recognized by the vtable of its object, a table (libstdc++'s
+bits/hashtable.h, bits/stl_deque.h) by the number of its nodes.
 
 Gloo: a ``c10d::Work`` knows neither rank nor tag. Until both ends of a transfer have met, the pair of sockets to the
 other rank keeps the buffer in a table by tag (``Pair::localPendingSend_``, ``localPendingRecv_``). Source:

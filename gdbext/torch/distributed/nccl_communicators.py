@@ -1,11 +1,11 @@
-"""NCCL's communicators in host memory: their progress, and the peer and channel of each transfer of their proxies.
+"""Reads NCCL's communicators in host memory: their progress, and each transfer of their proxies.
 
 Source: NCCL's src/include/comm.h (``ncclComm``) and proxy.h, src/transport/net.cc (which counter of a transfer follows
 which), src/proxy.cc (``sub->peer``, which was the operation's root before 2.23), 2.20 to 2.30. The offsets of members
 are data of each release (engine/layouts/data, nccl.json); other releases are not read.
 
-torch's ``NCCLComm`` keeps the communicator at an offset that is not needed: among the objects that the hash tables of a
-ProcessGroupNCCL lead to, the one that has NCCL's two marks at its ends, and the group's rank and size, is it.
+A communicator is found without the offsets of torch's ``NCCLComm``: among the objects that the hash tables of a
+ProcessGroupNCCL lead to, it has NCCL's marks at both ends, and the group's rank and size.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ from gdbext.torch.measure.wants import SAVED_MEMBERS_HEADER, Wants, saved_member
 
 LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
 _CXX = ("g++", "c++", "clang++")
-_CC = ("gcc", "cc", "clang")
 
 
 class Parts:
@@ -220,7 +219,7 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
             help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
         )
     include = headers[0].parent
-    command = cc or compiler.find_compiler(_CC)
+    command = cc or compiler.find_compiler(("gcc", "cc", "clang"))
     flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
         measured = measure(wants_of("cpython"), command, flags, Path(name))
@@ -231,6 +230,7 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
 
 
 def _document(kind: str, identity: str, version: str, measured: Measured) -> dict[str, Any]:
+    """A layout document with all measured sections."""
     return {
         "schema": "gdbext-layout/1",
         "kind": kind,

@@ -230,6 +230,7 @@ class StructReader:
     def _member(
         self, member: Die, kind: Die | None, offset: int, prefix: str, opened: bool, depth: int, base: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The member itself, as in ``_fields``; if it is ``opened``, then the members of its class ``kind``."""
         name = prefix + ("_vptr" if name_of(member).startswith("_vptr") else name_of(member))
         type_text = self.type_name(kind)[:200]
         entry: dict[str, Any] = {"offset": offset, "size": self.size(kind), "type": type_text}
