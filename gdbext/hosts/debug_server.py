@@ -76,8 +76,7 @@ def token() -> str:
 
 
 def register() -> None:
-    """Have this rank's worker server answer requests that have the job's token with the diagnosis of this rank, which a
-    child process makes."""
+    """Have this rank's worker server answer requests that have the job's token with the rank's diagnosis."""
     shared = SharedAnswer(lambda: dispatch_output(["-p", str(os.getpid()), "--timeout", "60"]))
 
     def answer(request: Any, response: Any) -> None:

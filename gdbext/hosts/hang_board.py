@@ -41,8 +41,7 @@ class TestBoard:
         """The number of the test that runs (odd), or one more than the number of the last one."""
 
     def examined_byte(self) -> tuple[mmap.mmap, int]:
-        """The page, and the index of a byte in it that is not zero once the watcher has examined any test: the lowest
-        byte of an odd number."""
+        """(page, index of a byte that is not zero once the watcher has examined any test: an odd number's lowest)."""
         return self._page, _EXAMINED_AT
 
     def begin(self, name: str) -> None:

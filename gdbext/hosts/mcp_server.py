@@ -185,6 +185,5 @@ def _word(text: str) -> str:
 
 
 def _run(words: list[str]) -> str:
-    """The output of scripts/dispatch. Options that write files are refused: an agent may have them from a text of the
-    examined program."""
+    """The output of scripts/dispatch, which must not write files: words may come from the examined program."""
     return dispatch_output(words, {**os.environ, whole_file.FORBIDDEN: "1"})

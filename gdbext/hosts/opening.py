@@ -51,8 +51,7 @@ def open_core(path: str, sysroot: str = "") -> Target:
 
 
 def other_program(pid: int, named: str) -> str:
-    """The path of the program that a process runs, if it is another file than ``named``; "" if it is that, or
-    unknown."""
+    """The path of the program that a process runs, if it is another file than ``named``; else ""."""
     link = f"/proc/{pid}/exe"
     try:
         actual, status = os.readlink(link), os.stat(link)  # noqa: PTH115, PTH116
@@ -109,8 +108,7 @@ def _measure(pid: int) -> None:
 
 
 def supervised(pid: int, examine: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``examine``, run by a child process; if that hangs in the kernel, of ``without_memory``. Raises
-    TargetError if that hangs, too."""
+    """The outcome of ``examine``, or of ``without_memory`` if that hangs in the kernel. Raises TargetError."""
     data = supervision.by_child(lambda: examine().encode(), supervision.STUCK_SECONDS)
     if data is None:
         data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)

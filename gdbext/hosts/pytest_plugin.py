@@ -109,8 +109,7 @@ class HangPlugin:
         (self._board or self._start()).begin(item.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Note that the last test has ended (the others end when the next one begins), and tell the watcher to exit, so
-        that nothing has to wait for it later."""
+        """Note that the last test has ended, and tell the watcher to exit."""
         self.pause()
         if self._board and self._pid == os.getpid():
             self._end_watcher()

@@ -123,8 +123,7 @@ class _Candidates:
             self.unsound.append(error)
 
     def _checked_if_generated(self, layout: Layout) -> Layout | None:
-        """The layout; None if it was measured on this machine and live structures contradict it: then the headers that
-        were measured are not the library's."""
+        """The layout; None if it was measured on this machine, and live structures contradict it (other headers)."""
         if layout.match != "generated":
             return layout
         try:
@@ -371,8 +370,7 @@ class Probe:
         return sum(any(kernel.same_code) for kernel in kernels)
 
     def _is_object(self, address: int) -> bool:
-        """True for an object with virtual functions: its first word points to a vtable in a library's data, whose first
-        word points to code."""
+        """True for an object with virtual functions: its first word points to data, whose first word points to code."""
         if address % 8 or self._is_code(address):
             return False
         table = self._memory.try_u64(address)

@@ -114,8 +114,7 @@ class Debugger(ABC):
 
     @abstractmethod
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Call ``action`` whenever earlier reads of the target may have become wrong; returns a function that stops
-        these calls."""
+        """Call ``action`` when earlier reads may have become wrong; returns a function that stops these calls."""
 
     @abstractmethod
     def run_control(self) -> RunControl:
@@ -144,12 +143,10 @@ class Debugger(ABC):
 
     @abstractmethod
     def release(self, job: Job, runs_on: bool) -> None:
-        """Detach from the job's process; kill a program that we started, or with ``runs_on`` let it run to its own end.
-        Never raises."""
+        """Detach; kill a program that we started, or with ``runs_on`` let it run to its end. Never raises."""
 
     def leave(self, job: Job) -> None:
-        """Exit the debugger at once, if it has nothing more to do and its own exit takes long. The outcome has been
-        written."""
+        """Exit the debugger at once, after the outcome was written, if its own exit takes long."""
         del job
 
 

@@ -221,7 +221,6 @@ class Shell:
         return SummarySource(self._sessions.get)
 
     def close(self) -> None:
-        """Stop listening to the debugger's events and adding frames to its stacks. Breakpoints stay: they are the
-        user's."""
+        """Disconnect from the debugger. Breakpoints stay: they are the user's."""
         self._debugger.extend_stacks(None)
         self._sessions.close()

@@ -79,8 +79,7 @@ class FrameSource:
     """Reads added frames in the session that the commands share, so that each stack is unwound once at a stop."""
 
     def __init__(self, session: Callable[[float], Session]) -> None:
-        """``session`` returns the current session, compared with the process at most that many seconds ago. It may
-        raise TargetError and its relatives."""
+        """``session`` returns the current session, at most so many seconds old. It may raise TargetError."""
         self._session = session
 
     def frames_of(self, tid: int) -> Sequence[AddedFrame]:
@@ -106,8 +105,7 @@ class SummarySource:
         self._kept: dict[CppObject, TypeSummary | None] = {}
 
     def summary_of(self, cpp_object: CppObject) -> TypeSummary | None:
-        """The object's summary; None if the debugger has to show it itself: no process, no PyTorch, no layout, another
-        type."""
+        """The object's summary; None without a process, PyTorch or layout, or for another type."""
         try:
             session = self._current()
             if not self._summaries or session is not self._session:

@@ -27,8 +27,7 @@ class RecordedCommand:
     """One command and its recording: ``run`` while the target is stopped, ``save`` when it runs again."""
 
     def __init__(self, name: str, argv: Sequence[str], path: str) -> None:
-        """``path`` is the recording's. Raises UsageError if it cannot be written, or the command lets the process
-        run."""
+        """Raises UsageError if the file ``path`` cannot be written, or the command lets the process run."""
         self._name = name
         self._argv = argv
         self._path = path

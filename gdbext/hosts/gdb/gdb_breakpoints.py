@@ -176,8 +176,7 @@ class GdbBreakpointSetter:
         return ProbedSetter()
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when the process has exited; not when gdb detaches from it to follow a forked child, which
-        has the same addresses."""
+        """Call ``action`` when the process has exited, unless gdb follows its child, which has the same addresses."""
 
         def exited(event: Any) -> None:
             if not any(other.pid for other in gdb.inferiors() if other.num != event.inferior.num):
@@ -221,8 +220,7 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
 
 
 def _hit_function() -> HitFunction:
-    """The one HitFunction of this gdb, which cannot delete functions: so it is kept in gdb's module and used again when
-    our commands are reloaded."""
+    """This gdb's HitFunction, kept in gdb's module when our commands are reloaded: gdb deletes no functions."""
     function: HitFunction | None = vars(gdb).get(_NAME)
     if not function:
         function = vars(gdb)[_NAME] = HitFunction()
@@ -312,8 +310,7 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
-        """A hook that calls ``called`` with the thread that is stopped at ``address``; if it returns a true value, the
-        thread stays stopped."""
+        """A hook that calls ``called`` with the stopped thread, which stays stopped if that returns a true value."""
         hooks = self._current_hooks()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))

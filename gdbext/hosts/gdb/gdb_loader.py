@@ -110,8 +110,7 @@ class _Restorer(threading.Thread):
         self._over, self._expected = threading.Event(), threading.Event()
 
     def expect(self) -> None:
-        """Call when gdb is about to resume the process: checks without a pause for 0.1 s, or until gdb has written its
-        breakpoint."""
+        """Check without a pause for 0.1 s, or until gdb has written its breakpoint: it is about to resume."""
         self._busy_until = time.monotonic() + 0.1
         self._expected.set()
 

@@ -28,8 +28,7 @@ _log = logger(__name__)
 
 
 def check_pause_works(alternative: str) -> None:
-    """Raise UsageError if gdb would not resume all threads for a while, or could not stop them again; ``alternative``
-    is the error's help."""
+    """Raise UsageError if gdb would not resume all threads, or could not stop them; ``alternative`` is its help."""
     non_stop = bool(gdb.parameter("non-stop"))
     if non_stop or _is_locked():
         setting = "non-stop mode is on" if non_stop else "scheduler-locking is on"
@@ -59,8 +58,7 @@ def _locked_text() -> str:
 
 
 def stops_by_interrupt() -> bool:
-    """True if gdb stops by SIGINT and does not pass it on, as is the default of its table of signals: else the program
-    would get a SIGINT that no process sent."""
+    """True if gdb stops by SIGINT and does not pass it on to the program, as is its default."""
     return signal_actions("SIGINT")[::2] == (True, False)
 
 

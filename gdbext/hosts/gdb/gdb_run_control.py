@@ -63,8 +63,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stopping_for(number: int) -> Iterator[bool]:
-    """Have gdb stop for the signal with this number, and restore its table at the end. Yields True if gdb stops for it
-    by the user's own setting. Raises TargetError."""
+    """Have gdb stop for a signal meanwhile; yields whether the user's own setting does so. Raises TargetError."""
     name = signal_name(number)
     before = gdb_modes.signal_actions(name)
     execute(f"handle {name} stop print")
@@ -511,8 +510,7 @@ class GdbRunControl:
         return self.stop_requested
 
     def _handle_probe_stops(self) -> bool:
-        """If gdb has stopped for the probes' signal, handle the waiting threads; True if there is no other reason for
-        the stop."""
+        """Handle the threads at probes; True if gdb has stopped for these alone."""
         if not self._probes or not self._stop or self._stop.signal != signal_name(self._probes.signal):
             return False
         if self.stop_requested or self._failure:

@@ -339,8 +339,7 @@ def _word(value: gdb.Value) -> gdb.Value | None:
 
 @contextmanager
 def keeping_selection() -> Iterator[bool]:
-    """Select the user's thread and frame again at the end. Yields True if that is expensive: an outer frame is
-    selected, which gdb must unwind again."""
+    """Select the user's thread and frame again at the end; yields True if gdb must unwind an outer frame for that."""
     thread = gdb.selected_thread()
     frame = _outer_frame()
     try:
@@ -422,8 +421,7 @@ def execute(command: str) -> str:
 
 
 def plain_output(text: str) -> str:
-    """The output of a command as a console has it. gdb 18 gives it as MI's console records (~"...") if MI is the
-    interpreter, as in editors."""
+    """Output in plain text: for MI, as in editors, gdb 18 returns console records (~"...")."""
     lines = text.splitlines()
     if not lines or not all(re.fullmatch(r'~".*"', line) for line in lines):
         return text

@@ -193,8 +193,7 @@ class LldbBreakpointSetter:
         return self._breakpoint_at(address, lambda _: False)
 
     def set_trap(self, address: int, reached: Reached) -> LldbTrap:
-        """Call ``reached`` at an address. LLDB has no internal breakpoints for scripts: the user sees one for all
-        traps."""
+        """Call ``reached`` at an address; the user sees one breakpoint for all traps."""
 
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
@@ -248,8 +247,7 @@ class LldbBreakpointSetter:
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)
 
     def _watch_runs(self) -> None:
-        """Notice when the program is started again: addresses and conditions are for one run of it, while LLDB's
-        breakpoints outlive that."""
+        """Notice when the program is started again: LLDB's breakpoints outlive a run, our conditions do not."""
         process = self._selection.process()
         if process.IsValid():
             self._run = process.GetUniqueID()
@@ -260,8 +258,7 @@ class LldbBreakpointSetter:
             self._start = LldbBreakpoint(target, breakpoint, self._notice_new_run, self._deletions)
 
     def _notice_new_run(self, frame: lldb.SBFrame) -> bool:
-        """Called by LLDB when a program starts: in another run, call the ``on_exit`` actions. False: LLDB does not
-        stop."""
+        """Called by LLDB when a program starts: call the ``on_exit`` actions if it is another run."""
         run = frame.GetThread().GetProcess().GetUniqueID()
         if self._run is not None and run != self._run:
             self._run = run

@@ -100,8 +100,7 @@ class LldbDebugger(Debugger):
         output.Flush()
 
     def extend_stacks(self, source: FrameSource | None) -> None:
-        """Add frames by a frame provider of the selected target. Raises UsageError (before LLDB 22), TargetError (no
-        target)."""
+        """Add frames by a frame provider. Raises UsageError (before LLDB 22), TargetError (no target)."""
         if self._frames:
             self._frames.remove()
             self._frames = None

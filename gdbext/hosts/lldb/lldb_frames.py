@@ -78,8 +78,7 @@ class FrameProvider:
 
 
 class ShownFrame:
-    """One added frame in the form of LLDB's ScriptedFrame: it has a name and a source line, but no code or
-    registers."""
+    """One added frame, as LLDB's ScriptedFrame: it has a name and a source line, but no code or registers."""
 
     def __init__(self, index: int, frame: PlacedFrame) -> None:
         self._index = index
@@ -235,8 +234,7 @@ class StackBuilder:
             return [*range(start), *reversed(placed)]
 
     def _added(self, tid: int, innermost: Innermost) -> Sequence[AddedFrame]:
-        """Our frames of a thread; empty if it is not of the selected process, or has run since ``innermost`` was
-        read."""
+        """Our frames of a thread; empty unless its process is selected and has not run since ``innermost``."""
         process = self._target.GetProcess()
         is_selected = process.GetUniqueID() == self._selection.process().GetUniqueID()
         if not is_selected or not is_there(process) or process.GetStopID(True) != innermost.stop:

@@ -25,8 +25,7 @@ class LldbLaunch(DebuggerLaunch):
     no_result_reason = "it may lack Python (lldb -b -o 'script 1')"
 
     def find(self) -> str:
-        """The path of the lldb of $LLDB or of $PATH, else of the newest lldb-VERSION there. Raises TargetError with how
-        to install one."""
+        """The path of $LLDB, of lldb or of the newest lldb-VERSION in $PATH. Raises TargetError."""
         wanted = os.environ.get("LLDB") or "lldb"
         path = find_program(wanted)
         if path is not None:

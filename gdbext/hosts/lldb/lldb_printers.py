@@ -25,8 +25,7 @@ CATEGORY = "gdbext"
 
 
 class ObjectChildren:
-    """The parts of one value; without a summary of ours they are LLDB's own. LLDB makes the object and calls its
-    methods."""
+    """The parts of one value; LLDB's own without a summary of ours. LLDB makes the object and calls it."""
 
     printers: LldbTypePrinters
 
@@ -91,8 +90,7 @@ class LldbTypePrinters:
         return summary.text if summary else ""
 
     def summary_of(self, value: lldb.SBValue) -> TypeSummary | None:
-        """The value's summary; None if LLDB has to show the value itself: it is not of the selected process, or another
-        thread runs a command of ours."""
+        """The value's summary; None without one, for another process, or while another thread runs our commands."""
         if value.GetProcess().GetUniqueID() != self._selection.process().GetUniqueID():
             return None
         cpp_object = _cpp_object(value)

@@ -1,5 +1,4 @@
-"""LLDB's side of the live commands and of --samples: breakpoints with a callback that does next to nothing, and
-``Continue``."""
+"""LLDB's side of the live commands and of --samples: hooks at addresses, and ``Continue``."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ class LldbHook:
 
 
 class NoResolver:
-    """A resolver that finds no locations: only a breakpoint with a resolver takes locations by address
-    (SBBreakpoint.AddLocation)."""
+    """Finds no locations; only a breakpoint with a resolver takes them by address (SBBreakpoint.AddLocation)."""
 
     def __init__(self, *_: object) -> None:
         pass

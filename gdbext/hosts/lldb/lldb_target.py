@@ -77,8 +77,7 @@ class LldbThread(TargetThread):
         return self._registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """The vector registers that arguments are passed in (low 8 bytes) of its innermost frame; empty while LLDB
-        makes the thread's stack."""
+        """Vector registers of its innermost frame (low 8 bytes); empty while LLDB makes the thread's stack."""
         if self.tid in self._owner.lent:
             return {}
         frame = self._thread.GetFrameAtIndex(0)
@@ -244,8 +243,7 @@ class LldbTarget(LentProcess):
         return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else dict(lent)
 
     def with_missing_registers(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
-        """A thread's registers, with the number of its system call and the thread pointer if LLDB does not have them.
-        Raises TargetError."""
+        """LLDB's registers with the system call's number and the thread pointer, if they lack. Raises TargetError."""
         registers = dict(lldb_registers)
         missing = [name for name in self.architecture.general_registers if name not in registers]
         if missing:

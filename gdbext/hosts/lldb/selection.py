@@ -218,8 +218,7 @@ def lldb_release(debugger: lldb.SBDebugger) -> int | None:
 
 
 def check_version(debugger: lldb.SBDebugger) -> None:
-    """Raise TargetError if LLDB is older than 16, the oldest that the tests run in: Debian 12's package of 14 has a
-    Python module that does not load."""
+    """Raise TargetError if LLDB is older than 16, the oldest that the tests run in."""
     release = lldb_release(debugger)
     if release is not None and release < 16:
         raise TargetError(

@@ -49,8 +49,7 @@ _QUEUE_NODE = struct.Struct("<12Q")
 
 
 class Transfer(NamedTuple):
-    """One end of a transfer: ``rank`` is this process's, ``peer`` the other end's, in a gloo group of ``size``
-    ranks."""
+    """One end of a transfer: this process's rank, its group's size, the other end's rank, the transfer's tag."""
 
     rank: int
     size: int
@@ -95,8 +94,7 @@ def _pointers_to(name: str, memory: Memory, class_of: ClassOf, address: int, siz
 
 
 def _pairs(memory: Memory, class_of: ClassOf, context: int, size: int) -> tuple[int, ...]:
-    """Address of the pair (connection) to each rank, by rank, 0 for the process's own; empty if ``context`` has no
-    vector of ``size`` pairs."""
+    """Addresses of the pairs (connections) by rank, 0 for the process's own; empty if ``context`` has none."""
     words = struct.unpack(f"<{_CONTEXT_SIZE // 8}Q", memory.read(context, _CONTEXT_SIZE))
     for start, end, limit in zip(words, words[1:], words[2:]):
         if start and end - start == 8 * size and end <= limit:
@@ -118,8 +116,7 @@ def _tables(raw: bytes, limit: int, with_empty: bool = False) -> Iterator[tuple[
 
 
 def _tag_of_buffer(memory: Memory, pair: int, buffer: int) -> int | None:
-    """The key of the queue, in one of the pair's tables of waiting buffers by tag, that has the buffer; None if none
-    has it, or the tag is one of gloo's own collectives."""
+    """The key of the pair's queue (by tag) that has the buffer; None without one, or for gloo's own collectives."""
     for node, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
         tag = None
         for _ in range(elements):
@@ -165,8 +162,7 @@ _NODE_KEY = 8
 
 
 def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, name: str) -> int | None:
-    """The rank of worker ``name``; None if the agent that the pointer at ``current_agent`` leads to has no such
-    worker."""
+    """The rank of worker ``name``, by the agent that the pointer at ``current_agent`` leads to; None if unknown."""
     with suppress(GdbextError):
         for first, elements in _tables(_head_of_agent(memory, memory.u64(current_agent)), _MAX_WORKERS):
             ranks = dict(_workers(memory, strings, first, elements))
@@ -211,8 +207,7 @@ def _worker_info(
 
 
 def _workers(memory: Memory, strings: StringReader, node: int, elements: int) -> list[tuple[str, int]]:
-    """(name, rank) in each of the table's ``elements`` nodes, from the address ``node`` on; empty if one has another
-    form."""
+    """(name, rank) in each node of a table, from the address ``node`` on; empty if one has another form."""
     workers = []
     for _ in range(elements):
         raw = memory.try_read(node, _WORKER_NODE_SIZE) if node else b""

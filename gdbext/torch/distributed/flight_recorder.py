@@ -162,14 +162,12 @@ class FlightRecorder:
         return (address + offset for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT))
 
     def _group_name(self, address: int) -> tuple[str, str]:
-        """(name, description) in the ``std::tuple`` at an address: libstdc++ keeps the last element first
-        (bits/tuple)."""
+        """(name, description) in a ``std::tuple``: libstdc++ keeps the last element first (bits/tuple)."""
         size = GroupName.size(self._space) // 2
         return self._strings.read(address + size), self._strings.read(address)
 
     def entries(self, pending_only: bool = False) -> list[RecordedEntry]:
-        """The entries since the last reset, or only those that are not completed, oldest first. Raises MemoryFault,
-        BadData."""
+        """The entries since the last reset (or the pending ones), oldest first. Raises MemoryFault, BadData."""
         start, count = vector_span(self._memory, self._recorder.entries_, self._entry_size, ENTRY_LIMIT)
         first = self._recorder.next_
         if first > count:
@@ -228,8 +226,7 @@ class FlightRecorder:
         )
 
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
-        """The elements of a ``c10::SmallVector<int64_t, N>``, which has one form for every N
-        (c10/util/SmallVector.h)."""
+        """The elements of a ``c10::SmallVector<int64_t, N>``, of one form for every N (c10/util/SmallVector.h)."""
         vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:

@@ -266,8 +266,7 @@ class CommunicatorReader:
         return ()
 
     def _is_communicator(self, address: int, rank: int, size: int) -> bool:
-        """True if it has the marks of a communicator, and that rank and size. 2.20 has no marks: there the proxy's
-        state must have the same flag to abort."""
+        """True for a communicator of that rank and size, by its marks; in 2.20 by the flag that its proxy shares."""
         comm = CommStruct(self._space, address)
         try:
             if comm.has(CommStruct.startMagic):

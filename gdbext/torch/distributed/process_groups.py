@@ -276,8 +276,7 @@ class ProcessGroupReader:
 
 
 def _ranks_in_job(ranks: PyRef) -> tuple[int, ...]:
-    """The members' ranks in the job, by rank in the group; ``ranks`` is a dict of rank in the job → rank in the
-    group."""
+    """The members' ranks in the job, in order of their rank in the group, which are the dict's values."""
     in_job = {in_group.read(integer): rank.read(integer) for rank, in_group in ranks.items(RANK_LIMIT).checked()}
     if not all(0 <= rank < RANK_LIMIT for rank in in_job.values()):
         raise BadData(f"the members of a process group at {ranks.address:#x} are no ranks")
@@ -285,8 +284,8 @@ def _ranks_in_job(ranks: PyRef) -> tuple[int, ...]:
 
 
 def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    """The place of the ``c10d::Store`` at ``address``: ``tcp://host:port``, ``file:///path``, ``hash`` (in this
-    process); None if it cannot be read."""
+    """Where a ``c10d::Store`` is: ``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None if
+    unknown."""
     strings, space = containers.string_reader(memory, layout), Space(memory, layout)
     with suppress(GdbextError):
         for _ in range(16):  # PrefixStores around a store: each group and each of its backends adds one

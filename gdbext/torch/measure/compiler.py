@@ -89,8 +89,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A shared library with debug information, the wants that it lacks, by number, and the compiler's name and
-    version."""
+    """A shared library with debug information, the numbers of the wants that it lacks, the compiler's version."""
 
     library: Path
     absent: frozenset[int]
@@ -167,8 +166,7 @@ _PROGRAM = Path(__file__).with_name("dispatch_keys.cpp").read_text()
 
 
 def dispatch_section(torch: Path, compiler: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The "dispatch" section of a torch layout, as the program prints it. Raises LayoutError if the library cannot be
-    linked or run."""
+    """The "dispatch" section of a torch layout. Raises LayoutError if the library cannot be linked or run."""
     library = torch / "lib"
     check_owner(library / "libc10.so")
     source, program = folder / "facts.cpp", folder / "facts"
@@ -197,8 +195,7 @@ def dispatch_section(torch: Path, compiler: str, flags: Sequence[str], folder: P
 
 
 def check_owner(library: Path) -> None:
-    """Raise LayoutError for a library that another user may have put there: root must not execute the files of the user
-    whose process it examines."""
+    """Raise LayoutError for a library that another user may have put there, which must not run with our rights."""
     try:
         statuses = [path.stat() for path in (library, library.parent)]
     except OSError as error:

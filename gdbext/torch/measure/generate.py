@@ -176,8 +176,7 @@ def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | No
 
 
 def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
-    """Class → member → offset in bytes of the members of NCCL's process groups that are read, as
-    ``saved_members_document``."""
+    """As ``saved_members_document``, for the members of NCCL's process groups that are read."""
     document, measured = _offsets_document("nccl-groups", torch, wants_of("nccl-groups"), cxx, cxx11)
     for struct in NCCL:
         if struct.OF in measured.structs:

@@ -133,8 +133,7 @@ _MESSAGE_BYTES = 1 << 12
 
 
 class MeasuringProcess:
-    """Measures the PyTorch in the folder ``torch``, with those ``rights`` if they are not ours. Raises LayoutError,
-    OSError."""
+    """Measures the PyTorch in the folder ``torch``, with ``rights`` (None: ours). Raises LayoutError, OSError."""
 
     def __init__(self, torch: Path, rights: Rights | None = None) -> None:
         self._rights = rights
@@ -305,8 +304,7 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
 
 
 def _check_files(library: str, package: Path, owners: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Raise LayoutError if a user or group that is not in ``owners`` and ``groups`` (ids) could change the headers or
-    libraries that are compiled or run."""
+    """Raise LayoutError if other users or groups than these (ids) could change what is compiled or run."""
     for path in (library, str(package / "include"), str(package / "lib"), str(package / "lib" / "libc10.so")):
         try:
             foreign_path = resolve(path, owners, groups)[1]
@@ -333,8 +331,7 @@ _LIMITS = {
 
 
 def take_rights(rights: Rights, temporary: str) -> None:
-    """Give up root's rights for these, for good, with limits and a new environment; ``temporary`` is $TMPDIR and $HOME
-    there. Raises LayoutError, OSError."""
+    """Give up root's rights for these, for good; ``temporary`` becomes $TMPDIR. Raises LayoutError, OSError."""
     if rights.uid == 0 or os.geteuid() != 0:
         raise LayoutError(f"the rights of user {rights.uid} cannot be taken on")
     os.umask(0o077)
