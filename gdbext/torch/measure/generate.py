@@ -27,7 +27,7 @@ from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError
 from gdbext.torch.distributed.group_structures import NCCL
 from gdbext.torch.measure import compiler
-from gdbext.torch.measure.measured import Known, Measured, measure
+from gdbext.torch.measure.compiler import Known, Measured, measure
 from gdbext.torch.measure.pack import write
 from gdbext.torch.measure.wants import SAVED_MEMBERS_HEADER, Wants, saved_member_wants, wants_of, write_stubs
 

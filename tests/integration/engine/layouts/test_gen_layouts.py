@@ -25,7 +25,7 @@ from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice
 from gdbext.torch import measure as measure_package
 from gdbext.torch.measure import compiler, generate, measurement
-from gdbext.torch.measure.measured import measure
+from gdbext.torch.measure.compiler import measure
 from gdbext.torch.measure.wants import Wants
 from gdbext.torch.singleton import find_singleton
 from support.installed import pythons

@@ -10,8 +10,8 @@ import pytest
 from gdbext.engine.layouts import store
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import compiler, generate
+from gdbext.torch.measure.compiler import Measured
 from gdbext.torch.measure.generate import Parts
-from gdbext.torch.measure.measured import Measured
 from gdbext.torch.measure.wants import Wants
 
 BUILD_ID = "ab" * 20
