@@ -71,7 +71,8 @@ class TestBoard:
         if not self._page[_EXAMINED_AT]:
             return False
         examined: int = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)[0]
-        return self.number != 0 and examined == self.number - (self.number % 2 == 0)
+        test = self.number if self.number % 2 else self.number - 1
+        return self.number != 0 and examined == test
 
     def verdict_file(self, patience: float) -> str:
         """The file with the verdict on that test, "" if none is written within ``patience`` seconds."""

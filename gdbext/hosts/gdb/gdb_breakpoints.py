@@ -279,6 +279,7 @@ class ProbedTrap:
         self._hook: ProbedHook | None = hooks.place(spec)
 
     def enable(self, wanted: bool) -> None:
+        """Place the probe, or remove it."""
         if wanted and not self._hook:
             self._hook = self._hooks.place(self._spec)
         elif not wanted:

@@ -147,6 +147,7 @@ class GdbDebugger(Debugger):
         return bool(gdb.selected_inferior().pid)
 
     def identity(self) -> Hashable:
+        """A value that changes with the inferior, its process, and with each event that makes cached reads wrong."""
         if self._changes:
             self._changes.clear()
             self._changed += 1
@@ -203,6 +204,7 @@ class GdbDebugger(Debugger):
         self._filter = AddedFrameFilter(source) if source else None
 
     def open(self, job: Job, live: bool) -> Target:
+        """Attach to the job's process, take its core, or start its program."""
         if live:
             gdb.execute(f"handle {_PASSED_ON} nostop noprint pass", False, True)
         if job.core:
@@ -228,6 +230,7 @@ class GdbDebugger(Debugger):
         return current_target()
 
     def release(self, job: Job, runs_on: bool) -> None:
+        """Detach from the job's process; kill its program, with ``runs_on`` after it has run on."""
         if job.core:
             return
         try:

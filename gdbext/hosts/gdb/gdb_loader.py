@@ -122,6 +122,7 @@ class _Restorer(threading.Thread):
             self.join()
 
     def run(self) -> None:
+        """Check every 2 ms, or without a pause after ``expect``."""
         with suppress(OSError):  # it takes root, as probes do; on a busy machine it makes the difference
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         while not self._over.is_set():

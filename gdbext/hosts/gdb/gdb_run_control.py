@@ -253,6 +253,7 @@ class HeardQueue:
         self._end_run()
 
     def _end_run(self) -> None:
+        """Interrupt the process, once."""
         with self._lock:
             if not self.is_to_end and not self._is_over:
                 self._interrupt()
@@ -587,6 +588,7 @@ class GdbRunControl:
                 gdb.post_event(lambda: quietly("interrupt"))
 
     def _on_stop(self, event: Any) -> None:
+        """Called by gdb at each stop: note why."""
         self._stop = _Stop()
         if isinstance(event, gdb.SignalEvent):
             self._stop = _Stop(signal=event.stop_signal)

@@ -70,6 +70,7 @@ class LldbDebugger(Debugger):
         return is_there(self.selection.process())
 
     def identity(self) -> Hashable:
+        """A value that changes with the process and with each of its stops; None without a process."""
         process = self.selection.process()
         if not is_there(process):
             return None
@@ -111,6 +112,7 @@ class LldbDebugger(Debugger):
             self._frames = RegisteredFrames(target, self._names, builder)
 
     def open(self, job: Job, live: bool) -> Target:
+        """Attach to the job's process, load its core, or start its program."""
         self.selection.interruption.begin()
         debugger = self.selection.debugger
         check_version(debugger)
@@ -149,6 +151,7 @@ class LldbDebugger(Debugger):
         return LldbCoreTarget(process, path=core, sysroot=sysroot)
 
     def release(self, job: Job, runs_on: bool) -> None:
+        """Detach from the job's process; kill its program, with ``runs_on`` after it has run on."""
         self.selection.interruption.end()
         process = self.selection.process()
         if job.core or not process.IsValid():

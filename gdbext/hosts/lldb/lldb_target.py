@@ -188,10 +188,7 @@ class LldbTarget(LentProcess):
         return self._threads
 
     def selected_thread(self) -> TargetThread | None:
-        selected = thread_of(self._process, self._selected)
-        number = selected.GetIndexID() if selected.IsValid() else None
-        threads = self.threads()
-        return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
+        return _selected_among(self.threads(), thread_of(self._process, self._selected))
 
     def selected_stack_pointer(self) -> int | None:
         frame = thread_of(self._process, self._selected).GetSelectedFrame()
@@ -289,10 +286,13 @@ class LldbCoreTarget(LentCore):
         self.number_threads({thread.GetThreadID(): thread.GetIndexID() for thread in threads})
 
     def selected_thread(self) -> TargetThread | None:
-        selected = thread_of(self._process, self._selected)
-        tid = selected.GetThreadID() if selected.IsValid() else None
-        threads = self.threads()
-        return next((thread for thread in threads if thread.tid == tid), next(iter(threads), None))
+        return _selected_among(self.threads(), thread_of(self._process, self._selected))
+
+
+def _selected_among(threads: Sequence[TargetThread], selected: lldb.SBThread) -> TargetThread | None:
+    """The one of these threads that is LLDB's ``selected``; the first if none is."""
+    tid = selected.GetThreadID() if selected.IsValid() else None
+    return next((thread for thread in threads if thread.tid == tid), next(iter(threads), None))
 
 
 def _core_path(process: lldb.SBProcess) -> str:

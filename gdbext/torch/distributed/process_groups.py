@@ -267,6 +267,7 @@ class ProcessGroupReader:
                 block_end = current + 512
 
     def _gloo_work(self, address: int, in_progress: bool) -> QueuedWork:
+        """The ``AsyncWork`` at an address."""
         work = structures.GlooWork(self._space, address)
         if not work.has(structures.GlooWork.seq_):
             raise LayoutError("this version's work has no sequence number")
