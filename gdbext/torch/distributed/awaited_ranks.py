@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gdbext.engine.process.memory import Memory
-from gdbext.errors import GdbextError
+from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
 
 ClassOf = Callable[[int], str]
@@ -115,22 +115,27 @@ def _tables(raw: bytes, limit: int, with_empty: bool = False) -> Iterator[tuple[
             yield first, elements
 
 
+def _nodes(memory: Memory, node: int, elements: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """(address, first ``size`` bytes) of each of the ``elements`` nodes of a table. Raises BadData if it has fewer or
+    more."""
+    for _ in range(elements):
+        raw = memory.try_read(node, size) if node else b""
+        if not raw:
+            raise BadData("a table has fewer nodes than it says")
+        yield node, raw
+        node = int.from_bytes(raw[:8], "little")
+    if node:
+        raise BadData("a table has more nodes than it says")
+
+
 def _tag_of_buffer(memory: Memory, pair: int, buffer: int) -> int | None:
     """The key of the pair's queue (by tag) that has the buffer; None without one, or for gloo's own collectives."""
-    for node, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
-        tag = None
-        for _ in range(elements):
-            raw = memory.try_read(node, _QUEUE_NODE.size) if node else b""
-            if not raw:
-                tag = None
-                break
-            node, key, _, _, *ends = _QUEUE_NODE.unpack(raw)
-            if tag is None and _is_in_queue(memory, ends[:4], ends[4:], buffer):
-                tag = key
-        else:
-            tag = None if node else tag  # a table ends where it says
-        if tag is not None:
-            return tag if tag < _MAX_TAG else None
+    for first, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
+        with suppress(BadData):
+            nodes = [_QUEUE_NODE.unpack(raw) for _, raw in _nodes(memory, first, elements, _QUEUE_NODE.size)]
+            for _, tag, _, _, *ends in nodes:
+                if _is_in_queue(memory, ends[:4], ends[4:], buffer):
+                    return tag if tag < _MAX_TAG else None
     return None
 
 
@@ -209,17 +214,15 @@ def _worker_info(
 def _workers(memory: Memory, strings: StringReader, node: int, elements: int) -> list[tuple[str, int]]:
     """(name, rank) in each node of a table, from the address ``node`` on; empty if one has another form."""
     workers = []
-    for _ in range(elements):
-        raw = memory.try_read(node, _WORKER_NODE_SIZE) if node else b""
-        worker = None
-        with suppress(GdbextError):
-            name = strings.parse(raw, _NODE_KEY, node + _NODE_KEY, 256) if raw else ""
-            worker = _worker_info(strings, raw, node, _NODE_KEY + strings.size, name) if name else None
-        if not worker:
-            return []
-        workers.append(worker)
-        node = memory.u64(node)
-    return [] if node else workers
+    with suppress(GdbextError):
+        for address, raw in _nodes(memory, node, elements, _WORKER_NODE_SIZE):
+            name = strings.parse(raw, _NODE_KEY, address + _NODE_KEY, 256)
+            worker = _worker_info(strings, raw, address, _NODE_KEY + strings.size, name) if name else None
+            if not worker:
+                return []
+            workers.append(worker)
+        return workers
+    return []
 
 
 _FUTURE = "c10::ivalue::Future"
@@ -252,19 +255,20 @@ def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int
     """(rank of a worker, addresses of the futures that its answers complete) of each of the table's ``elements`` nodes,
     from the address ``node`` on; empty if one has another form."""
     pipes = []
-    for _ in range(elements):
-        raw = memory.try_read(node, _PIPE_SIZE) if node else b""
-        pending = next(_tables(raw[16:], _MAX_WORKERS, with_empty=True), None)
-        if not pending:
-            return []
-        node, worker = struct.unpack_from("<2Q", raw)  # next node; a uint16_t, beside padding
-        message, count = pending
-        futures = []
-        for _ in range(count):  # next, the message's number, and the holder of its future behind a flag
-            message, _, holder = struct.unpack("<3Q", memory.read(message, 24))
-            futures.append(memory.u64(holder + 8))
-        pipes.append((worker & 0xFFFF, futures))
-    return [] if node else pipes
+    with suppress(BadData):
+        for _, raw in _nodes(memory, node, elements, _PIPE_SIZE):
+            pending = next(_tables(raw[16:], _MAX_WORKERS, with_empty=True), None)
+            if not pending:
+                return []
+            message, count = pending
+            futures = []
+            for _ in range(count):  # next, the message's number, and the holder of its future behind a flag
+                message, _, holder = struct.unpack("<3Q", memory.read(message, 24))
+                futures.append(memory.u64(holder + 8))
+            worker = int.from_bytes(raw[8:10], "little")
+            pipes.append((worker, futures))
+        return pipes
+    return []
 
 
 def _completes(memory: Memory, class_of: ClassOf, start: int, future: int) -> bool:
