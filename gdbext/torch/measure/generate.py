@@ -254,13 +254,9 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
     """The compiler's flags for the headers of a PyTorch; writes stand-ins for missing ones into ``folder``."""
     write_stubs("every", folder / "stub")
     include = torch / "include"
-    # 2.13 needs C++20, 2.1 and later C++17. It is not known which release changed it; compilers accept recent headers
-    # of both kinds as C++20.
-    release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
-    standard = "c++20" if release >= (2, 9) else "c++17"
     # Per-operator headers keep the thousands of operators of ATen/ATen.h out: a third of the time.
     flags = [
-        f"-std={standard}",
+        f"-std={_standard(version)}",
         "-fno-access-control",
         "-DAT_PER_OPERATOR_HEADERS",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}",
@@ -275,6 +271,13 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
     # Let the compiler use memory before it collects garbage: a tenth of the time.
     collector = ["--param", "ggc-min-expand=1000", "--param", "ggc-min-heapsize=1000000"]
     return [*flags, "-femit-class-debug-always", *collector]
+
+
+def _standard(version: str) -> str:
+    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17. It is not known which release changed it;
+    compilers accept recent headers of both kinds as C++20."""
+    release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
+    return "c++20" if release >= (2, 9) else "c++17"
 
 
 def uses_cxx11_abi(libc10: Path) -> bool:
