@@ -20,7 +20,7 @@ def dispatch_output(words: Sequence[str], environment: Mapping[str, str] | None 
         "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[1]), *words],
+        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[2]), *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
