@@ -25,7 +25,8 @@ import torch_wheels  # noqa: E402
 from gdbext.engine.layouts import store  # noqa: E402
 from gdbext.engine.layouts.validate import KINDS  # noqa: E402
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.torch.measure import compiler, generate, measured, pack  # noqa: E402
+from gdbext.torch.measure import compiler, generate, pack  # noqa: E402
+from gdbext.torch.measure.compiler import Known  # noqa: E402
 
 Document = dict[str, Any]
 
@@ -34,7 +35,7 @@ def main() -> int:
     """Exit status 0 when every file was written, 1 when one could not be made, 2 for wrong usage."""
     options = _parser().parse_args()
     jobs: list[tuple[str, Callable[[], Iterator[Document]]]] = []
-    known: measured.Known = {}
+    known: Known = {}
     for folder in options.torch:
         jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler, known)))
     for prefix in options.cpython:
@@ -127,7 +128,7 @@ def _do(name: str, make: Callable[[], Iterator[Document]], keep: Callable[[Docum
     return True
 
 
-def _of_torch(torch: Path, compiler: str | None, known: measured.Known) -> Iterator[Document]:
+def _of_torch(torch: Path, compiler: str | None, known: Known) -> Iterator[Document]:
     """The layout of these headers; where the library has the old ABI, that of builds with the new one as well.
 
     What was ``known`` of equal headers of another release is not compiled again.
@@ -138,12 +139,12 @@ def _of_torch(torch: Path, compiler: str | None, known: measured.Known) -> Itera
         yield _measured(torch, compiler, known, cxx11=True)
 
 
-def _measured(torch: Path, compiler: str | None, known: measured.Known, cxx11: bool | None = None) -> Document:
+def _measured(torch: Path, compiler: str | None, known: Known, cxx11: bool | None = None) -> Document:
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as folder:
         return generate.torch_document(torch, compiler, cxx11, generate.MeasuringContext(Path(folder), known=known))
 
 
-def _of_release(version: str, compiler: str | None, known: measured.Known) -> Iterator[Document]:
+def _of_release(version: str, compiler: str | None, known: Known) -> Iterator[Document]:
     scratch = Path(tempfile.mkdtemp(prefix="gdbext-wheel-"))
     try:
         yield from _of_torch(torch_wheels.fetch(version, scratch), compiler, known)

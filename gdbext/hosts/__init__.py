@@ -1,1 +1,30 @@
 """The programs that run the tools: the command line, gdb, LLDB."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def dispatch_output(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run scripts/dispatch with these words in a process of its own; returns its standard output, or its errors if that
+    is empty. The environment is ours by default."""
+    import subprocess  # 7 ms, for processes that serve diagnoses
+    import sys
+    from pathlib import Path
+
+    code = (
+        "import sys; sys.path.append(sys.argv.pop(1)); "
+        "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[2]), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    return done.stdout or done.stderr

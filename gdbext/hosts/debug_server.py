@@ -7,11 +7,9 @@
 The server asks each rank's own worker server, where a child process examines the rank. That needs the rank's GIL; the
 verdict on the job below is made from outside the ranks.
 
-PyTorch's servers listen at all addresses without authentication. The page is shown to processes of this machine that
-belong to the server's user or root, as the kernel says of a connection; from elsewhere: ssh -L. A rank's worker server
-does not tell its handlers about the connection, so a rank answers requests with the job's token, which is made for each
-job and kept in its store: a process that can read it is part of the job. One inspection runs at a time, and its answer
-is reused for some seconds.
+PyTorch's servers listen at all addresses without authentication. The page is shown only to processes of this machine
+that belong to the server's user or root. A rank's worker server does not tell its handlers about the connection: so a
+rank answers requests with the job's token, which is kept in the job's store.
 
 Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
 PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
@@ -22,12 +20,9 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch._C import _distributed_c10d
@@ -35,6 +30,7 @@ from torch.distributed.debug import _frontend
 from torch.distributed.debug._store import tcpstore_client
 
 from gdbext.engine.targets.system.socket_table import peer_user
+from gdbext.hosts import dispatch_output
 from gdbext.tools.family import is_rank
 
 if TYPE_CHECKING:
@@ -48,30 +44,16 @@ _REFUSED = (
     "The diagnosis is shown to processes of this job's user, and of root, on the server's machine. From another "
     "machine: ssh -L 25999:localhost:25999 MACHINE (or the server's own port), then http://localhost:25999/gdbext"
 )
+# its text is escaped already
 _PAGE = """{% extends "base.html" %}
 {% block header %}<h1>{% block title %}gdbext: why does it hang?{% endblock %}</h1>{% endblock %}
 {% block content %}{{ body | safe }}{% endblock %}
 """
 
 
-def diagnosis(*words: str) -> str:
-    """The text that scripts/dispatch prints with these words, from a process of its own."""
-    code = (
-        "import sys; sys.path.append(sys.argv.pop(1)); "
-        "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[2]), *words, "--timeout", "60"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout or done.stderr
-
-
 class SharedAnswer:
-    """The result of ``make``, called by one thread at a time; threads that waited, or ask soon after, get the same."""
+    """A text that ``make`` returns, called by one thread at a time; threads that waited, or ask soon after, get the
+    same text."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
@@ -94,14 +76,13 @@ def token() -> str:
 
 
 def register() -> None:
-    """Have this rank's worker server answer requests that have the job's token with the diagnosis of this rank, which a
-    child process makes."""
-    shared = SharedAnswer(lambda: diagnosis("-p", str(os.getpid())))
+    """Have this rank's worker server answer requests that have the job's token with the rank's diagnosis."""
+    shared = SharedAnswer(lambda: dispatch_output(["-p", str(os.getpid()), "--timeout", "60"]))
 
     def answer(request: Any, response: Any) -> None:
-        is_known = hmac.compare_digest(str(request.get_param(_TOKEN)).encode(), token().encode())
-        response.set_content(shared.get() if is_known else _REFUSED, "text/plain; charset=utf-8")
-        response.set_status(200 if is_known else 403)
+        is_allowed = hmac.compare_digest(str(request.get_param(_TOKEN)).encode(), token().encode())
+        response.set_content(shared.get() if is_allowed else _REFUSED, "text/plain; charset=utf-8")
+        response.set_status(200 if is_allowed else 403)
 
     _distributed_c10d._register_handler(_NAME, answer)
 
@@ -110,7 +91,9 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
     """The page /gdbext: the diagnosis of each rank; below it the verdict on the job's ranks of this machine."""
 
     def __init__(self) -> None:
-        self._shared = SharedAnswer(self._body)
+        self._shared = SharedAnswer(
+            lambda: "".join(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>" for title, text in self._parts())
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:  # a lock does not travel to the process of the server
         return type(self), ()
@@ -122,7 +105,6 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return [_frontend.NavLink("/gdbext", "gdbext")]
 
     def templates(self) -> dict[str, str]:
-        """The page's frame for text that is escaped already."""
         return {"gdbext.html": _PAGE}
 
     def dump(self) -> str:
@@ -134,19 +116,17 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
 
     def _handle(self, request: Any) -> bytes:
         """The page, for a process of our user's or root's on this machine; else the refusal."""
-        is_known = peer_user(request.connection) in (0, os.geteuid())
-        body = self._shared.get() if is_known else f"<p>{escape(_REFUSED)}</p>"
+        is_allowed = peer_user(request.connection) in (0, os.geteuid())
+        body = self._shared.get() if is_allowed else f"<p>{escape(_REFUSED)}</p>"
         page: bytes = request.frontend.render_template("gdbext.html", body=body)
         return page
 
-    def _body(self) -> str:
-        return "".join(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>" for title, text in self._parts())
-
     def _parts(self) -> Iterator[tuple[str, str]]:
+        """(title, text) of each rank's own answer, then of the verdict on the job."""
         addresses, answers = _frontend.fetch_all(_NAME, f"{_TOKEN}={token()}", timeout=self.fetch_timeout)
         for number, (address, answer) in enumerate(zip(addresses, answers)):
             failed = f"it does not answer ({answer.status_code}); the verdict on the job below is from outside of it"
             yield f"Rank {number}: {address.partition('?')[0]}", answer.text if answer.status_code == 200 else failed
         rank = os.getppid()  # whose child the server is
         words = ["ranks", "-p", str(rank)] if is_rank(rank) else ["-p", str(rank)]
-        yield "The job, as seen on the server's machine", diagnosis(*words)
+        yield "The job, as seen on the server's machine", dispatch_output([*words, "--timeout", "60"])

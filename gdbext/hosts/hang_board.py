@@ -41,11 +41,11 @@ class TestBoard:
         """The number of the test that runs (odd), or one more than the number of the last one."""
 
     def examined_byte(self) -> tuple[mmap.mmap, int]:
-        """The page, and the index of a byte in it that is not zero once the watcher has examined any test: the lowest
-        byte of an odd number."""
+        """(page, index of a byte that is not zero once the watcher has examined any test: an odd number's lowest)."""
         return self._page, _EXAMINED_AT
 
     def begin(self, name: str) -> None:
+        """Note that a test begins."""
         encoded = name.encode("utf-8", "backslashreplace")[:_LONGEST]
         length = len(encoded)
         self.number = number = (self.number + 1) | 1
@@ -70,28 +70,29 @@ class TestBoard:
         """True if the watcher has begun to examine the test that runs, or the last one."""
         if not self._page[_EXAMINED_AT]:
             return False
-        begun: int = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)[0]
-        return self.number != 0 and begun == self.number - (self.number % 2 == 0)
+        examined: int = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)[0]
+        test = self.number if self.number % 2 else self.number - 1
+        return self.number != 0 and examined == test
 
-    def file(self, patience: float) -> str:
+    def verdict_file(self, patience: float) -> str:
         """The file with the verdict on that test, "" if none is written within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            begun, done, length = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)
-            if begun == done:
+            started, finished, length = _EXAMINED.unpack_from(self._page, _EXAMINED_AT)
+            if started == finished:
                 start = _EXAMINED_AT + _EXAMINED.size
                 return os.fsdecode(self._page[start : start + length])
             time.sleep(0.02)
         return ""
 
-    def note_examined(self, begun: int, done: int, file: str = "") -> None:
+    def note_examined(self, started: int, finished: int, file: str = "") -> None:
         """Write the numbers of the tests that the watcher began to examine and has examined, and the verdict's file."""
         encoded = os.fsencode(file)[:_LONGEST]
         start = _EXAMINED_AT + _EXAMINED.size
         self._page[start : start + len(encoded)] = encoded
         # the length, too, before the numbers, which make both valid
         struct.pack_into("<I", self._page, _EXAMINED_AT + struct.calcsize("<QQ"), len(encoded))
-        struct.pack_into("<QQ", self._page, _EXAMINED_AT, begun, done)
+        struct.pack_into("<QQ", self._page, _EXAMINED_AT, started, finished)
 
 
 def is_alive(pid: int) -> bool:

@@ -37,11 +37,11 @@ class HangingTests:
         self._folder = folder
 
     def prepare(self) -> None:
-        """Load the modules, before the test has exceeded its time."""
+        """Load the modules while the test may still end in time."""
         family.prepare()
 
     def explain(self, number: int, name: str) -> None:
-        """Say why the test hangs, and keep the evidence."""
+        """Print why the test hangs, and write the verdict and the recordings. ``number`` is the board's of the test."""
         self._board.note_examined(number, 0)
         self._print(f"{name} has run for {self._threshold:g} s", "\n")
         file = ""
@@ -49,7 +49,7 @@ class HangingTests:
             # 120 bytes: a file's name may have 255 (NAME_MAX, linux/limits.h)
             stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-120:].decode("utf-8", "ignore")
             stem = stem.strip("._") or "test"
-            evidence = family.diagnose_tree(self._pid, self._place(), stem, launcher.main, tell=self._print)
+            evidence = family.look_at_family(self._pid, self._writable_folder(), stem, launcher.main, tell=self._print)
             text = evidence.text
             document = {
                 "test": name,
@@ -65,7 +65,7 @@ class HangingTests:
         self._print(f"{name}, in full:\n{text}", "\n")
         self._board.note_examined(number, number, file)
 
-    def _place(self) -> str:
+    def _writable_folder(self) -> str:
         """The folder for verdicts and recordings: the user's, or a new one if that cannot be written to."""
         try:
             Workplace(self._folder).close()
@@ -75,31 +75,35 @@ class HangingTests:
         return self._folder
 
     def _print(self, text: str, start: str = "") -> None:
+        """Write lines to standard error, each marked as ours, after the text ``start``."""
         lines = "".join(f"gdbext: {line}\n" for line in text.rstrip().split("\n"))
         with suppress(OSError):
             write(2, f"{start}{lines}")
 
-    def end(self, number: int, began: float, request: int) -> None:
-        """Fail the test by the signal ``request`` and kill the children that it started; if it does not end, kill its
-        process."""
+    def kill(self, number: int, began: float, request: int) -> None:
+        """Fail the test by the signal ``request`` and kill the children that it started since ``began`` (monotonic
+        clock); if it does not end, kill its process."""
         # Processes that were started since the test began, or less than a tick of the kernel's before; not later, when
         # the next test has started its own.
         since = began + time.time() - time.monotonic() - 1 / os.sysconf("SC_CLK_TCK")
-        started = [pid for pid in self._others() if (start := started_at(pid)) is not None and start >= since]
+        starts = {pid: started_at(pid) for pid in self._children()}
+        new_children = [pid for pid, start in starts.items() if start is not None and start >= since]
         for signal_number in (request, signal.SIGCONT):
             with suppress(ProcessLookupError):  # it has exited meanwhile
                 os.kill(self._pid, signal_number)
         has_ended = self._wait_for_end(number)
-        family.end_processes(started, 0.0, signal.SIGKILL)
+        family.end_processes(new_children, 0.0, signal.SIGKILL)
         if has_ended or self._wait_for_end(number):
             return
         self._print("the test cannot be failed: its process is ended", "\n")
-        family.end_processes([self._pid, *self._others()], 0.0, signal.SIGKILL)
+        family.end_processes([self._pid, *self._children()], 0.0, signal.SIGKILL)
 
-    def _others(self) -> list[int]:
+    def _children(self) -> list[int]:
+        """The descendants of the test's process, without this one."""
         return [pid for pid in family.descendants(self._pid) if pid != os.getpid()]
 
     def _wait_for_end(self, number: int) -> bool:
+        """True as soon as the test has ended, False if it has not within _PATIENCE."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             test = self._board.running()

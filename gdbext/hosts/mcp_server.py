@@ -1,16 +1,12 @@
 """``gdbext mcp``: the Model Context Protocol on standard input and output, for agents that debug.
 
-It uses the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own, with
-its limits of time and memory; answers are short, the strongest first, with the commands that say more. A running
-process is examined only if the server was started with --allow-attach.
+It uses the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
@@ -18,6 +14,7 @@ from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats import whole_file
 from gdbext.engine.terminal import escape
 from gdbext.errors import AddOnError, GdbextError
+from gdbext.hosts import dispatch_output
 from gdbext.hosts.cli.options import launcher_words
 from gdbext.tools import table
 from gdbext.tools.outcome import Outcome
@@ -68,7 +65,7 @@ def server(may_attach: bool) -> Any:
         ) from error
     kind = getattr(mcp_server, "MCPServer", None) or vars(mcp_server)["FastMCP"]  # the name in versions 2 and 1
     result = kind("gdbext", instructions=_INSTRUCTIONS)
-    for tool in McpTools(may_attach).all():
+    for tool in McpTools(may_attach).functions():
         result.tool()(tool)
     return result
 
@@ -79,10 +76,10 @@ class McpTools:
     def __init__(self, may_attach: bool) -> None:
         self._may_attach = may_attach
 
-    def all(self) -> tuple[Callable[..., str], ...]:
+    def functions(self) -> tuple[Callable[..., str], ...]:
         """All tools, the first to use first."""
-        tools = (self.diagnose, self.threads, self.backtrace, self.operator, self.lookup, self.ranks, self.known)
-        return (*tools, self.replay)
+        first = (self.diagnose, self.threads, self.backtrace, self.operator)
+        return (*first, self.lookup, self.ranks, self.known, self.replay)
 
     def diagnose(self, recording: str = "", core: str = "", pid: int = 0) -> str:
         """Say why a process hangs or crashed: the verdict, the strongest findings, what to try next."""
@@ -96,11 +93,12 @@ class McpTools:
         verdict, known = report.verdict, report.find_section(KnownBugsSection)
         if not verdict:
             return _cut("\n".join(escape(f"error: {error.what}; {error.help}") for error in report.errors))
-        findings = [each for each in report.findings if (each.kind, each.threads) != (verdict.kind, verdict.threads)]
+        same = (verdict.kind, verdict.threads)
+        others = [finding for finding in report.findings if (finding.kind, finding.threads) != same]
         lines = [
             f"{verdict.kind.value}: {verdict.summary}",
             *(f"known bug: {bug.title} ({bug.url}); {bug.cure}" for bug in (known.reports if known else ())),
-            *(f"also: {finding.kind.value}: {finding.summary}" for finding in findings[:5]),
+            *(f"also: {finding.kind.value}: {finding.summary}" for finding in others[:5]),
             *(f"next: {advice}" for advice in verdict.advice[:6]),
             *(f"not read: {error.what}" for error in report.errors[:5]),
         ]
@@ -168,6 +166,7 @@ class McpTools:
         )
 
     def _text(self, target: list[str] | str, words: list[str]) -> str:
+        """The output of a command on a target, or the reason why there is no target."""
         return target if isinstance(target, str) else _cut(_run([*target, *words]))
 
 
@@ -183,18 +182,5 @@ def _word(text: str) -> str:
 
 
 def _run(words: list[str]) -> str:
-    """Standard output of scripts/dispatch with these words, its errors if that is empty. Options that write files are
-    refused: an agent may have them from a text of the examined program."""
-    code = (
-        "import sys; sys.path.append(sys.argv.pop(1)); "
-        "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parents[2]), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, whole_file.FORBIDDEN: "1"},
-    )
-    return done.stdout or done.stderr
+    """The output of scripts/dispatch, which must not write files: words may come from the examined program."""
+    return dispatch_output(words, {**os.environ, whole_file.FORBIDDEN: "1"})

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Standstill(Enum):
-    """The choice whether a live process is stopped while it is examined."""
+    """How long a live process is stopped to be examined."""
 
     BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
-    ASLEEP = "is not stopped where all of its threads sleep, else is stopped until it is closed"
-    HELD = "is stopped until it is closed"
+    ASLEEP = "is not stopped where all of its threads sleep, else stands still until it is closed"
+    HELD = "stands still until it is closed"
     NONE = "is not stopped: what its running threads do is unknown"
 
 
@@ -51,8 +51,7 @@ def open_core(path: str, sysroot: str = "") -> Target:
 
 
 def other_program(pid: int, named: str) -> str:
-    """The path of the program that a process runs, if the file ``named`` is not it; "" if it is, or if that is
-    unknown."""
+    """The path of the program that a process runs, if it is another file than ``named``; else ""."""
     link = f"/proc/{pid}/exe"
     try:
         actual, status = os.readlink(link), os.stat(link)  # noqa: PTH115, PTH116
@@ -72,24 +71,24 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
         return brief_look(pid)
     if standstill is Standstill.NONE or foreign_tracer(pid):
         return unstopped(pid)
-    return (asleep(pid) if standstill is Standstill.ASLEEP else None) or _held(pid)
+    return (asleep(pid) if standstill is Standstill.ASLEEP else None) or _stopped(pid)
 
 
-def _held(pid: int) -> Target:
-    """The stopped process. If one of its threads cannot be stopped and all sleep, it is not stopped; if not all sleep,
-    the threads that cannot be stopped are read as they sleep."""
+def _stopped(pid: int) -> Target:
+    """The process, stopped until it is closed. If a thread cannot be stopped (it sleeps in the kernel): the process as
+    it sleeps if all threads do, else the stopped threads, and those that cannot be as they sleep."""
     readings = None
     with suppress(OSError):
         if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
-            from gdbext.engine.targets.system.surroundings import readings_before_stop  # 2 ms, for --no-stop
+            from gdbext.engine.targets.system.surroundings import readings_ahead  # 2 ms, for --no-stop
 
-            readings = readings_before_stop(pid)
+            readings = readings_ahead(pid)
     target = ProcTarget(pid)
     target.origin.readings = readings
     if target.is_stopped:
         return target
     sleeping = unstopped(pid)
-    if sleeping.all_threads_sleep():
+    if sleeping.is_asleep():
         target.close()
         return sleeping
     target.add_sleepers(sleeping.memory.threads())
@@ -104,20 +103,19 @@ def open_running(pid: int) -> RunningProcess:
 
 
 def _measure(pid: int) -> None:
-    with budget.without_limits():
+    with budget.lifted():
         measure_for_process(pid, 2)
 
 
-def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``look``, made by a child process; if that one hangs in the kernel, of ``without_memory``. Raises
-    TargetError, which says how the threads of the process sleep."""
-    data = supervision.run_in_child(lambda: look().encode(), supervision.STUCK_SECONDS)
+def supervised(pid: int, examine: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
+    """The outcome of ``examine``, or of ``without_memory`` if that hangs in the kernel. Raises TargetError."""
+    data = supervision.by_child(lambda: examine().encode(), supervision.STUCK_SECONDS)
     if data is None:
-        data = supervision.run_in_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
+        data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
     if data is None:
         raise TargetError(
-            f"process {pid} cannot be read: the kernel does not answer ({supervision.thread_states_text(pid)})",
+            f"process {pid} cannot be read: the kernel does not answer ({supervision.sleepers(pid)})",
             why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
-            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; check the device or the file server"),
+            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; look at the device or the file server"),
         )
-    return Outcome.decode(data) or Outcome(1, error="the examination ended without a report")
+    return Outcome.decode(data) or Outcome(1, error="the look ended without a report")

@@ -72,6 +72,7 @@ class DumpedProcess:
         return [trace for trace in traces if trace["frames"]]
 
     def _trace(self, state: Any) -> dict[str, Any]:
+        """One thread in py-spy's JSON, by its PyThreadState."""
         tid = self._tids.get(state.address)
         report = next((thread for thread in self._inspected.threads if thread.tid == tid), None)
         groups = self._runtime.frames.groups([state])
@@ -123,6 +124,7 @@ class DumpedProcess:
         }
 
     def _locals(self, frame: Any) -> list[dict[str, Any]] | None:
+        """The variables of a frame, as in py-spy's JSON; None unless they were asked for."""
         if not self._options.locals:
             return None
         code, values = PyRef(self._runtime, frame.code).code, PyStack(self._runtime).locals(frame)
@@ -184,7 +186,7 @@ class DumpedProcess:
                 source = frame["short_filename"] + (f":{frame['line']}" if frame["line"] else "")
                 yield f"    {frame['name']} ({source})"
                 for title, is_argument in (("Arguments", True), ("Locals", False)):
-                    variables = [each for each in frame["locals"] or () if each["arg"] is is_argument]
+                    variables = [variable for variable in frame["locals"] or () if variable["arg"] is is_argument]
                     if variables:
                         yield f"        {title}:"
                     yield from (f"            {variable['name']}: {variable['repr']}" for variable in variables)
@@ -243,8 +245,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _dumped(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, DumpedProcess | None]]:
-    """(process, parent) of the process, then of its children that run Python."""
+def _dumped_processes(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, DumpedProcess | None]]:
+    """(the chosen process, None), then with --subprocesses (child that runs Python, the chosen process)."""
     standstill = opening.Standstill.NONE if options.nonblocking else opening.Standstill.BRIEF
     if options.core:
         yield DumpedProcess(opening.open_core(options.core, "/"), options), None
@@ -258,7 +260,7 @@ def _dumped(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, Dumped
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command line of py-spy's; returns the exit status."""
+    """Run a command line of py-spy; returns the exit status."""
     options = _parser().parse_args(list(argv))
     try:
         with budget.MemoryLimit(budget.MEMORY), budget.TimeLimit(_SECONDS):
@@ -269,8 +271,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _dump(options: argparse.Namespace) -> Outcome:
+    """The outcome of py-spy dump."""
     try:
-        processes = list(_dumped(options))
+        processes = list(_dumped_processes(options))
         if options.json:
             traces = [trace for process, _ in processes for trace in process.traces]
             return Outcome(0, shown_json(json.dumps(traces, indent=2)) + "\n")

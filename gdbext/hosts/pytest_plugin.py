@@ -109,8 +109,7 @@ class HangPlugin:
         (self._board or self._start()).begin(item.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Note that the last test has ended (the others end when the next one begins), and tell the watcher to exit, so
-        that nothing has to wait for it later."""
+        """Note that the last test has ended, and tell the watcher to exit."""
         self.pause()
         if self._board and self._pid == os.getpid():
             self._end_watcher()
@@ -136,8 +135,8 @@ class HangPlugin:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """Add the verdict on a test that killed its worker of pytest-xdist."""
         files = sorted(Path(self._folder).glob("*.hang.json"), key=lambda file: file.stat().st_mtime)
-        new = [verdict for file in files if file.stat().st_mtime >= self._began and (verdict := _read(str(file)))]
-        for verdict in [verdict for verdict in new if verdict["test"] == crashitem][-1:]:
+        verdicts = [_read_verdict(str(file)) for file in files if file.stat().st_mtime >= self._began]
+        for verdict in [verdict for verdict in verdicts if verdict and verdict["test"] == crashitem][-1:]:
             report.sections.append((SECTION, verdict["text"]))
             report.longrepr = f"{report.longrepr}\n{verdict['summary']}\nkept: {verdict['files']}"
 
@@ -205,13 +204,14 @@ class HangPlugin:
         self._watcher = int(output)
 
     def _fail(self, *_: object) -> None:
+        """The handler of the watcher's signal: fail the test, if it still runs."""
         if self._board and self._board.is_examined() and self._board.running():
             pytest.fail(f"ran longer than {self._threshold:g} s (--gdbext-threshold)")
 
 
 class _Phases:
-    """Checks at the end of each phase of a test whether the watcher has examined any: called three times a test, it
-    takes no argument and reads one byte."""
+    """Registers _ReportedVerdicts once the watcher has examined a test. It checks at the end of each phase, three times
+    a test: so it takes no argument and reads one byte."""
 
     def __init__(self, plugins: pytest.PytestPluginManager, board: TestBoard) -> None:
         page, index = board.examined_byte()
@@ -241,7 +241,7 @@ class _ReportedVerdicts:
         if not self._board.is_examined():
             return
         if self._board.number != self._reported:
-            verdict = _read(self._board.file(_PATIENCE))
+            verdict = _read_verdict(self._board.verdict_file(_PATIENCE))
             if verdict is None:
                 return
             self._reported = self._board.number
@@ -263,8 +263,8 @@ def _board_module() -> ModuleType:
     return sys.modules[name]
 
 
-def _read(path: str) -> dict[str, str] | None:
-    """The verdict in a file of the watcher's; None if there is none."""
+def _read_verdict(path: str) -> dict[str, str] | None:
+    """The members test, summary, text and files of the watcher's file; None if there is no such file."""
     try:
         document = json.loads(Path(path).read_text())
         return {name: str(document[name]) for name in ("test", "summary", "text", "files")}

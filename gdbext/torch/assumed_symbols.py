@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import chain
 
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 
@@ -18,11 +19,12 @@ C10_CUDA = "libc10_cuda.so"
 
 
 def _read_symbols() -> dict[str, TorchSymbol]:
+    """The rows of assumed_symbols.json by their names."""
     folder = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 - pathlib takes long to import
     with open(f"{folder}/assumed_symbols.json", encoding="utf-8") as stream:
         groups: dict[str, dict[str, dict[str, str]]] = json.load(stream)
     symbols = {}
-    for name, row in ((name, row) for group in groups.values() for name, row in group.items()):
+    for name, row in chain.from_iterable(group.items() for group in groups.values()):
         symbols[name] = TorchSymbol(
             tuple(row["names"]),
             row["library"],
@@ -38,10 +40,10 @@ def _read_symbols() -> dict[str, TorchSymbol]:
 
 
 TORCH_SYMBOLS = _read_symbols()
-"""Row name → symbol."""
 
 
 def __getattr__(name: str) -> TorchSymbol:
+    """The symbol in the row of that name."""
     try:
         return TORCH_SYMBOLS[name]
     except KeyError:

@@ -27,13 +27,14 @@ STARTING = {
 }
 DECLARED = {
     "made by the debugger's launcher; a program and its words are the user's": ["hosts/cli/debugger_runner.py"],
-    "our own program: the pid of this process": ["hosts/debug_server.py"],
-    "our own program: _word and launcher_words refuse options (test_mcp_words.py)": ["hosts/mcp_server.py"],
+    "our own program: the pid of this process; _word and launcher_words refuse options (test_mcp_words.py)": [
+        "hosts/__init__.py"
+    ],
     "our own module: numbers, and the folder that the user names": ["hosts/pytest_plugin.py"],
     "the command line of the user": ["tools/watch/__init__.py", "tools/timeout/__init__.py"],
     "gcore gets the number of a process": ["tools/watch/evidence.py"],
     "options of the user; names of pods have passed argument()": ["tools/ranks/other_machines.py"],
-    "our own module: a JSON document": ["torch/measure/child.py"],
+    "our own module: a JSON document": ["torch/measure/measurement.py"],
     "compilers on our own files; folders stand behind -I": ["torch/measure/compiler.py"],
     "one function that starts what two others build of checked words": ["tools/ranks/slurm.py"],
 }
@@ -41,7 +42,7 @@ DECLARED = {
 ENVIRONMENTS = {
     "environment_value, paths that the user names, and a number": ["tools/watch/__init__.py"],
     "folders of our own, constants, and environment_value": ["torch/measure/"],
-    "a constant": ["hosts/mcp_server.py", "hosts/cli/command_runner.py"],
+    "a constant": ["hosts/__init__.py", "hosts/cli/command_runner.py"],
     "a folder of our own": ["tools/core_handler/__init__.py"],
 }
 """The same for what is put into an environment: it is one line of text."""

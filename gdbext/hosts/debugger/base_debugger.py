@@ -71,9 +71,13 @@ class DebuggerLaunch(ABC):
         """The arguments after the executable. ``code`` is one line of Python that does the job, attaching included; a
         ``core`` may be loaded and a ``program`` is named here; a ``live`` command needs no symbols of it."""
 
+    noise: str
+    """The beginning of the lines of its output that say nothing about an error."""
+
     def relevant_output(self, output: str) -> str:
         """The part that matters of the debugger's own output, for an error message."""
-        return output
+        lines = (line for line in output.splitlines() if line.strip() and not line.startswith(self.noise))
+        return "\n".join(lines)
 
     def known_failure(self, output: str) -> TargetError | None:
         """The fault of the debugger itself that its output names, if it gave no result; None if it names none."""
@@ -110,8 +114,7 @@ class Debugger(ABC):
 
     @abstractmethod
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Call ``action`` whenever earlier reads of the target may have become wrong; returns a function that ends
-        that."""
+        """Call ``action`` when earlier reads may have become wrong; returns a function that stops these calls."""
 
     @abstractmethod
     def run_control(self) -> RunControl:
@@ -139,23 +142,22 @@ class Debugger(ABC):
         Raises TargetError, NotPermitted, TargetGone, BadCore."""
 
     @abstractmethod
-    def let_go(self, job: Job, runs_on: bool) -> None:
-        """Detach; a program that we started is killed, or with ``runs_on`` runs to its own end. Never raises."""
+    def release(self, job: Job, runs_on: bool) -> None:
+        """Detach; kill a program that we started, or with ``runs_on`` let it run to its end. Never raises."""
 
     def leave(self, job: Job) -> None:
-        """Exit the debugger at once, if it has nothing more to do and its own exit takes long. The outcome has been
-        written."""
+        """Exit the debugger at once, after the outcome was written, if its own exit takes long."""
         del job
 
 
 def launch(name: str) -> DebuggerLaunch:
-    """``launch()`` of the module NAME_launch of the debugger's folder."""
+    """The way the debugger of that name is started: ``launch()`` in the module NAME_launch of its folder."""
     result: DebuggerLaunch = import_module(f"gdbext.hosts.{name}.{name}_launch").launch()
     return result
 
 
 def debugger(name: str) -> Debugger:
-    """The debugger in whose Python this runs: ``debugger()`` of the module NAME_debugger of its folder."""
+    """The debugger in whose Python this runs: ``debugger()`` in the module NAME_debugger of its folder."""
     result: Debugger = import_module(f"gdbext.hosts.{name}.{name}_debugger").debugger()
     return result
 

@@ -12,15 +12,16 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget import BudgetWatch, MemoryLimitExceeded, memory_error, raise_gc_threshold
+from gdbext.engine.targets.budget import MemoryLimitExceeded, memory_error, raise_gc_threshold
+from gdbext.engine.targets.budget_watch import BudgetWatch
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
-from gdbext.engine.targets.system.linux import signals_blocked
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
-from gdbext.live.host import EndRequests
+from gdbext.live.end_requests import EndRequests
 from gdbext.tools import running, table
 from gdbext.tools.outcome import failure
 from gdbext.torch.measure import measure_for_process
@@ -39,8 +40,8 @@ def run(name: str, job: Job) -> None:
             # a program that the debugger starts must not get the pipe that its own report goes through
             os.set_inheritable(descriptor, False)
     debugger = base_debugger.debugger(name)
-    called = CommandLine(job.program, job.source) if job.program else None
-    host = DebuggerHost(debugger, output=job.output, called=called)
+    command_line = CommandLine(job.program, job.source) if job.program else None
+    host = DebuggerHost(debugger, output=job.output, called=command_line)
     host.end_requests = EndRequests(job.launcher)
     row = table.find(job.command)
     recorded = RecordedCommand(job.command, job.argv, job.record) if job.record else None
@@ -48,13 +49,13 @@ def run(name: str, job: Job) -> None:
     if live or job.pid:  # the launcher kills any other debugger by SIGTERM
         host.end_requests.hold()
     was_stopped = is_stopped(job.pid)
-    watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
+    budget_watch = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
     def open_target() -> Target:
         if job.pid:
             measure_for_process(job.pid, job.terminal)
         target = debugger.open(job, live)
-        watched.begin()
+        budget_watch.begin()
         return target
 
     try:
@@ -62,13 +63,13 @@ def run(name: str, job: Job) -> None:
             outcome = recorded.run(open_target, job.color, host)
         else:
             outcome = running.execute(job.command, job.argv, lambda: Session(open_target()), job.color, host)
-        watched.end()
+        budget_watch.end()
     except MemoryLimitExceeded:
         outcome = failure(job.command, job.argv, memory_error())
         recorded = None
     finally:
-        with signals_blocked((signal.SIGINT,)) if job.pid else nullcontext():
-            debugger.let_go(job, host.lets_finish)
+        with signals_held((signal.SIGINT,)) if job.pid else nullcontext():
+            debugger.release(job, host.lets_finish)
         host.end_guard()
         if live and job.pid and not was_stopped:
             undo_stop(job.pid)

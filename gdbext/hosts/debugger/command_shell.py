@@ -75,11 +75,11 @@ class DebuggerHost(Host):
             self.guard(self._run_control(), target.pid)
         pause = self._debugger.pause(target)
 
-        def heard(seconds: float, watch: Watch) -> Target:
+        def interruptible_pause(seconds: float, watch: Watch) -> Target:
             with self.end_requests.heard():
                 return pause(seconds, watch)
 
-        return heard
+        return interruptible_pause
 
     def show_frames(self, shown: bool) -> None:
         if not self._session:
@@ -108,40 +108,40 @@ class SessionCache:
         self._compared = 0.0
         self._disconnect: Callable[[], None] | None = None
 
-    def get(self, age: float = 0) -> Session:
-        """The session of the process that the user has selected in the debugger. ``age``: how many seconds ago it may
-        have been compared with the process at this stop, for callers that ask many times in a row. Raises TargetError
-        and its relatives."""
+    def get(self, max_age: float = 0) -> Session:
+        """The session of the process that the user has selected in the debugger. It is compared with the process unless
+        that was done in the last ``max_age`` seconds, for callers that ask many times in a row. Raises TargetError and
+        its relatives."""
         if not self._disconnect:
             self._disconnect = self._debugger.on_change(self.forget)
         identity = self._debugger.identity()
-        if not self._session or identity != self._identity or not self._is_current(self._session, age):
-            self.forget()
-            self._session = Session(self._debugger.target())
-            _log.debug("a new session of %s", identity)
-            self._identity, self._compared = identity, time.monotonic()
+        if self._session and identity == self._identity:
+            if time.monotonic() - self._compared < max_age:
+                return self._session
+            is_current = self._session.target.memory.is_current()
+            self._compared = time.monotonic()
+            if is_current:
+                return self._session
+        self.forget()
+        self._session = Session(self._debugger.target())
+        _log.debug("a new session of %s", identity)
+        self._identity, self._compared = identity, time.monotonic()
         return self._session
 
-    def _is_current(self, session: Session, age: float) -> bool:
-        if time.monotonic() - self._compared < age:
-            return True
-        is_current = session.target.memory.is_current()
-        self._compared = time.monotonic()
-        return is_current
-
     def forget(self) -> None:
+        """Drop the session."""
         session, self._session = self._session, None
         if session:
             _log.debug("the session is dropped")
             session.target.close()
 
     def forget_what_changed(self) -> None:
-        """Drop the session if it is not that of the current stop, as after a run."""
+        """Drop the session if it is not one of the current stop, as after a run."""
         if self._session and self._debugger.identity() != self._identity:
             self.forget()
 
     def close(self) -> None:
-        """Drop the session, and stop listening to the debugger."""
+        """Drop the session, and stop listening to the debugger's events."""
         self.forget()
         if self._disconnect:
             self._disconnect()
@@ -156,31 +156,30 @@ class Shell:
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
-        self._host = DebuggerHost(debugger, session=self._current)
-        self._sessions: SessionCache | None = None
+        self._sessions = SessionCache(debugger)
+        self._host = DebuggerHost(debugger, session=self._sessions.get)
 
     def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> Outcome:
         """Run one command on the process that the user has selected."""
         runs_on = row.runs_on(argv)
-        watched = BudgetWatch(0, 0) if runs_on else BudgetWatch()
+        budget_watch = BudgetWatch(0, 0) if runs_on else BudgetWatch()
 
         def open_session() -> Session:
             # a live command or a setting may come before the program was started
             if row.mode in ("resumes", "setting") and not self._debugger.has_process():
                 session = Session(NoProcess(self._debugger.name))
             else:
-                session = self._current()
-            watched.begin()
+                session = self._sessions.get()
+            budget_watch.begin()
             return session
 
         try:
             try:
                 return running.execute(row.name, argv, open_session, color, self._host)
             finally:
-                watched.end()
+                budget_watch.end()
                 if runs_on:  # its sessions are reference cycles: each has a file descriptor of every mapped library
-                    if self._sessions:
-                        self._sessions.forget_what_changed()
+                    self._sessions.forget_what_changed()
                     gc.collect()
         except TimeLimitExceeded:
             return failure(row.name, argv, time_error(SECONDS, _OUTSIDE))
@@ -198,7 +197,7 @@ class Shell:
         return values if current else [*values, *options]
 
     def _values(self, row: table.ToolRow, action: Action | None, current: str) -> Iterable[str]:
-        """The values that an option or argument may have; the target is asked only if nothing else knows."""
+        """The values that an option or argument may have; the target is read only if nothing else has them."""
         if not action:
             return ()
         if action.choices is not None:
@@ -213,27 +212,21 @@ class Shell:
             if action.dest == "thread":
                 return map(str, self._debugger.thread_numbers())
             if action.dest == "op" and current:
-                return continuations(self._current().dispatcher.names, current)
+                return continuations(self._sessions.get().dispatcher.names, current)
             if action.dest in ("key", "has"):
-                return self._current().dispatch_keys.runtime_keys
+                return self._sessions.get().dispatch_keys.runtime_keys
             if action.dest in ("keyset", "value") and current:
                 others = current[: current.rfind(",") + 1]
-                return [others + key for key in self._current().dispatch_keys.runtime_keys]
+                return [others + key for key in self._sessions.get().dispatch_keys.runtime_keys]
         except GdbextError:
             pass
         return ()
 
     @cached_property
     def summaries(self) -> SummarySource:
-        return SummarySource(self._current)
+        return SummarySource(self._sessions.get)
 
     def close(self) -> None:
-        """Stop listening to the debugger and adding frames to its stacks. Breakpoints stay: they are the user's."""
+        """Disconnect from the debugger. Breakpoints stay: they are the user's."""
         self._debugger.extend_stacks(None)
-        if self._sessions:
-            self._sessions.close()
-
-    def _current(self, age: float = 0) -> Session:
-        if not self._sessions:
-            self._sessions = SessionCache(self._debugger)
-        return self._sessions.get(age)
+        self._sessions.close()

@@ -67,8 +67,8 @@ def frame_function(frame: DispatchFrame | Frame) -> str:
     return dispatch_words(frame) if isinstance(frame, DispatchFrame) else escape(frame.function)
 
 
-def frame_source(frame: DispatchFrame | Frame) -> tuple[str, int]:
-    """File and line of a Python function, ("", 0) if there are none."""
+def frame_location(frame: DispatchFrame | Frame) -> tuple[str, int]:
+    """(file, line) of a Python function, ("", 0) if there are none."""
     return ("", 0) if isinstance(frame, DispatchFrame) else (escape(frame.file), frame.line or 0)
 
 
@@ -79,11 +79,10 @@ class FrameSource:
     """Reads added frames in the session that the commands share, so that each stack is unwound once at a stop."""
 
     def __init__(self, session: Callable[[float], Session]) -> None:
-        """``session`` returns the current one, compared with the process so many seconds ago at most. It may raise
-        TargetError and its relatives."""
+        """``session`` returns the current session, at most so many seconds old. It may raise TargetError."""
         self._session = session
 
-    def of(self, tid: int) -> Sequence[AddedFrame]:
+    def frames_of(self, tid: int) -> Sequence[AddedFrame]:
         """The added frames of a thread; empty if they cannot be read: the debugger shows its stack in any case."""
         try:
             session = self._session(0.2)  # a debugger that shows all stacks asks for one after the other
@@ -103,19 +102,19 @@ class SummarySource:
         self._current = session
         self._session: Session | None = None
         self._summaries: TypeSummaries | None = None
-        self._known: dict[CppObject, TypeSummary | None] = {}
+        self._kept: dict[CppObject, TypeSummary | None] = {}
 
-    def of(self, cpp_object: CppObject) -> TypeSummary | None:
-        """None if the debugger has to show the object itself: no process, no PyTorch, no layout, another type."""
+    def summary_of(self, cpp_object: CppObject) -> TypeSummary | None:
+        """The object's summary; None without a process, PyTorch or layout, or for another type."""
         try:
             session = self._current()
             if not self._summaries or session is not self._session:
                 self._summaries, self._session = TypeSummaries(session), session
-                self._known.clear()
+                self._kept.clear()
         except GdbextError:
             return None
-        if cpp_object not in self._known:
-            if len(self._known) >= 1000:
-                self._known.clear()
-            self._known[cpp_object] = self._summaries.of(cpp_object)
-        return self._known[cpp_object]
+        if cpp_object not in self._kept:
+            if len(self._kept) >= 1000:
+                self._kept.clear()
+            self._kept[cpp_object] = self._summaries.of(cpp_object)
+        return self._kept[cpp_object]

@@ -28,7 +28,7 @@ class RecordedCommand:
     """One command and its recording: ``run`` while the target is stopped, ``save`` when it runs again."""
 
     def __init__(self, name: str, argv: Sequence[str], path: str) -> None:
-        """Raises UsageError if ``path`` cannot be written, or the command lets the process run."""
+        """Raises UsageError if the file ``path`` cannot be written, or the command lets the process run."""
         self._name = name
         self._argv = argv
         self._path = path
@@ -46,7 +46,7 @@ class RecordedCommand:
                 raise UsageError(f"--record: {path} is there already, and is not a file")
 
     def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> Outcome:
-        """Run the command, then read everything else that a bug report needs."""
+        """Run the command, then, for the recording, everything else that a bug report needs."""
         sessions: list[Session] = []
         targets: list[RecordingTarget] = []
 

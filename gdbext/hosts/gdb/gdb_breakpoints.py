@@ -1,10 +1,8 @@
 """dispatch-break's breakpoints in gdb, set by address, so that gdb's own symbols are not needed.
 
 Breakpoints are ordinary ones, in ``info breakpoints``, with conditions that gdb evaluates. A kernel probe stops a
-thread by a signal (thread_stopper.py) and shows as a catchpoint: gdb hears of the stop by ``catch signal``, whose
-condition is a function of ours, which finds the probe and decides whether gdb stops. If it does not, gdb resumes all
-threads without a word, as after a breakpoint's stop(). gdb has no internal catchpoints: each takes a number of the
-user's.
+thread by a signal (thread_stopper.py). It shows as a catchpoint (``catch signal``), whose condition calls a function of
+ours, which decides whether gdb stops or resumes all threads.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
-from gdbext.hosts.gdb.gdb_printers import WORD
-from gdbext.hosts.gdb.gdb_target import execute, read_memory, stopped_target
+from gdbext.hosts.gdb.gdb_target import execute, read_memory, read_register, stopped_target
 from gdbext.live.breakpoint_setter import PythonCondition, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
@@ -45,17 +42,14 @@ _NO_CONDITION = (
 
 
 class SelectedThread:
-    """gdb's selected thread, which a breakpoint stopped: a StoppedThread (live/breakpoint_setter.py)."""
+    """gdb's selected thread, stopped by a breakpoint: a StoppedThread (live/breakpoint_setter.py)."""
 
     @property
     def tid(self) -> int:
         return int(gdb.selected_thread().ptid[1])
 
     def register(self, name: str) -> int:
-        try:
-            return int(gdb.parse_and_eval(f"${name}")) & WORD
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+        return read_register(name)
 
     def word(self, address: int) -> int:
         return int.from_bytes(read_memory(address, 8), "little")
@@ -78,7 +72,7 @@ class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class GdbStop(GdbBreakpoint):
-    """A breakpoint that stops by a condition of gdb's, which allows none beside a stop() in Python."""
+    """A breakpoint with a condition that gdb evaluates; gdb allows none beside a stop() in Python."""
 
     def __init__(self, address: int, condition: str, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
@@ -100,7 +94,7 @@ class GdbCallback(GdbBreakpoint):
 
 
 class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
-    """An internal breakpoint that calls a function and resumes."""
+    """An internal breakpoint that calls a function, and never stops the process."""
 
     def __init__(self, address: int, reached: Reached) -> None:
         super().__init__(f"*{address:#x}", internal=True)
@@ -128,6 +122,8 @@ class GdbBreakpointSetter:
         self._keep = BreakpointKeeper().keep
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
+        """Stop at an address if the condition holds; ``reached`` is called then."""
+
         def hit() -> bool:
             assert isinstance(condition, PythonCondition)
             thread = SelectedThread()
@@ -136,29 +132,34 @@ class GdbBreakpointSetter:
                 reached(thread)
             return stops
 
-        with _refusals():
+        with _gdb_refusals():
             if isinstance(condition, PythonCondition):
                 return self._keep(GdbCallback(f"*{address:#x}", hit), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
+        """Call ``reached`` at an address, without a stop."""
+
         def hit() -> bool:
             reached(SelectedThread())
             return False
 
-        with _refusals():
+        with _gdb_refusals():
             return self._keep(GdbCallback(f"*{address:#x}", hit), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        with _refusals():
+        """Stop at a function, now or once it is loaded, if ``reached`` returns True."""
+        with _gdb_refusals():
             return GdbCallback(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
-        with _refusals():
+        """A breakpoint for the user to see and delete, which never stops."""
+        with _gdb_refusals():
             return GdbCallback(f"*{address:#x}", lambda: False)
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
-        with _refusals():
+        """Call ``reached`` at an address; the user sees no breakpoint."""
+        with _gdb_refusals():
             return self._keep(GdbTrap(address, reached), address)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
@@ -175,7 +176,7 @@ class GdbBreakpointSetter:
         return ProbedSetter()
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """Not when gdb follows a forked child, which has the same addresses, and detaches from the parent."""
+        """Call ``action`` when the process has exited, unless gdb follows its child, which has the same addresses."""
 
         def exited(event: Any) -> None:
             if not any(other.pid for other in gdb.inferiors() if other.num != event.inferior.num):
@@ -185,7 +186,8 @@ class GdbBreakpointSetter:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _gdb_refusals() -> Iterator[None]:
+    """Raise TargetError if gdb cannot set the breakpoint."""
     try:
         yield
     except gdb.error as error:
@@ -193,6 +195,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _call_reached(event: Any) -> None:
+    """Called by gdb at each stop: call ``reached`` of our breakpoints that caused it."""
     for breakpoint in getattr(event, "breakpoints", ()):
         if isinstance(breakpoint, GdbStop):
             breakpoint.reached(SelectedThread())
@@ -208,7 +211,7 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
         super().__init__(_NAME)
         self.last_key = 0
         self.reached: dict[int, Callable[[], bool]] = {}
-        """Key of a catchpoint → whether gdb stops now."""
+        """Key of a catchpoint → the function that returns whether gdb stops now."""
 
     def invoke(self, key: gdb.Value) -> int:
         """Called by gdb for each catchpoint of ours when a thread has stopped by its signal."""
@@ -217,7 +220,7 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
 
 
 def _hit_function() -> HitFunction:
-    """The one function, for gdb never forgets any: kept in gdb's own module, also when our commands are loaded anew."""
+    """This gdb's HitFunction, kept in gdb's module when our commands are reloaded: gdb deletes no functions."""
     function: HitFunction | None = vars(gdb).get(_NAME)
     if not function:
         function = vars(gdb)[_NAME] = HitFunction()
@@ -269,13 +272,14 @@ class ProbedThread(SelectedThread):
 
 
 class ProbedTrap:
-    """A probe that the user does not see. The first catchpoint that gdb evaluates calls it."""
+    """A probe without a catchpoint; the first of our catchpoints that gdb evaluates handles it."""
 
     def __init__(self, hooks: ProbeHooks, spec: HookSpec) -> None:
         self._hooks, self._spec = hooks, spec
         self._hook: ProbedHook | None = hooks.place(spec)
 
     def enable(self, wanted: bool) -> None:
+        """Place the probe, or remove it."""
         if wanted and not self._hook:
             self._hook = self._hooks.place(self._spec)
         elif not wanted:
@@ -307,12 +311,13 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
+        """A hook that calls ``called`` with the stopped thread, which stays stopped if that returns a true value."""
         hooks = self._current_hooks()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
 
     def _catch(self, address: int, stops: Callable[[StoppedThread], bool]) -> ProbedCatch:
-        """A catchpoint for a probe at ``address``."""
+        """A catchpoint for a probe at ``address``; gdb stops if ``stops`` returns True."""
         hooks, key = self._current_hooks(), object()
 
         def hit(thread: StoppedThread) -> bool:
@@ -324,10 +329,10 @@ class ProbedSetter(GdbBreakpointSetter):
             """Called by gdb when any thread stops by the signal: handle the probe, which may call ``hit``."""
             tid = SelectedThread().tid
             hooks.handle(tid)
-            is_due = self._due == (tid, key)
-            if is_due:
-                self._due = None
-            return is_due
+            if self._due != (tid, key):
+                return False
+            self._due = None
+            return True
 
         hook = hooks.place(self._spec(address, hit))
         hooks.begin()
@@ -350,8 +355,7 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._catch(address, stops)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """Catchpoints take conditions."""
-        del go_on
+        del go_on  # catchpoints take conditions
         return breakpoint_notes()
 
     def set_placeholder(self, address: int) -> ProbedCatch:

@@ -48,7 +48,7 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
             _write(outcome.error + "\n", gdb.STDERR)
 
     def complete(self, text: str, word: str) -> Sequence[str]:
-        """Options, and thread numbers after --thread."""
+        """The words that gdb may complete ``text`` with; ``word`` is the part of its last word that gdb completes."""
         words = text.split()
         current = "" if not words or text[-1:].isspace() else words.pop()
         # gdb completes its own idea of the last word, which begins after the option's dashes.
@@ -84,7 +84,7 @@ class GdbCommands:
         """
         GdbPrefix()
         self._define(_whole_help if _help_is_requested() else lambda row: f"{row.summary}\nSee: {row.name} --help")
-        self._printers = PrinterRegistration(lambda value: self.shell.summaries.of(value))
+        self._printers = PrinterRegistration(lambda value: self.shell.summaries.summary_of(value))
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
             gdb.events.before_prompt.connect(self._complete_help)
@@ -92,18 +92,20 @@ class GdbCommands:
     @cached_property
     def shell(self) -> Shell:
         """Runs the commands. Sourcing init.py takes half as long without this import."""
-        from gdbext.hosts.gdb import gdb_debugger
+        from gdbext.hosts.debugger.command_shell import Shell
+        from gdbext.hosts.gdb.gdb_debugger import GdbDebugger
 
-        return gdb_debugger.shell()
+        return Shell(GdbDebugger())
 
     def unload(self) -> None:
-        """Make room for a newer version of the commands."""
+        """Disconnect from gdb, before the commands are loaded anew."""
         self._printers.remove()
         if "shell" in vars(self):
             self.shell.close()
         self._forget_prompt()
 
     def _complete_help(self) -> None:
+        """Called by gdb before its first prompt: define the commands with their whole help."""
         self._forget_prompt()
         self._define(_whole_help)
 
@@ -140,6 +142,7 @@ def _help_is_requested() -> bool:
 
 
 def _write(text: str, stream: int) -> None:
+    """Print text on a stream of gdb's (gdb.STDOUT, gdb.STDERR)."""
     text = shown(text)
     try:
         gdb.write(text, stream)

@@ -1,27 +1,31 @@
 """gdb's part of the protocol in hosts/debugger/base_debugger.py, jobs of scripts/dispatch included.
 
-The gdb of a job reads no symbols at all, so that attaching takes milliseconds (gdb_launch.py).
+The gdb of a job reads no symbols at all, so that attaching takes milliseconds (gdb_launch.py). The filter that adds
+frames to gdb's ``bt`` reads only program counter and stack pointer of gdb's frames, which needs no symbols either.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import gdb
+from gdb.FrameDecorator import FrameDecorator
 
 from gdbext import log
 from gdbext.engine.targets.core_target import open_core
 from gdbext.engine.terminal import shown
 from gdbext.errors import GdbextError, ProgramEnded, TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger
-from gdbext.hosts.debugger.command_shell import Shell
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_location, interleaved
 from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
-from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
+from gdbext.hosts.gdb.gdb_printers import WORD
 from gdbext.hosts.gdb.gdb_run_control import GdbRunControl, pause_of
 from gdbext.hosts.gdb.gdb_target import (
     GdbCoreTarget,
@@ -51,6 +55,76 @@ _PASSED_ON = "SIGUSR1 SIGUSR2 SIGHUP SIGPIPE SIGTERM SIGQUIT SIGALRM SIGCHLD SIG
 """Signals for which gdb stops by default, and which are the program's own affair in a gdb without a user."""
 
 
+class AddedDecorator(FrameDecorator):  # type: ignore[misc]
+    """Shows one added frame, with a frame of gdb's as its own; gdb prints that frame's number only once."""
+
+    def __init__(self, native: gdb.Frame, added: AddedFrame) -> None:
+        super().__init__(native)
+        self._added = added
+
+    def function(self) -> str:
+        """Indented, to be below gdb's numbers."""
+        return f"    {frame_function(self._added.frame)}"
+
+    def filename(self) -> str | None:
+        return frame_location(self._added.frame)[0] or None
+
+    def line(self) -> int | None:
+        return frame_location(self._added.frame)[1] or None
+
+    def address(self) -> int | None:
+        """None: it has no code. gdb's DAP server does not accept None (gdb 14 to 18): there the native frame's."""
+        return int(self.inferior_frame().pc()) if "gdb.dap" in sys.modules else None
+
+    def frame_args(self) -> None:
+        """None that gdb could read."""
+
+    def frame_locals(self) -> None:
+        """None that gdb could read."""
+
+
+class AddedFrameFilter:
+    """The filter that adds our frames to gdb's stacks, in ``gdb.frame_filters`` until it is removed."""
+
+    def __init__(self, source: FrameSource) -> None:
+        self.name = "dispatch-frames"
+        self.priority = 50  # below the 100 of most filters, which then see gdb's own frames only
+        self.enabled = True
+        self._source = source
+        gdb.frame_filters[self.name] = self
+
+    def filter(self, frames: Iterator[FrameDecorator]) -> Iterator[FrameDecorator]:
+        """Called by gdb for each stack that it shows."""
+        thread = gdb.selected_thread()
+        if thread is None:
+            return frames
+        pid, lwp, _ = thread.ptid
+        return self._with_added(frames, lwp or pid)
+
+    def _with_added(self, frames: Iterator[FrameDecorator], tid: int) -> Iterator[FrameDecorator]:
+        """gdb's frames of the thread, innermost first, with ours in their places."""
+        native = gdb.newest_frame()
+        for frame in interleaved(frames, _position, self._source.frames_of(tid)):
+            if isinstance(frame, AddedFrame):
+                yield AddedDecorator(native, frame)
+            else:
+                native = frame.inferior_frame()
+                yield frame
+
+    def remove(self) -> None:
+        if gdb.frame_filters.get(self.name) is self:
+            del gdb.frame_filters[self.name]
+
+
+def _position(decorator: FrameDecorator) -> Position | None:
+    """Program counter and stack pointer of gdb's frame; None for an inlined one."""
+    frame = decorator.inferior_frame()
+    with suppress(gdb.error):
+        if frame.type() != gdb.INLINE_FRAME:
+            return frame.pc(), int(frame.read_register("sp")) & WORD
+    return None
+
+
 class GdbDebugger(Debugger):
     """The gdb in whose Python this runs."""
 
@@ -73,6 +147,7 @@ class GdbDebugger(Debugger):
         return bool(gdb.selected_inferior().pid)
 
     def identity(self) -> Hashable:
+        """A value that changes with the inferior, its process, and with each event that makes cached reads wrong."""
         if self._changes:
             self._changes.clear()
             self._changed += 1
@@ -129,6 +204,7 @@ class GdbDebugger(Debugger):
         self._filter = AddedFrameFilter(source) if source else None
 
     def open(self, job: Job, live: bool) -> Target:
+        """Attach to the job's process, take its core, or start its program."""
         if live:
             gdb.execute(f"handle {_PASSED_ON} nostop noprint pass", False, True)
         if job.core:
@@ -153,7 +229,8 @@ class GdbDebugger(Debugger):
             raise ProgramEnded(int(gdb.convenience_variable("_exitcode") or 0))
         return current_target()
 
-    def let_go(self, job: Job, runs_on: bool) -> None:
+    def release(self, job: Job, runs_on: bool) -> None:
+        """Detach from the job's process; kill its program, with ``runs_on`` after it has run on."""
         if job.core:
             return
         try:
@@ -169,8 +246,8 @@ class GdbDebugger(Debugger):
     def leave(self, job: Job) -> None:
         """Exit gdb without finalizing its Python, a fifth of an inspection's time, if it holds no process and no thread
         of ours runs. Functions registered with atexit are called."""
-        is_free = bool(job.core) or (job.pid > 0 and not any(inferior.pid for inferior in gdb.inferiors()))
-        if is_free and threading.active_count() == 1:
+        can_exit = bool(job.core) or (job.pid > 0 and not any(inferior.pid for inferior in gdb.inferiors()))
+        if can_exit and threading.active_count() == 1:
             atexit._run_exitfuncs()
             gdb.flush(gdb.STDOUT)
             gdb.flush(gdb.STDERR)
@@ -178,19 +255,13 @@ class GdbDebugger(Debugger):
 
 
 def _silence(_event: object) -> None:
-    """Discard what gdb prints on its own (``[Inferior 1 … exited with code 03]``): the terminal is the program's, which
-    has its own file descriptors from the moment on at which gdb knows of its first thread."""
+    """Discard what gdb itself prints from now on (``[Inferior 1 … exited with code 03]``): the terminal is for the
+    program, which has file descriptors of its own once gdb reports its first thread."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1,) if log.is_wanted() else (1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
-def debugger() -> Debugger:
-    """The debugger inside which this runs: gdb."""
-    return GdbDebugger()
-
-
-def shell() -> Shell:
-    """Runs the commands inside this gdb."""
-    return Shell(debugger())
+debugger = GdbDebugger
+"""Makes the debugger inside which this runs (base_debugger.py)."""

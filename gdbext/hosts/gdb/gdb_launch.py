@@ -21,10 +21,11 @@ class GdbLaunch(DebuggerLaunch):
     """gdb in batch mode, without the user's settings and with no symbols that it does not need."""
 
     name = "gdb"
+    noise = "[New LWP"
     no_result_reason = "it may lack Python (gdb -ex 'python 1')"
 
     def find(self) -> str:
-        """The gdb of $GDB or of $PATH. Raises TargetError with how to install one."""
+        """The path of the gdb of $GDB or of $PATH. Raises TargetError with how to install one."""
         wanted = os.environ.get("GDB") or "gdb"
         path = find_program(wanted)
         if path is not None:
@@ -36,7 +37,7 @@ class GdbLaunch(DebuggerLaunch):
         )
 
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
-        """Of a program that gdb runs until it crashes gdb may read symbols. Otherwise it reads no file of the target:
+        """gdb reads symbols only for a program that it runs until it crashes. Otherwise it reads no file of the target:
         attaching to torch then takes 10 ms instead of 2.4 s. Without a program file it also needs no libthread_db; it
         finds the threads in /proc. A live command needs the program's file."""
         loaded = ["-c", os.path.abspath(core)] if core else []  # noqa: PTH100
@@ -49,10 +50,5 @@ class GdbLaunch(DebuggerLaunch):
         started = ["--args", *program] if program else []
         return [*loaded, "-nx", "-q", "-batch", *settings, "-ex", f"python {code}", *started]
 
-    def relevant_output(self, output: str) -> str:
-        """The output without gdb's notes on every thread."""
-        return "\n".join(line for line in output.splitlines() if line.strip() and not line.startswith("[New LWP"))
 
-
-def launch() -> DebuggerLaunch:
-    return GdbLaunch()
+launch = GdbLaunch

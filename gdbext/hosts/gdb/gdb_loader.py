@@ -39,9 +39,9 @@ _log = logger(__name__)
 
 @contextmanager
 def loader_unwatched() -> Iterator[Callable[[], None]]:
-    """Keep gdb's breakpoint out of the loader, and have gdb read the libraries at the end if they changed. The function
-    that it yields must be called before each ``continue``. Nothing is done for a process that is killed together with
-    gdb, or if the user waits for a library."""
+    """Keep gdb's breakpoint out of the loader, and have gdb read the libraries at the end if they changed. Yields a
+    function to call before each ``continue``. Does nothing for a process that is killed together with gdb, or if the
+    user waits for a library."""
     pid, own = gdb.selected_inferior().pid, architectures.own()
     originals = _loader_instructions(pid, len(own.breakpoint_code)) if own else {}
     memory = -1
@@ -85,7 +85,7 @@ _LOCATION = re.compile(r"-?\d+\.\d+ +\S+ +(0x[0-9a-f]+)")
 
 
 def loader_addresses(listing: str) -> set[int]:
-    """The addresses where gdb has breakpoints in the loader and no others, by its list of all breakpoints."""
+    """The addresses in gdb's list of all breakpoints where it has breakpoints in the loader, and no others."""
     kind, loader, others = "", set[int](), set[int]()
     for line in listing.splitlines():
         header = _HEADER.match(line)
@@ -110,18 +110,19 @@ class _Restorer(threading.Thread):
         self._over, self._expected = threading.Event(), threading.Event()
 
     def expect(self) -> None:
-        """gdb is about to resume the process: check without a pause for 0.1 s, or until its breakpoint has come."""
+        """Check without a pause for 0.1 s, or until gdb has written its breakpoint: it is about to resume."""
         self._busy_until = time.monotonic() + 0.1
         self._expected.set()
 
     def end(self) -> None:
-        """The process has stopped for good."""
+        """End the thread: the process is not resumed again."""
         self._over.set()
         self._expected.set()
         if self.ident is not None:
             self.join()
 
     def run(self) -> None:
+        """Check every 2 ms, or without a pause after ``expect``."""
         with suppress(OSError):  # it takes root, as probes do; on a busy machine it makes the difference
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         while not self._over.is_set():
@@ -153,10 +154,13 @@ class BreakpointKeeper:
         self._code = b""
 
     def keep(self, breakpoint: _Breakpoint, address: int) -> _Breakpoint:
-        """The breakpoint, which is kept in the code of the process that gdb has now until it is deleted."""
+        """Watch the breakpoint, in the process that gdb has now, until it is deleted; returns it."""
         pid = gdb.selected_inferior().pid
         if pid != self._pid:
-            self._pid, self._code = pid, _code_written_while_running(pid)
+            # gdb 12 and later write breakpoints while the process runs
+            own, writes = architectures.own(), int(gdb.VERSION.partition(".")[0]) >= 12
+            is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
+            self._pid, self._code = pid, own.breakpoint_code if own and is_here else b""
         if not self._code:
             return breakpoint
         with self._lock:
@@ -168,6 +172,7 @@ class BreakpointKeeper:
         return breakpoint
 
     def _watch(self) -> None:
+        """Check once a second, in a thread of its own, until all breakpoints are deleted."""
         while True:
             with self._lock:
                 self._breakpoints = [row for row in self._breakpoints if row[0]() is not None]
@@ -188,7 +193,7 @@ class BreakpointKeeper:
         return {address for address, code in codes.items() if code != self._code}
 
     def _restore(self) -> None:
-        """Switch those off and on that are missing: gdb writes a breakpoint when it is switched on."""
+        """Disable and enable the missing breakpoints: gdb writes a breakpoint when it is enabled."""
         with self._lock:
             rows = [(reference, reference(), address) for reference, address in self._breakpoints]
             valid = [row for row in rows if row[1] is not None and row[1].is_valid()]
@@ -204,16 +209,8 @@ class BreakpointKeeper:
                     breakpoint.enabled = True
 
 
-def _code_written_while_running(pid: int) -> bytes:
-    """The breakpoint instruction, if gdb writes it into a process of this machine also while that runs; else b""."""
-    own = architectures.own()
-    writes = int(gdb.VERSION.partition(".")[0]) >= 12
-    is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
-    return own.breakpoint_code if own and is_here else b""
-
-
 def program_of(pid: int) -> str:
-    """A value that is different in every program that a process executes; "" if that is unknown (remote)."""
+    """A text that identifies the program that a process executes now; "" if that is unknown (remote)."""
     try:
         return proc_files.read(f"/proc/{pid}/auxv").hex()  # the addresses of its program headers and entry
     except OSError:
@@ -224,5 +221,5 @@ def _libraries(pid: int) -> set[tuple[str, int]]:
     """(path, address) of the files that are mapped as code; empty for a process that is gone."""
     with suppress(OSError):
         mappings = parse_maps(proc_files.text(f"/proc/{pid}/maps"))
-        return {(each.path, each.start) for each in mappings if "x" in each.permissions and each.inode}
+        return {(row.path, row.start) for row in mappings if "x" in row.permissions and row.inode}
     return set()

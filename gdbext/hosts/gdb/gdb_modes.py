@@ -1,5 +1,5 @@
-"""gdb's settings for ``continue``, which are the user's and are not changed: which threads and processes it resumes,
-which of them gdb keeps after a fork, and whether gdb can interrupt the process.
+"""gdb's settings for ``continue``, which are never changed: the threads and processes that it resumes or keeps after a
+fork, and whether gdb can interrupt the process.
 
 Tried with gdb 13.1 and 18.1: with ``scheduler-locking on`` one thread runs, and waits for ever if another thread has
 what it needs (a GIL); with ``detach-on-fork off`` the other side of a fork stays stopped until the user resumes it, and
@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gdb
 
@@ -20,19 +20,15 @@ from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import is_alive, signals_in
 from gdbext.errors import ProbesRefused, TargetError, UsageError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, quietly
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, quietly
 from gdbext.live.host import probes_are_elsewhere
 from gdbext.log import logger
-
-if TYPE_CHECKING:
-    from gdbext.live.timed_run import TimedRun
 
 _log = logger(__name__)
 
 
 def check_pause_works(alternative: str) -> None:
-    """Raise UsageError if gdb would not resume the whole process for a while, or could not stop it again; the help is
-    ``alternative`` then."""
+    """Raise UsageError if gdb would not resume all threads, or could not stop them; ``alternative`` is its help."""
     non_stop = bool(gdb.parameter("non-stop"))
     if non_stop or _is_locked():
         setting = "non-stop mode is on" if non_stop else "scheduler-locking is on"
@@ -55,14 +51,14 @@ def _is_locked() -> bool:
 
 
 def _locked_text() -> str:
+    """The sentence that scheduler-locking is on."""
     thread = gdb.selected_thread()
     number = f"thread {thread.num}" if thread is not None else "one thread"
     return f"scheduler-locking is on: {number} would run alone, without those that it may wait for"
 
 
 def stops_by_interrupt() -> bool:
-    """True if gdb stops by SIGINT and hides it, the default of its table of signals: else the program would get a
-    SIGINT that no process sent."""
+    """True if gdb stops by SIGINT and does not pass it on to the program, as is its default."""
     return signal_actions("SIGINT")[::2] == (True, False)
 
 
@@ -74,7 +70,7 @@ def signal_actions(name: str) -> tuple[bool, ...]:
 
 
 def refusal() -> TargetError | None:
-    """The reason why ``continue`` would be of no use to hooks, None if it would."""
+    """The reason why hooks cannot work during ``continue``, None if they can."""
     if gdb.parameter("non-stop"):
         return TargetError(
             "non-stop mode is on: continue would let one thread run, and threads stop one by one",
@@ -114,7 +110,7 @@ def breakpoint_notes() -> tuple[str, ...]:
 
 
 class Forks:
-    """The processes of one run: those that gdb holds after a fork, and the endings of those that it ran."""
+    """Notes the processes of one run: those that gdb holds after a fork, and how those that it ran ended."""
 
     def __init__(self) -> None:
         self._first = gdb.selected_inferior().pid
@@ -139,6 +135,7 @@ class Forks:
         gdb.post_event(self._write_notes)
 
     def _write_notes(self) -> None:
+        """Tell the user about each process that gdb keeps stopped after a fork, once."""
         if gdb.parameter("schedule-multiple") or gdb.parameter("detach-on-fork"):
             return
         follows = gdb.parameter("follow-fork-mode") == "child"
@@ -160,7 +157,7 @@ class Forks:
         self._endings[event.inferior.num] = (event.inferior.pid, ending)
 
     def ending(self) -> Ending | None:
-        """The ending of the process that gdb ran last; None while gdb has one."""
+        """The ending of the process that gdb ran last; None while gdb has a process."""
         inferior = gdb.selected_inferior()
         if inferior.pid:
             return None
@@ -179,6 +176,7 @@ class Forks:
             )
 
     def _first_process_text(self) -> str:
+        """The clause that says where the process is that gdb had when the run began."""
         held = next((inferior.num for inferior in gdb.inferiors() if inferior.pid == self._first), None)
         if held is not None:
             return f"process {self._first} is stopped: inferior {held} selects it"
@@ -188,7 +186,7 @@ class Forks:
 
 
 class QuietConsole:
-    """Keeps gdb's console from printing a stop of ours; editors are informed (gdb 13 and later)."""
+    """Keeps gdb's console, but not editors, from reporting a stop of ours (gdb 13 and later)."""
 
     _SETTING = "suppress-cli-notifications"
 
@@ -210,40 +208,18 @@ class QuietConsole:
             quietly(f"set {self._SETTING} off")
 
 
-def not_awaited() -> Ending:
-    """The ending if gdb came back from ``continue`` while the process runs: it waits only in a command that was typed
-    or sent (all_uis_on_sync_execution_starting, gdb/event-top.c). The process is interrupted."""
-    error = TargetError(
-        "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
-        why="the command would end while the process runs on; it was interrupted instead",
-        help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
-    )
-    return Ending(EndingKind.FAILED, error.what, error=error)
-
-
-def interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
-    """Called in gdb's event loop: the process may have stopped before."""
-    if timed.is_running and is_running():
-        quiet.begin()
-        quietly("interrupt")
-
-
 def take_interrupts() -> None:
-    """Have gdb take the interrupts that are pending when another event has stopped the process first: the next run
-    would stop at once, and after a detach they would kill the process. They stay if they are not gdb's by its table of
-    signals. Raises gdb.error: the process exits."""
+    """Have gdb take the SIGINTs that are pending because another event stopped the process first: they would stop the
+    next run at once, and kill the process after a detach. Does nothing if gdb's table of signals passes SIGINT on.
+    Raises gdb.error: the process exits."""
     for _ in range(50):  # stops that gdb may report before that of an interrupt: one for each thread at a probe
         inferior = gdb.selected_inferior()
-        is_native = inferior.pid and connection_type(inferior) == "native"
-        if not (is_native and _has_pending_interrupt(inferior.pid) and stops_by_interrupt()):
+        if not inferior.pid or connection_type(inferior) != "native":
+            return
+        bit = 1 << (signal.SIGINT - 1)
+        statuses = (status_fields(f"/proc/{inferior.pid}/task/{tid}/status") for tid in living_threads(inferior.pid))
+        masks = [(signals_in(row, "SigPnd", "ShdPnd") or 0, signals_in(row, "SigBlk") or 0) for row in statuses]
+        if not any(pending & ~blocked & bit for pending, blocked in masks) or not stops_by_interrupt():
             return
         _log.debug("an interrupt is under way")
         gdb.execute("continue", False, True)
-
-
-def _has_pending_interrupt(pid: int) -> bool:
-    """True if a SIGINT is pending for a thread that does not block it."""
-    bit = 1 << (signal.SIGINT - 1)
-    threads = [status_fields(f"/proc/{pid}/task/{thread}/status") for thread in living_threads(pid)]
-    masks = ((signals_in(each, "SigPnd", "ShdPnd") or 0, signals_in(each, "SigBlk") or 0) for each in threads)
-    return any(pending & ~blocked & bit for pending, blocked in masks)

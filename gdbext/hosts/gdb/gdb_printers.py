@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 WORD = (1 << 64) - 1
 
 
-class TypePrinter:
-    """One type's printer as ``info pretty-printer`` lists it and ``disable pretty-printer`` turns it off."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.enabled = True
-
-
 class ObjectPrinter:
     """Shows one value. gdb calls the methods."""
 
@@ -54,6 +46,7 @@ class ObjectPrinter:
             yield child.name, self._value(child)
 
     def _value(self, child: Child) -> gdb.Value | str:
+        """The part as gdb's value, or as text if gdb does not have its type."""
         if not child.type or not child.address:
             return child.text
         try:
@@ -77,7 +70,8 @@ class GdbTypePrinters:
         """``shown`` is called whenever gdb shows a value."""
         self.name = "gdbext"
         self.enabled = True
-        self.subprinters = [TypePrinter(kind.name) for kind in SUMMARIZED_TYPES]
+        # as ``info pretty-printer`` lists them and ``disable pretty-printer`` turns them off
+        self.subprinters = [gdb.printing.SubPrettyPrinter(kind.name) for kind in SUMMARIZED_TYPES]
         self._by_name = {printer.name: printer for printer in self.subprinters}
         self._summarize = summarize
         self._shown = shown
@@ -87,14 +81,15 @@ class GdbTypePrinters:
         self._shown()
         is_reference = value.type.code in _REFERENCES
         name = (value.type.target() if is_reference else value.type).strip_typedefs().name
-        known = summarized_type(name) if name else None
-        if not known or not self._by_name[known.name].enabled:
+        summarized = summarized_type(name) if name else None
+        if not summarized or not self._by_name[summarized.name].enabled:
             return None
         with suppress(gdb.error):  # optimized out, or in memory that cannot be read
             return self._printer(value.referenced_value() if is_reference else value)
         return None
 
     def _printer(self, value: gdb.Value) -> ObjectPrinter | None:
+        """The printer with the value's summary; None without one. Raises gdb.error."""
         if value.is_optimized_out:
             return None
         kind = value.type.unqualified().strip_typedefs()
@@ -124,7 +119,7 @@ def _template_argument(kind: gdb.Type) -> gdb.Type | None:
 
 
 def _fill(value: gdb.Value, kind: gdb.Type, raw: bytearray, start: int) -> None:
-    """Put the bytes of a value in registers together from its members."""
+    """Write the bytes of a value that is in registers into ``raw``, at ``start``, member by member."""
     if kind.code not in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
         size = int(kind.sizeof)
         raw[start : start + size] = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
@@ -171,6 +166,7 @@ class PrinterRegistration:
             gdb.events.before_prompt.connect(self._check)
 
     def _check(self) -> None:
+        """Called by gdb before a prompt: remove the printers from files without debug information."""
         self._forget_prompt()
         while self._unchecked:
             file = self._unchecked.pop()
@@ -208,7 +204,7 @@ _CALLS = "may-call-functions"
 
 
 def evaluated_address(expression: str) -> int:
-    """The value of a pointer or a number, else the address of the object. Raises UsageError in gdb's words."""
+    """Evaluate an expression: the value of a pointer or a number, else the address of the object. Raises UsageError."""
     # gdb's settings against writing cannot be changed while there is a process
     if re.search(r"(?<![=!<>])=(?!=)|<<=|>>=|\+\+|--", expression):
         raise UsageError(f"{expression!r} would change the process", help="name an object, or a pointer to it")

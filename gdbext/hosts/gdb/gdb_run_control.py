@@ -1,17 +1,21 @@
-"""gdb's side of the live commands: breakpoints with a Python stop() that does next to nothing, and ``continue``.
+"""gdb's side of the live commands: hooks at addresses, and ``continue``.
 
-Measured with gdb 13.1 on this project's machine: a breakpoint with an empty stop() costs 160 to 290 µs a hit (two
-context switches, a step over the instruction), plus the time of stop(). ``gdb.parse_and_eval`` of a register takes 6 µs
-without symbols and 22 µs with torch's symbols read; ``gdb.selected_frame()`` alone takes 14 and 128 µs, since it
-computes the frame's identity. So registers are read by parse_and_eval.
+Measured with gdb 13.1: a breakpoint with an empty stop() costs 160 to 290 µs a hit, plus the time of stop().
+``gdb.parse_and_eval`` of a register takes 6 µs without symbols and 22 µs with torch's; ``gdb.selected_frame()`` alone
+takes 14 and 128 µs. So registers are read by parse_and_eval.
 
-``continue`` is executed with its output, so that what is shown meanwhile reaches gdb's console in every interpreter:
-with to_string, gdb.write would write into that string, and MI would miss the ^running that is its result record.
+``continue`` is executed with its output: with to_string, gdb.write would write into that string, and MI would miss the
+^running that is its result record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,20 +30,20 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.gdb import gdb_modes
-from gdbext.hosts.gdb.gdb_editor import editor_heard
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, loader_unwatched, program_of
 from gdbext.hosts.gdb.gdb_printers import WORD
-from gdbext.hosts.gdb.gdb_probes import ProbedThreads, stopping_for
 from gdbext.hosts.gdb.gdb_target import (
     GdbTarget,
     brief_stop,
     connection_type,
+    execute,
     interrupt_all,
     is_running,
     low_word,
     post_whole,
     quietly,
     read_memory,
+    read_register,
     stopped_target,
 )
 from gdbext.live.host import HookSpec
@@ -54,13 +58,236 @@ if TYPE_CHECKING:
     from gdbext.live.timed_run import Work
 
 
+# --- threads that kernel probes stop ---
+
+
+@contextmanager
+def stopping_for(number: int) -> Iterator[bool]:
+    """Have gdb stop for a signal meanwhile; yields whether the user's own setting does so. Raises TargetError."""
+    name = signal_name(number)
+    before = gdb_modes.signal_actions(name)
+    execute(f"handle {name} stop print")
+    try:
+        yield before[0]
+    finally:
+        words = (word if wanted else f"no{word}" for word, wanted in zip(("stop", "print", "pass"), before))
+        quietly(f"handle {name} {' '.join(words)}")
+
+
+class ProbedThreads:
+    """Handles the threads that kernel probes stop before gdb sees them. A catchpoint would take one of the user's
+    numbers and show in an editor's list, and for each stop the editor would read everything anew.
+
+    gdb's main thread is the tracer. Within gdb's event loop it waits for the threads itself, and resumes each as gdb
+    does for a signal that nothing is to be done for (linux_nat_filter_event, gdb/linux-nat.c). For those that gdb gets
+    first, in the moments in between, it stops.
+    """
+
+    _TURN, _PAUSE = 0.2, 0.002
+    """Seconds after which gdb has its turn, though the process has no news for it; and between two checks."""
+    _BUSY = 10
+    """Turns without waiting, once there were news: gdb has more to do for each than one."""
+
+    def __init__(self, hooks: ProbeHooks, handle: Callable[[int], bool], fail: Callable[[BaseException], None]) -> None:
+        """``handle`` takes a thread id, raises nothing, and returns whether gdb is to stop the process there; ``fail``
+        gets all other errors."""
+        self._signal = hooks.signal
+        self._hooks = hooks
+        self._handle = handle
+        self._fail = fail
+        self._run: object = None
+        self._busy = 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Handle the threads of the process, which runs meanwhile. Raises ProbesRefused."""
+        reads_running = int(gdb.VERSION.partition(".")[0]) >= 12  # the first that reads a running thread's memory
+        # for a watchpoint gdb steps each thread: one that we resume would run away
+        is_stepped = any(row.enabled and row.type == gdb.BP_WATCHPOINT for row in gdb.breakpoints())
+        if not reads_running or is_stepped:
+            self._hooks.arm()
+            yield
+            return
+        if any(word in execute("info program") for word in ("breakpoint", "stepped")):
+            self._hooks.arm()  # stopped at a certain place, not by a signal: the next hook must not be missed
+        self._run, self._busy = object(), 0
+        self._post(self._run)
+        try:
+            yield
+        finally:
+            self._run = None
+
+    def _post(self, run: object) -> None:
+        """Have gdb's event loop call ``_turn``."""
+        post_whole(partial(self._turn, run), partial(self._interrupted, run))
+
+    def _turn(self, run: object) -> None:
+        """Called in gdb's event loop, during ``run`` or after it: handle the stopped threads, then call again."""
+        if run is not self._run:
+            return
+        try:
+            self._hooks.arm()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            try:
+                is_over = self._handle_all()
+            finally:
+                _let_gdb_check()
+        except (GdbextError, OSError) as error:
+            self._end(error)
+            return
+        if not is_over:
+            self._post(run)
+
+    def _interrupted(self, run: object) -> None:
+        """Called after ``_turn`` if Ctrl+C came during it."""
+        _let_gdb_check()
+        if run is self._run:
+            self._end(KeyboardInterrupt())
+
+    def _end(self, error: BaseException) -> None:
+        self._fail(error)
+        quietly("interrupt")
+
+    def _handle_all(self) -> bool:
+        """Handle threads until gdb has something to do; True if that is to stop the process."""
+        end, seen = time.monotonic() + self._TURN, set[int]()
+        while True:
+            for tid in self._hooks.waiting():
+                if _pending_stop(tid) == (tid, self._signal):
+                    if self._handle(tid):
+                        return True
+                    with suppress(OSError):
+                        os.waitpid(tid, ptrace.WALL)
+                        ptrace.go_on(tid)
+                    seen.discard(tid)
+            news = _pending_stop()
+            if news and news[1] == self._signal and news[0] not in seen:
+                seen.add(news[0])  # it has reached a probe since
+                continue
+            self._busy = self._BUSY if news else max(self._busy - 1, 0)
+            if news or self._busy or time.monotonic() >= end:
+                return False
+            signal.sigtimedwait({signal.SIGCHLD}, self._PAUSE)
+
+
+def _pending_stop(tid: int | None = None) -> tuple[int, int] | None:
+    """(thread id, signal) of a stop that gdb has not seen yet, of thread ``tid`` (None: any); None without one."""
+    with suppress(ChildProcessError):
+        return ptrace.peek_stop(tid)
+    return None
+
+
+def _let_gdb_check() -> None:
+    """Let gdb hear SIGCHLD again, and check its threads at once. Without the signal it would wait for ever."""
+    try:
+        signal.raise_signal(signal.SIGCHLD)  # it may raise KeyboardInterrupt
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+# --- requests of an editor: gdb's DAP server handles one after the other, and none before a command has ended
+# (Server.main_loop of gdb's package gdb.dap, in gdb 18) ---
+
+_CANCELLER, _IN_FLIGHT, _CANCEL = "canceller", "in_flight_gdb_thread", "cancel"
+"""The member of gdb's DAP server that cancels requests; there the number of the current request; and the function."""
+
+
+@contextmanager
+def editor_heard() -> Iterator[Callable[[], bool]]:
+    """Interrupt the process as soon as an editor wants it stopped, or is gone; yields a function that returns whether
+    that has happened."""
+    server = getattr(sys.modules.get("gdb.dap.server"), "_server", None)
+    # the queue of requests that the server has read; its name in gdb 18, and before
+    name = next((name for name in ("_read_queue", "read_queue") if hasattr(server, name)), "")
+    if not name:
+        yield lambda: False
+        return
+    queue, canceller = getattr(server, name), getattr(server, _CANCELLER, None)
+    heard = HeardQueue(queue, canceller, lambda: post_whole(interrupt_all, interrupt_all))
+    setattr(server, name, heard)
+    can_cancel = hasattr(canceller, _IN_FLIGHT)
+    if can_cancel:
+        setattr(canceller, _CANCEL, heard.cancel)
+    try:
+        heard.read_waiting()
+        yield lambda: heard.is_to_end
+    finally:
+        if can_cancel:
+            delattr(canceller, _CANCEL)
+        setattr(server, name, queue)
+        heard.end()
+
+
+class HeardQueue:
+    """The queue of requests, which another thread fills and none empties while a command runs.
+
+    A cancel of the command is handled here: gdb.interrupt(), by which gdb 18 cancels, was lost, or had gdb abort, in 3
+    of 8 runs of dispatch-values by probes.
+    """
+
+    def __init__(self, queue: Any, canceller: Any, interrupt: Callable[[], None]) -> None:
+        """``interrupt`` is called from the thread that fills the queue."""
+        self._queue = queue
+        self._canceller = canceller
+        self._interrupt = interrupt
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.is_to_end = False
+        """A request has come that is to end the run."""
+
+    def put(self, request: Any) -> None:
+        """Add a request, None for the end of all."""
+        self._queue.put(request)
+        if _ends_run(request):
+            self._end_run()
+
+    def get(self) -> Any:
+        return self._queue.get()
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request: the command that runs, or another one as gdb does."""
+        with self._canceller.lock:
+            if number != getattr(self._canceller, _IN_FLIGHT):
+                getattr(type(self._canceller), _CANCEL)(self._canceller, number)
+                return
+        self._end_run()
+
+    def _end_run(self) -> None:
+        """Interrupt the process, once."""
+        with self._lock:
+            if not self.is_to_end and not self._is_over:
+                self._interrupt()
+            self.is_to_end = True
+
+    def read_waiting(self) -> None:
+        """Examine the requests that were there before; they stay in the queue."""
+        for _ in range(self._queue.qsize()):
+            request = self._queue.get()
+            self._queue.put(request)
+            self.is_to_end = self.is_to_end or _ends_run(request)
+
+    def end(self) -> None:
+        """Interrupt nothing any more: the process has stopped."""
+        with self._lock:
+            self._is_over = True
+
+
+def _ends_run(request: Any) -> bool:
+    """True for a request that cannot wait until the process stops by itself."""
+    commands = ("pause", "disconnect", "terminate")
+    return request is None or (isinstance(request, dict) and request.get("command") in commands)
+
+
+# --- hooks and the run ---
+
+
 def pause_of(target: Target) -> Pause:
-    """The function that lets the process run for some seconds. Raises UsageError if gdb would not resume all of it, or
-    could not stop it again."""
+    """Returns a function that lets the process run for some seconds and returns the target at the next stop. Raises
+    UsageError if gdb would not resume all threads, or could not stop the process again."""
     pid = target.pid  # not the target, which the next one replaces
     alternative = f"examine it from outside: detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
 
-    def look_again(seconds: float, watch: Watch) -> Target:
+    def stop_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already
         return brief_stop(pid)
 
@@ -74,7 +301,7 @@ def pause_of(target: Target) -> Pause:
         return GdbTarget(gdb.selected_inferior())
 
     if isinstance(target, SnapshotTarget):
-        return look_again
+        return stop_again
     gdb_modes.check_pause_works(alternative)
     return pause
 
@@ -121,8 +348,7 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
 
 class _Stop(NamedTuple):
     """The needed part of gdb's event. The event itself must not be kept: it holds the breakpoints, and Python's
-    collector does not see through gdb's objects, so that everything that a breakpoint's handler refers to would live
-    for ever."""
+    collector cannot see into gdb's objects, so that everything that a breakpoint's handler refers to would leak."""
 
     signal: str = ""
     breakpoints: tuple[int, ...] = ()
@@ -148,13 +374,14 @@ class GdbRunControl:
         self._probed_thread = 0
         self._stops_anyway = False
         self.is_over = False
-        """True: handlers are not called any more; gdb only takes an interrupt."""
+        """True at the end of a run, while gdb takes pending interrupts: handlers are not called."""
 
     def use_probes(self) -> None:
         gdb_modes.check_probes()
         self._probes = ProbeHooks(stopped_target, self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
+        """Call the hook's handler whenever a thread reaches its address, until it is removed. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
         try:
@@ -169,16 +396,12 @@ class GdbRunControl:
         return read_memory(address, size)
 
     def register(self, name: str) -> int:
-        """Raises TargetError."""
+        """A register of the thread at a hook. Raises TargetError."""
         at_probe = self._probes.register(name) if self._probes else None
-        if at_probe is not None:
-            return at_probe
-        try:
-            return int(_evaluate(f"${name}")) & WORD
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+        return read_register(name) if at_probe is None else at_probe
 
     def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of the thread at a hook. Raises TargetError."""
         if self._probes:
             self._probes.check_vectors()
             return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
@@ -223,13 +446,19 @@ class GdbRunControl:
         if refused:
             raise refused
         gdb_modes.check_interrupt()
+
+        def interrupt() -> None:  # in gdb's event loop, where the process may have stopped before
+            if timed.is_running and is_running():
+                self.quiet.begin()
+                quietly("interrupt")
+
         timed = TimedRun(work, lambda: post_whole(interrupt, interrupt))
-        interrupt = partial(gdb_modes.interrupt_running, timed, self.quiet)
         with timed:
             ending = self.run()
         return timed.ending(ending)
 
     def run(self) -> Ending:
+        """Let the process run until something other than a hook stops it, or a handler requests that."""
         refused = gdb_modes.refusal()
         if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
@@ -282,8 +511,7 @@ class GdbRunControl:
         return self.stop_requested
 
     def _handle_probe_stops(self) -> bool:
-        """Handle the waiting threads if gdb has stopped for the probes' signal; True if that stop is of no other
-        interest."""
+        """Handle the threads at probes; True if gdb has stopped for these alone."""
         if not self._probes or not self._stop or self._stop.signal != signal_name(self._probes.signal):
             return False
         if self.stop_requested or self._failure:
@@ -296,7 +524,7 @@ class GdbRunControl:
         return bool(waiting) or not self._stops_anyway
 
     def _continue(self, forks: gdb_modes.Forks) -> Ending | None:
-        """One run; None if the process is to be resumed."""
+        """Resume the process and wait until it stops; returns how that run ended, None if it is to be resumed again."""
         self._failure = self._stop = None
         self.stop_requested = self._is_replaced = False
         self._ran = program_of(gdb.selected_inferior().pid)
@@ -307,19 +535,26 @@ class GdbRunControl:
             interrupt_all()  # it may still run
             return _INTERRUPTED
         except gdb.error as error:
-            if self._is_another_program():  # gdb tried to set our breakpoints in it
+            if self._has_other_program():  # gdb tried to set our breakpoints in it
                 return _REPLACED
             return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
         if is_running():
+            # gdb waits only in a command that was typed or sent (all_uis_on_sync_execution_starting, gdb/event-top.c)
             self.is_over = True
             interrupt_all()
-            return gdb_modes.not_awaited()
+            unawaited = TargetError(
+                "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
+                why="the command would end while the process runs on; it was interrupted instead",
+                help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
+            )
+            return Ending(EndingKind.FAILED, unawaited.what, error=unawaited)
         is_probe = self._handle_probe_stops()
         if self._failure:
             return ending_of_failure(self._failure, "gdb")
-        return None if is_probe and not self.stop_requested else forks.ending() or self._why_stopped()
+        return None if is_probe and not self.stop_requested else forks.ending() or self._ending_at_stop()
 
-    def _why_stopped(self) -> Ending | None:
+    def _ending_at_stop(self) -> Ending:
+        """The ending of a run that gdb stopped while the process exists."""
         if self._is_replaced:
             return _REPLACED
         if self.stop_requested:
@@ -338,7 +573,7 @@ class GdbRunControl:
             return Ending(EndingKind.STOPPED, f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
         return Ending(EndingKind.STOPPED, "gdb stopped the process")
 
-    def _is_another_program(self) -> bool:
+    def _has_other_program(self) -> bool:
         """True if the process executes another program than when it was resumed."""
         return program_of(gdb.selected_inferior().pid) not in ("", self._ran)
 
@@ -346,18 +581,19 @@ class GdbRunControl:
         """Called by gdb when it has read a file's symbols. In another program all addresses are others: our breakpoints
         must not be set there. (``catch exec`` would take a number of the user's, and show in the editor's list.)"""
         del event
-        if not self._is_replaced and self._is_another_program():
+        if not self._is_replaced and self._has_other_program():
             self._is_replaced = True
             self.close()
             if gdb_modes.stops_by_interrupt():
                 gdb.post_event(lambda: quietly("interrupt"))
 
     def _on_stop(self, event: Any) -> None:
+        """Called by gdb at each stop: note why."""
         self._stop = _Stop()
         if isinstance(event, gdb.SignalEvent):
             self._stop = _Stop(signal=event.stop_signal)
         elif isinstance(event, gdb.BreakpointEvent):
-            numbers = tuple(each.number for each in event.breakpoints if not isinstance(each, GdbHook))
+            numbers = tuple(hit.number for hit in event.breakpoints if not isinstance(hit, GdbHook))
             is_internal = bool(numbers) and max(numbers) < 0  # a GdbTrap resumes by itself
             self._stop = _Stop("SIGINT" if is_internal else "", numbers, True)
 

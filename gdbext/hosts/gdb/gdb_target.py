@@ -79,7 +79,7 @@ class GdbThread(TargetThread):
         self._registers = registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those that arguments are passed in, read anew each time."""
+        """The vector registers that arguments are passed in (low 8 bytes), read anew each time."""
         self._check()
         with _gdb_errors(self.tid), keeping_selection():
             if not self.is_selected():
@@ -89,6 +89,7 @@ class GdbThread(TargetThread):
             return {name: low_word(frame.read_register(name)) for name in names if _has_register(frame, name)}
 
     def _check(self) -> None:
+        """Raise TargetGone or TargetError unless the thread is stopped."""
         if not self._thread.is_valid():
             raise TargetGone(f"thread {self.tid} has ended")
         if self._thread.is_running():
@@ -129,12 +130,15 @@ class GdbTarget(LentProcess):
                 raise TargetGone.of(self.pid) from error
             raise MemoryFault(address, size) from error
 
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, by gdb's number."""
-        return self._all_threads()
+    def threads(self) -> Sequence[GdbThread]:
+        """All threads, in order of gdb's numbers."""
+        if self._threads is None:
+            threads = [GdbThread(self, row, self._states.get(row.ptid[1])) for row in self._inferior.threads()]
+            self._threads = sorted(threads, key=lambda thread: thread.number or 0)
+        return self._threads
 
     def selected_thread(self) -> TargetThread | None:
-        return _selected_of(self._all_threads())
+        return _selected_among(self.threads())
 
     def selected_stack_pointer(self) -> int | None:
         frame = _outer_frame()
@@ -178,15 +182,9 @@ class GdbTarget(LentProcess):
             return
         with keeping_selection() as is_expensive:
             thread.read_selected()
-            for other in self._all_threads() if is_expensive else ():
+            for other in self.threads() if is_expensive else ():
                 with suppress(gdb.error):  # it costs that thread only, when it is asked for
                     other.read_selected()
-
-    def _all_threads(self) -> list[GdbThread]:
-        if self._threads is None:
-            threads = [GdbThread(self, each, self._states.get(each.ptid[1])) for each in self._inferior.threads()]
-            self._threads = sorted(threads, key=lambda thread: thread.number or 0)
-        return self._threads
 
 
 class GdbCoreTarget(LentCore):
@@ -203,11 +201,11 @@ class GdbCoreTarget(LentCore):
         self.number_threads({thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()})
 
     def selected_thread(self) -> TargetThread | None:
-        return _selected_of(self.threads())
+        return _selected_among(self.threads())
 
 
-def _selected_of(threads: Sequence[TargetThread]) -> TargetThread | None:
-    """gdb's selected thread, asked anew each time; the first if that is none of these."""
+def _selected_among(threads: Sequence[TargetThread]) -> TargetThread | None:
+    """The one of these threads that gdb has selected now; the first if gdb has selected none of them."""
     selected = gdb.selected_thread()
     number = selected.num if selected is not None else None
     return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
@@ -263,6 +261,7 @@ def brief_stop(pid: int) -> SnapshotTarget:
 
 
 def _core_path(inferior: gdb.Inferior) -> str:
+    """The path of the core that gdb has loaded. Raises TargetError."""
     corefile = getattr(inferior, "corefile", None)  # gdb 17
     if corefile is not None:
         return str(corefile.filename)
@@ -306,6 +305,14 @@ def read_memory(address: int, size: int) -> bytes:
         raise MemoryFault(address, size) from error
 
 
+def read_register(name: str) -> int:
+    """A register of the selected frame, unsigned. Raises TargetError."""
+    try:
+        return int(gdb.parse_and_eval(f"${name}")) & WORD
+    except gdb.error as error:
+        raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+
+
 def low_word(register: gdb.Value) -> int:
     """The low 8 bytes of a vector register, which gdb shows as a union of arrays, by its first array of words
     (``v2_int64``, ``d.u``). Raises gdb.error."""
@@ -316,6 +323,7 @@ def low_word(register: gdb.Value) -> int:
 
 
 def _word(value: gdb.Value) -> gdb.Value | None:
+    """The first element of the first array of 8-byte integers in a value; None if it has none."""
     kind = value.type.strip_typedefs()
     if kind.code == gdb.TYPE_CODE_ARRAY:
         element = kind.target().strip_typedefs()
@@ -327,7 +335,7 @@ def _word(value: gdb.Value) -> gdb.Value | None:
 
 @contextmanager
 def keeping_selection() -> Iterator[bool]:
-    """Select the user's thread and frame again at the end; True when that means to unwind an outer frame anew."""
+    """Select the user's thread and frame again at the end; yields True if gdb must unwind an outer frame for that."""
     thread = gdb.selected_thread()
     frame = _outer_frame()
     try:
@@ -350,6 +358,7 @@ def _outer_frame() -> Any:
 
 @contextmanager
 def _gdb_errors(tid: int) -> Iterator[None]:
+    """Raise TargetError for an error of gdb's while a thread is read."""
     try:
         yield
     except gdb.error as error:
@@ -357,6 +366,7 @@ def _gdb_errors(tid: int) -> Iterator[None]:
 
 
 def _has_register(frame: gdb.Frame, name: str) -> bool:
+    """True if gdb knows the register's value in a frame."""
     try:
         return not frame.read_register(name).is_optimized_out
     except (ValueError, gdb.error):
@@ -364,7 +374,7 @@ def _has_register(frame: gdb.Frame, name: str) -> bool:
 
 
 def _stop_signal() -> Signal | None:
-    """The crash signal of the selected thread's stop. Raises gdb.error."""
+    """The crash signal that stopped the selected thread; None for any other stop. Raises gdb.error."""
     try:
         information = gdb.parse_and_eval("$_siginfo")
         number = int(information["si_signo"])
@@ -381,7 +391,7 @@ def post_whole(work: Callable[[], None], interrupted: Callable[[], None]) -> Non
     """Have gdb's event loop call ``work``, and then ``interrupted`` if Ctrl+C came in between. From any thread.
 
     Python raises KeyboardInterrupt at any point, before the first line of a function too, and gdb would drop it. So
-    the check afterwards is no function of Python's if all went well: without an ``interrupted`` to call none begins.
+    the second event runs no Python code if all went well: it calls what is in ``to_call``.
     """
     to_call = [interrupted]
 
@@ -407,8 +417,7 @@ def execute(command: str) -> str:
 
 
 def plain_output(text: str) -> str:
-    """The output of a command as a console has it. gdb 18 gives it as MI's console records (~"...") if MI is the
-    interpreter, as in editors."""
+    """Output in plain text: for MI, as in editors, gdb 18 returns console records (~"...")."""
     lines = text.splitlines()
     if not lines or not all(re.fullmatch(r'~".*"', line) for line in lines):
         return text
@@ -422,7 +431,7 @@ def plain_output(text: str) -> str:
 
 
 def interrupt_all() -> None:
-    """Stop all threads, if one runs: a SIGINT to a stopped process would wait for it there."""
+    """Stop all threads, if the selected one runs: a SIGINT to a stopped process would stay pending."""
     if is_running():
         quietly("interrupt -a")
 

@@ -29,7 +29,7 @@ class StoppedAt:
     def __init__(self, frame: lldb.SBFrame) -> None:
         self._frame = frame
         self.is_lost = False
-        """True: LLDB could not read a register, since it is about to detach (LLDB 22), and must stop for that."""
+        """True if LLDB could not read a register: it is about to detach (LLDB 22), and must stop for that."""
 
     @property
     def tid(self) -> int:
@@ -50,8 +50,8 @@ class StoppedAt:
 
 
 class Deletions:
-    """Deletes breakpoints when LLDB is not calling us, and not in the second run of a program in one LLDB: LLDB 19
-    crashes when it is resumed after that. Until the program has exited they are off instead."""
+    """Deletes breakpoints when it is safe: not while LLDB calls us, and not in the second run of a program in one LLDB,
+    which LLDB 19 crashes after. Until the program has exited they are disabled instead."""
 
     def __init__(self, is_safe: Callable[[], bool]) -> None:
         self._is_safe = is_safe
@@ -59,8 +59,8 @@ class Deletions:
         self._waiting: list[tuple[lldb.SBTarget, int, str]] = []
 
     @contextmanager
-    def called(self) -> Iterator[None]:
-        """Handle a call that LLDB makes."""
+    def postponed(self) -> Iterator[None]:
+        """Delete nothing meanwhile: LLDB is calling us."""
         self._calls += 1
         try:
             yield
@@ -101,7 +101,7 @@ class LldbBreakpoint:
     def _hit(self, frame: lldb.SBFrame) -> bool:
         if self._is_deleted:
             return False
-        with self._deletions.called():
+        with self._deletions.postponed():
             return self._callback(frame)
 
     def is_alive(self) -> bool:
@@ -113,18 +113,17 @@ class LldbBreakpoint:
             self._breakpoint.SetEnabled(False)
 
     def delete(self) -> None:
-        """In a callback it is off at once, and deleted with the next command."""
+        """Disable the breakpoint at once, and delete it when that is safe."""
         if self.is_alive():
             self.switch_off()
             self._is_deleted = True
             self._deletions.add(self._target, self.number, self._callback_name)
 
-    def delete_later(self) -> None:
-        self.delete()
+    delete_later = delete
 
 
 class LldbTrap:
-    """An address at which a function is called, and no thread stops."""
+    """An address at which a function is called, and which never stops the process."""
 
     def __init__(self, owner: LldbBreakpointSetter, address: int, hit: Callback) -> None:
         self._owner = owner
@@ -158,6 +157,8 @@ class LldbBreakpointSetter:
         self._deletions = Deletions(lambda: self._runs == 1 or not is_there(self._selection.process()))
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> LldbBreakpoint:
+        """Stop at an address if the condition holds; ``reached`` is called then."""
+
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
             try:
@@ -168,31 +169,35 @@ class LldbBreakpointSetter:
                 reached(thread)
             return stops
 
-        return self._at(address, hit)
+        return self._breakpoint_at(address, hit)
 
     def set_call(self, address: int, reached: Reached) -> LldbBreakpoint:
+        """Call ``reached`` at an address, without a stop."""
+
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
             reached(thread)
             return thread.is_lost
 
-        return self._at(address, hit)
+        return self._breakpoint_at(address, hit)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> LldbBreakpoint:  # noqa: ARG002
+        """Stop at a function, now or once it is loaded, if ``reached`` returns True."""
         self._watch_runs()
         target = self._selection.target()
         breakpoint = target.BreakpointCreateByName(function)
         return LldbBreakpoint(target, breakpoint, lambda _: reached(), self._deletions)
 
     def set_placeholder(self, address: int) -> LldbBreakpoint:
-        return self._at(address, lambda _: False)
+        """A breakpoint for the user to see and delete, which never stops."""
+        return self._breakpoint_at(address, lambda _: False)
 
     def set_trap(self, address: int, reached: Reached) -> LldbTrap:
-        """LLDB has no internal breakpoints for scripts: the user sees one for all of them."""
+        """Call ``reached`` at an address; the user sees one breakpoint for all traps."""
 
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
-            with self._deletions.called():
+            with self._deletions.postponed():
                 reached(thread)
             return thread.is_lost
 
@@ -216,8 +221,7 @@ class LldbBreakpointSetter:
                 self._traps = None
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """None: breakpoints of both kinds take conditions, and LLDB lets all threads run."""
-        del go_on
+        del go_on  # breakpoints of both kinds take conditions, and LLDB lets all threads run
         return ()
 
     def text_of(self, condition: Condition) -> str:
@@ -234,16 +238,16 @@ class LldbBreakpointSetter:
         )
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """LLDB does not report that a process has exited; it is noticed when the next one starts."""
+        """Call ``action`` when the program is started again: LLDB does not report that a process has exited."""
         self._on_exit.append(action)
 
-    def _at(self, address: int, callback: Callback) -> LldbBreakpoint:
+    def _breakpoint_at(self, address: int, callback: Callback) -> LldbBreakpoint:
         self._watch_runs()
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)
 
     def _watch_runs(self) -> None:
-        """Addresses and conditions are for one run of the program, while LLDB's breakpoints outlive it."""
+        """Notice when the program is started again: LLDB's breakpoints outlive a run, our conditions do not."""
         process = self._selection.process()
         if process.IsValid():
             self._run = process.GetUniqueID()
@@ -254,7 +258,7 @@ class LldbBreakpointSetter:
             self._start = LldbBreakpoint(target, breakpoint, self._notice_new_run, self._deletions)
 
     def _notice_new_run(self, frame: lldb.SBFrame) -> bool:
-        """Called when a program starts: if it is another run, the last one has exited. False: LLDB does not stop."""
+        """Called by LLDB when a program starts: call the ``on_exit`` actions if it is another run."""
         run = frame.GetThread().GetProcess().GetUniqueID()
         if self._run is not None and run != self._run:
             self._run = run

@@ -24,7 +24,7 @@ _MEMBER = "callbacks_of_gdbext"
 
 
 def keep_callback(callback: object) -> str:
-    """The name by which LLDB finds the function or class."""
+    """Keep a function or class that LLDB calls; returns the name by which LLDB finds it."""
     members = vars(vars(lldb).setdefault(_MEMBER, SimpleNamespace(count=0)))
     members["count"] += 1  # a name is never used twice
     name = f"at_{members['count']}"
@@ -38,8 +38,8 @@ def drop_callback(name: str) -> None:
 
 
 def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
-    """Call the function at each hit; returns the name for ``drop_callback`` when the breakpoint is gone. Raises
-    TargetError.
+    """Have LLDB call the function at each hit; returns its name, for ``drop_callback`` when the breakpoint is deleted.
+    Raises TargetError.
 
     LLDB's lock is held during a call: SBProcess.ReadMemory takes the lock of the process first and then waits for this
     one, which "process detach" holds while it waits for the other. LLDB before 21 lends no lock: see read_memory.
@@ -47,10 +47,10 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     target = breakpoint.GetTarget()
     lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
 
-    def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
+    def on_hit(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
         try:
             with lock:
-                return callback(frame) or _is_awaited(frame)
+                return callback(frame) or _must_stop(frame)
         finally:
             # LLDB's wrapper around ours (ScriptInterpreterPython.cpp, GenerateFunction, 16 to 22) copies every name
             # back from its own globals, and fails for one that is not there: the wrapper of another such breakpoint,
@@ -59,16 +59,16 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
             for name in names:
                 wrapper_globals.setdefault(name, names[name])
 
-    name = keep_callback(called)
+    name = keep_callback(on_hit)
     error = breakpoint.SetScriptCallbackFunction(name)
     if error is not None and error.Fail():
         raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
     return name
 
 
-def _is_awaited(frame: lldb.SBFrame) -> bool:
-    """True if a command waits for the process to stop: LLDB passes the stop to its thread, not to the one that handles
-    events. If we resumed the process, LLDB 22 would forget that, and "process detach" never return."""
+def _must_stop(frame: lldb.SBFrame) -> bool:
+    """True if a command waits for the process to stop: then LLDB calls us in its main thread, not in the one that
+    handles events. If we resumed the process, LLDB 22 would lose the stop, and "process detach" would never return."""
     members = vars(vars(lldb)[_MEMBER])
     if threading.get_ident() != threading.main_thread().ident:
         members["has_handler"] = True

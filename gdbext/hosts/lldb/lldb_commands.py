@@ -51,10 +51,10 @@ class LldbCommand:
             name = self.row.name
             _show(failure(name, [], UsageError(f"{name}: {error}", help=f"help {name}")), result)
             return
-        self.answer(argv, context, result)
+        self.run(argv, context, result)
 
-    def answer(self, argv: Sequence[str], context: lldb.SBExecutionContext, result: lldb.SBCommandReturnObject) -> None:
-        """Run it. Failures become the command's error."""
+    def run(self, argv: Sequence[str], context: lldb.SBExecutionContext, result: lldb.SBCommandReturnObject) -> None:
+        """Run the command and put its output, or its failure, into LLDB's ``result``."""
         try:
             outcome = self.commands.execute(self.row, argv, context)
         except KeyboardInterrupt:  # as the command ended
@@ -70,6 +70,7 @@ class LldbCommand:
 
 
 def _show(outcome: Outcome, result: lldb.SBCommandReturnObject) -> None:
+    """Put the outcome's texts into LLDB's ``result``."""
     if outcome.output:
         result.AppendMessage(shown(outcome.output).rstrip("\n"))
     if outcome.error:
@@ -126,11 +127,11 @@ class ParsedCommand(LldbCommand):
         words = [arguments.GetItemAtIndex(index).GetStringValue(1 << 16) for index in range(arguments.GetSize())]
         options = []
         # an option that takes all words after it is last, as LLDB has no such options
-        for option, value in sorted(self._given, key=lambda given: takes_all(given[0])):
+        for option, value in sorted(self._given, key=lambda pair: takes_all(pair[0])):
             name = option.option_strings[0]
-            options.append(f"{name}={value}" if _takes_one(option) else name)
+            options.append(f"{name}={value}" if _takes_one_value(option) else name)
         dashes = ["--"] if any(word.startswith("-") for word in words) else []
-        self.answer([*options, *dashes, *words], context, result)
+        self.run([*options, *dashes, *words], context, result)
 
     def handle_argument_completion(self, arguments: Sequence[str], index: int, cursor: int) -> dict[str, object] | bool:
         """Called by LLDB 20: completions of the argument with the cursor."""
@@ -142,6 +143,7 @@ class ParsedCommand(LldbCommand):
         return self._completion([f"--{name}"], value[:cursor])
 
     def _completion(self, words: Sequence[str], current: str) -> dict[str, object] | bool:
+        """The words that ``current`` may become after ``words``, in LLDB's form; True if there are none."""
         completions = self.commands.completions(self.row, words, current)
         if len(completions) == 1 and completions[0].endswith("/"):
             return {"completion": completions[0], "mode": "partial"}
@@ -154,7 +156,7 @@ class ParsedCommand(LldbCommand):
         return f"{text}\n{note}\n" if self._release < _ASKS_FOR_VALUES else text
 
 
-def _takes_one(option: argparse.Action) -> bool:
+def _takes_one_value(option: argparse.Action) -> bool:
     return takes(option) and not takes_all(option)
 
 
@@ -166,7 +168,7 @@ def _definition(option: argparse.Action, number: int) -> dict[str, object]:
     definition: dict[str, object] = {"short_option": short, "required": False, "help": help_text}
     if option.choices is not None:
         definition["enum_values"] = [[str(choice), ""] for choice in option.choices]
-    if _takes_one(option):
+    if _takes_one_value(option):
         kind, completion = lldb.eArgTypeValue, lldb.eNoCompletion
         if option.dest == "thread":
             kind, completion = lldb.eArgTypeThreadIndex, lldb.eThreadIndexCompletion
@@ -223,6 +225,6 @@ class LldbCommands:
             return self._shell.completions(row, words, current)
 
     def unload(self) -> None:
-        """Make room for a newer version of the commands."""
+        """Disconnect from LLDB, before the commands are loaded anew."""
         self._printers.remove()
         self._shell.close()

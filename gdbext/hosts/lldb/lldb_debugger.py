@@ -70,6 +70,7 @@ class LldbDebugger(Debugger):
         return is_there(self.selection.process())
 
     def identity(self) -> Hashable:
+        """A value that changes with the process and with each of its stops; None without a process."""
         process = self.selection.process()
         if not is_there(process):
             return None
@@ -81,7 +82,7 @@ class LldbDebugger(Debugger):
         return [process.GetThreadAtIndex(index).GetIndexID() for index in range(process.GetNumThreads())]
 
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Nothing to connect to: ``identity`` has the stop, and the target compares its memory."""
+        """LLDB has no such events: ``identity`` has the number of the stop, and the target compares its memory."""
         del action
         return lambda: None
 
@@ -100,8 +101,7 @@ class LldbDebugger(Debugger):
         output.Flush()
 
     def extend_stacks(self, source: FrameSource | None) -> None:
-        """Add frames by a frame provider of the selected target. Raises UsageError (before LLDB 22), TargetError (no
-        target)."""
+        """Add frames by a frame provider. Raises UsageError (before LLDB 22), TargetError (no target)."""
         if self._frames:
             self._frames.remove()
             self._frames = None
@@ -112,6 +112,7 @@ class LldbDebugger(Debugger):
             self._frames = RegisteredFrames(target, self._names, builder)
 
     def open(self, job: Job, live: bool) -> Target:
+        """Attach to the job's process, load its core, or start its program."""
         self.selection.interruption.begin()
         debugger = self.selection.debugger
         check_version(debugger)
@@ -139,6 +140,7 @@ class LldbDebugger(Debugger):
         return target
 
     def _load(self, core: str, sysroot: str) -> Target:
+        """Have LLDB load a core. Raises TargetError, BadCore."""
         open_core(core).close()  # our errors say more than LLDB's
         error = lldb.SBError()
         process = self.selection.debugger.CreateTarget("").LoadCore(core, error)
@@ -148,7 +150,8 @@ class LldbDebugger(Debugger):
             )
         return LldbCoreTarget(process, path=core, sysroot=sysroot)
 
-    def let_go(self, job: Job, runs_on: bool) -> None:
+    def release(self, job: Job, runs_on: bool) -> None:
+        """Detach from the job's process; kill its program, with ``runs_on`` after it has run on."""
         self.selection.interruption.end()
         process = self.selection.process()
         if job.core or not process.IsValid():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import lldb
 
 from gdbext.errors import ForeignArchitecture, UsageError
-from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_location, interleaved
 from gdbext.hosts.lldb.lldb_target import architecture_of, is_there, registers_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class FrameProvider:
 
 
 class ShownFrame:
-    """One added frame, as LLDB's ScriptedFrame: it has a name and a source line, and neither code nor registers."""
+    """One added frame, as LLDB's ScriptedFrame: it has a name and a source line, but no code or registers."""
 
     def __init__(self, index: int, frame: PlacedFrame) -> None:
         self._index = index
@@ -89,15 +89,15 @@ class ShownFrame:
         return self._index
 
     def get_pc(self) -> int:
-        """No code address: a number that no other frame of the stack has. LLDB 22.1 identifies frames that are asked
-        for one by one, as editors do, by nothing else (SyntheticStackFrameList::FetchFramesUpTo)."""
+        """A number that no other frame of the stack has, not an address: LLDB 22.1 has nothing else to identify frames
+        that are asked for one by one, as by editors (SyntheticStackFrameList::FetchFramesUpTo)."""
         return self._index
 
     def get_symbol_context(self) -> lldb.SBSymbolContext:
         """File and line of a Python function. Without a module, LLDB would look for them by the program counter."""
         context = lldb.SBSymbolContext()
         context.SetModule(self._module)
-        file, line = frame_source(self._frame)
+        file, line = frame_location(self._frame)
         if file:
             entry = lldb.SBLineEntry()
             entry.SetFileSpec(lldb.SBFileSpec(file, False))
@@ -108,8 +108,7 @@ class ShownFrame:
     def get_function_name(self) -> str:
         return frame_function(self._frame)
 
-    def get_display_function_name(self) -> str:
-        return self.get_function_name()
+    get_display_function_name = get_function_name
 
     def is_inlined(self) -> bool:
         return False
@@ -127,12 +126,11 @@ class ShownFrame:
     def get_register_info(self) -> None:
         """None: a frame of ours has no registers."""
 
-    def get_register_context(self) -> None:
-        """None: a frame of ours has no registers."""
+    get_register_context = get_register_info
 
 
 class RegisteredFrames:
-    """The provider of one LLDB target, from its making until ``remove``."""
+    """The frame provider of one LLDB target, registered until ``remove``."""
 
     def __init__(self, target: lldb.SBTarget, names: dict[str, object], builder: StackBuilder) -> None:
         """``names`` is LLDB's namespace for scripts. Raises UsageError."""
@@ -201,8 +199,8 @@ class StackBuilder:
         with self._lock() as is_locked:
             if is_locked:
                 return _innermost(natives.GetFrameAtIndex(0), self._target.GetProcess())
-        wanted = natives.GetThread()  # its number can only be read with the lock
-        return next((innermost for thread, innermost in self._first if thread == wanted), None)
+        owner = natives.GetThread()  # its number can only be read with the lock
+        return next((innermost for thread, innermost in self._first if thread == owner), None)
 
     def position(self, natives: lldb.SBFrameList, index: int) -> Position | None:
         """The position of a native frame; None for an inlined one, and if LLDB cannot be asked now."""
@@ -236,13 +234,14 @@ class StackBuilder:
             return [*range(start), *reversed(placed)]
 
     def _added(self, tid: int, innermost: Innermost) -> Sequence[AddedFrame]:
+        """Our frames of a thread; empty unless its process is selected and has not run since ``innermost``."""
         process = self._target.GetProcess()
         is_selected = process.GetUniqueID() == self._selection.process().GetUniqueID()
         if not is_selected or not is_there(process) or process.GetStopID(True) != innermost.stop:
             return ()
         self._lent[tid] = innermost.registers
         try:
-            return self._source.of(tid)
+            return self._source.frames_of(tid)
         finally:
             del self._lent[tid]
 
@@ -264,6 +263,7 @@ class StackBuilder:
 
 
 def _innermost(frame: lldb.SBFrame, process: lldb.SBProcess) -> Innermost:
+    """Read a thread's innermost frame; without registers if its architecture is none of ours."""
     try:
         registers = registers_of(frame, architecture_of(process))
     except ForeignArchitecture:

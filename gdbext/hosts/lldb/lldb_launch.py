@@ -21,11 +21,11 @@ class LldbLaunch(DebuggerLaunch):
     """lldb in batch mode, without the user's settings and with no symbols that it does not need."""
 
     name = "lldb"
+    noise = "(lldb) "
     no_result_reason = "it may lack Python (lldb -b -o 'script 1')"
 
     def find(self) -> str:
-        """The lldb of $LLDB or of $PATH, else the newest lldb-VERSION there. Raises TargetError with how to install
-        one."""
+        """The path of $LLDB, of lldb or of the newest lldb-VERSION in $PATH. Raises TargetError."""
         wanted = os.environ.get("LLDB") or "lldb"
         path = find_program(wanted)
         if path is not None:
@@ -48,9 +48,9 @@ class LldbLaunch(DebuggerLaunch):
         )
 
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
-        """``core`` is loaded by ``code``. Of a program that LLDB runs until it crashes LLDB may read symbols, otherwise
-        none that it does not need; its other look-ups in every library depend on its version (lldb_debugger.py). It
-        asks no questions, and runs no scripts of the current folder, or beside the libraries of the process."""
+        """``core`` is loaded by ``code``. LLDB reads all symbols only for a program that it runs until it crashes; its
+        other look-ups in every library depend on its version (lldb_debugger.py). It asks no questions, and runs no
+        scripts of the current folder, or beside the libraries of the process."""
         del core
         values = [
             *("use-color false", "interpreter.prompt-on-quit false", "target.load-cwd-lldbinit false"),
@@ -62,10 +62,6 @@ class LldbLaunch(DebuggerLaunch):
         settings = [word for value in values for word in ("-O", f"settings set {value}")]
         started = ["--", *program] if program else []
         return ["--no-lldbinit", "-b", "-Q", *settings, "-o", f"script {code}", *started]
-
-    def relevant_output(self, output: str) -> str:
-        """The output without the commands that LLDB repeats."""
-        return "\n".join(line for line in output.splitlines() if line.strip() and not line.startswith("(lldb) "))
 
     def known_failure(self, output: str) -> TargetError | None:
         """The error of an LLDB without Python, or with one that does not find LLDB's own module."""
@@ -86,5 +82,4 @@ class LldbLaunch(DebuggerLaunch):
         return None
 
 
-def launch() -> DebuggerLaunch:
-    return LldbLaunch()
+launch = LldbLaunch

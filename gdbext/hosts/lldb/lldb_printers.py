@@ -25,8 +25,7 @@ CATEGORY = "gdbext"
 
 
 class ObjectChildren:
-    """The parts of one value; without a summary of ours they are LLDB's own. LLDB makes the object and calls its
-    methods."""
+    """The parts of one value; LLDB's own without a summary of ours. LLDB makes the object and calls it."""
 
     printers: LldbTypePrinters
 
@@ -46,7 +45,7 @@ class ObjectChildren:
         return len(self._all())
 
     def get_child_index(self, name: str) -> int:
-        """-1 without a part of that name."""
+        """The index of the part of that name, -1 without one."""
         return next((index for index, part in enumerate(self._all()) if part.GetName() == name), -1)
 
     def get_child_at_index(self, index: int) -> lldb.SBValue | None:
@@ -54,6 +53,7 @@ class ObjectChildren:
         return parts[index] if 0 <= index < len(parts) else None
 
     def _all(self) -> list[lldb.SBValue]:
+        """All parts, read once at each stop."""
         if self._parts is None:
             summary = self.printers.summary_of(self._value)
             self._parts = list(_parts(self._value, summary)) if summary else list(self._value)
@@ -61,7 +61,7 @@ class ObjectChildren:
 
 
 class LldbTypePrinters:
-    """The category of one debugger, from its making until ``remove``."""
+    """Our summaries and children of types in one debugger, registered until ``remove``."""
 
     def __init__(self, selection: Selection, source: SummarySource) -> None:
         self._selection = selection
@@ -90,19 +90,18 @@ class LldbTypePrinters:
         return summary.text if summary else ""
 
     def summary_of(self, value: lldb.SBValue) -> TypeSummary | None:
-        """None if LLDB has to show the value itself: it is of a process that is not the selected one, or of none, or a
-        command of ours runs elsewhere."""
+        """The value's summary; None without one, for another process, or while another thread runs our commands."""
         if value.GetProcess().GetUniqueID() != self._selection.process().GetUniqueID():
             return None
-        cpp_object = _object(value)
+        cpp_object = _cpp_object(value)
         with self._selection.session_if_free() as is_free:
-            return self._source.of(cpp_object) if cpp_object and is_free else None
+            return self._source.summary_of(cpp_object) if cpp_object and is_free else None
 
 
-def _object(value: lldb.SBValue) -> CppObject | None:
+def _cpp_object(value: lldb.SBValue) -> CppObject | None:
     """Type, address or bytes, and element type of a value; None if LLDB has neither address nor bytes."""
-    kind = _kind(value)
-    element = _element(kind)
+    kind = _plain_type(value)
+    element = _template_argument(kind)
     is_reference = value.GetType().IsReferenceType()
     address, raw = int(value.GetValueAsUnsigned() if is_reference else value.GetLoadAddress()), b""
     if address == lldb.LLDB_INVALID_ADDRESS:  # in registers
@@ -112,27 +111,28 @@ def _object(value: lldb.SBValue) -> CppObject | None:
         raw = bytes(contents) if contents is not None and error.Success() else b""
     if not address and not raw:
         return None
-    name, size = (_plain(element).GetName(), element.GetByteSize()) if element.IsValid() else ("", 0)
+    name, size = (_unqualified(element).GetName(), element.GetByteSize()) if element.IsValid() else ("", 0)
     return CppObject(kind.GetName(), address, raw, name, size)
 
 
-def _kind(value: lldb.SBValue) -> lldb.SBType:
-    """Its type, without reference, typedefs and qualifiers."""
-    kind = _plain(value.GetType())
-    return _plain(kind.GetDereferencedType()) if kind.IsReferenceType() else kind
+def _plain_type(value: lldb.SBValue) -> lldb.SBType:
+    """The type of a value, without reference, typedefs and qualifiers."""
+    kind = _unqualified(value.GetType())
+    return _unqualified(kind.GetDereferencedType()) if kind.IsReferenceType() else kind
 
 
-def _plain(kind: lldb.SBType) -> lldb.SBType:
+def _unqualified(kind: lldb.SBType) -> lldb.SBType:
+    """The type without typedefs and qualifiers."""
     return kind.GetCanonicalType().GetUnqualifiedType()
 
 
-def _element(kind: lldb.SBType) -> lldb.SBType:
+def _template_argument(kind: lldb.SBType) -> lldb.SBType:
     """The first template argument; an invalid type if it has none."""
     return kind.GetTemplateArgumentType(0) if kind.GetNumberOfTemplateArguments() else lldb.SBType()
 
 
 def _parts(value: lldb.SBValue, summary: TypeSummary) -> Iterator[lldb.SBValue]:
-    """Values if LLDB knows their type, else text. Of a map, the values under their keys."""
+    """The parts of a value; those of a map are its values, with the keys as names."""
     if summary.shape != "map":
         for child in summary.children:
             yield _part(value, child.name, child)
@@ -142,9 +142,10 @@ def _parts(value: lldb.SBValue, summary: TypeSummary) -> Iterator[lldb.SBValue]:
 
 
 def _part(value: lldb.SBValue, name: str, child: Child) -> lldb.SBValue:
+    """A part under a name: a value if LLDB has its type, else text."""
     if child.type and child.address:
-        kind = _element(_kind(value))
-        if not kind.IsValid() or _plain(kind).GetName() != child.type:
+        kind = _template_argument(_plain_type(value))
+        if not kind.IsValid() or _unqualified(kind).GetName() != child.type:
             kind = value.GetTarget().FindFirstType(child.type)
         if kind.IsValid() and kind.GetByteSize():
             return value.CreateValueFromAddress(name, child.address, kind)

@@ -1,5 +1,4 @@
-"""LLDB's side of the live commands and of --samples: breakpoints with a callback that does next to nothing, and
-``Continue``."""
+"""LLDB's side of the live commands and of --samples: hooks at addresses, and ``Continue``."""
 
 from __future__ import annotations
 
@@ -43,13 +42,13 @@ if TYPE_CHECKING:
 
 
 def pause_of(selection: Selection, target: Target) -> Pause:
-    """The function that lets the process run for some seconds."""
+    """Returns a function that lets the process run for some seconds and returns the target at the next stop."""
     pid = target.pid
     alternative = (
         f"examine it from outside: process detach, then scripts/dispatch -p {pid} dispatch-diagnose --samples 5"
     )
 
-    def look_again(seconds: float, watch: Watch) -> Target:
+    def stop_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already
         return brief_stop(selection.debugger, pid)
 
@@ -60,7 +59,7 @@ def pause_of(selection: Selection, target: Target) -> Pause:
         process.SetSelectedThreadByIndexID(number)
         return LldbTarget(process)
 
-    return look_again if isinstance(target, SnapshotTarget) else pause
+    return stop_again if isinstance(target, SnapshotTarget) else pause
 
 
 _log = logger(__name__)
@@ -97,8 +96,7 @@ class LldbHook:
 
 
 class NoResolver:
-    """A resolver that finds no locations: only a breakpoint with such a class accepts locations by address
-    (SBBreakpoint.AddLocation)."""
+    """Finds no locations; only a breakpoint with a resolver takes them by address (SBBreakpoint.AddLocation)."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -138,7 +136,7 @@ class HookBreakpoint:
         self._hooks.setdefault(address, {})[owner] = hit
 
     def drop(self, address: int, owner: object) -> None:
-        """Remove the hook of that owner; idempotent."""
+        """Remove the hook of ``owner`` at that address; idempotent."""
         hooks = self._hooks.get(address, {})
         hooks.pop(owner, None)
         if not hooks:
@@ -158,15 +156,16 @@ class HookBreakpoint:
             stops = hit(frame) or stops
         return stops
 
-    def delete(self, by: Callable[[lldb.SBTarget, int], object] = lldb.SBTarget.BreakpointDelete) -> None:
+    def delete(self, delete: Callable[[lldb.SBTarget, int], object] = lldb.SBTarget.BreakpointDelete) -> None:
+        """Delete the breakpoint, by the function ``delete``, and forget its callbacks."""
         if self._breakpoint.IsValid():
-            by(self._target, self.number)
+            delete(self._target, self.number)
         drop_callback(self._callback)
         drop_callback(self._class)
 
 
 def register_of(frame: lldb.SBFrame, name: str) -> int:
-    """A register of the frame, unsigned. Raises TargetError."""
+    """The value of a frame's register, unsigned. Raises TargetError."""
     error = lldb.SBError()
     value = frame.FindRegister(name)
     number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
@@ -196,6 +195,7 @@ class LldbRunControl:
         self._probes = ProbeHooks(lambda: current_target(self._process), self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
+        """Call the hook's handler whenever a thread reaches its address, until it is removed. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
         if not self._breakpoint:
@@ -211,7 +211,7 @@ class LldbRunControl:
         return data
 
     def register(self, name: str) -> int:
-        """Raises TargetError."""
+        """A register of the thread at a hook. Raises TargetError."""
         at_probe = self._probes.register(name) if self._probes else None
         if at_probe is not None:
             return at_probe
@@ -221,6 +221,7 @@ class LldbRunControl:
         return register_of(frame, name)
 
     def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of the thread at a hook. Raises TargetError."""
         if self._probes:
             self._probes.check_vectors()
         frame = self.frame
@@ -265,6 +266,7 @@ class LldbRunControl:
         return timed.ending(ending)
 
     def run(self) -> Ending:
+        """Let the process run until something other than a hook stops it, or a handler requests that."""
         refused = self._selection.refusal()
         if refused:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
@@ -291,7 +293,7 @@ class LldbRunControl:
             if error.Fail():
                 text = f"lldb cannot resume the process: {error.GetCString()}"
                 return Ending(EndingKind.FAILED, text, error=TargetError(text))
-            return self._why_stopped(process)
+            return self._ending_at_stop(process)
 
     @contextmanager
     def _stopping_by_probes(self, process: lldb.SBProcess) -> Iterator[None]:
@@ -326,10 +328,12 @@ class LldbRunControl:
         return bool(probed) and len(probed) == len(stopped) and not self.stop_requested and self._failure is None
 
     def _is_probed(self, thread: lldb.SBThread) -> bool:
+        """True if the probes' signal has stopped the thread."""
         is_signal = thread.GetStopReason() == lldb.eStopReasonSignal
         return self._probes is not None and is_signal and thread.GetStopReasonDataAtIndex(0) == self._probes.signal
 
-    def _why_stopped(self, process: lldb.SBProcess) -> Ending:
+    def _ending_at_stop(self, process: lldb.SBProcess) -> Ending:
+        """The ending of a run that LLDB stopped while the process exists."""
         if self.stop_requested:
             return Ending(EndingKind.ASKED, "")
         if self._selection.interruption.happened:

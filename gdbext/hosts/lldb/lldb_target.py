@@ -33,24 +33,6 @@ LentRegisters = dict[int, Mapping[str, int]]
 """Thread id → registers, while LLDB makes that thread's stack: to read frames would make it lock the stack twice."""
 
 
-def evaluated_address(frame: lldb.SBFrame, expression: str) -> int:
-    """The value of a pointer or a number, else the address of the object. Raises UsageError."""
-    value = frame.GetValueForVariablePath(expression)
-    if not value.IsValid() or not value.GetError().Success():
-        raise UsageError(
-            f"{expression!r} is not an address: the selected frame has no such variable",
-            why="names with ., ->, [ ], * and & are understood, as by frame variable; nothing is called in the process",
-            help="give an address, $REGISTER, *$REGISTER+8, --py NAME, or select the frame that has the variable",
-        )
-    kind = value.GetType().GetCanonicalType()
-    if kind.IsReferenceType() or kind.IsPointerType() or not kind.IsAggregateType():
-        return int(value.GetValueAsUnsigned())
-    address = value.GetLoadAddress()
-    if address == lldb.LLDB_INVALID_ADDRESS:
-        raise UsageError(f"{expression!r} has no address", help="name an object in memory, or a pointer to it")
-    return int(address)
-
-
 _WORD = (1 << 64) - 1
 _STOPPED = (lldb.eStateStopped, lldb.eStateCrashed, lldb.eStateSuspended)
 _RUNNING = (lldb.eStateRunning, lldb.eStateStepping, lldb.eStateAttaching, lldb.eStateLaunching)
@@ -87,11 +69,11 @@ class LldbThread(TargetThread):
         if self._registers is None:
             self._owner.check_stopped()
             self._lldb_registers = self._owner.lldb_registers(self._thread)
-            self._registers = self._owner.completed(self.tid, self._lldb_registers)
+            self._registers = self._owner.with_missing_registers(self.tid, self._lldb_registers)
         return self._registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those of its innermost frame; empty while LLDB makes the thread's stack."""
+        """Vector registers of its innermost frame (low 8 bytes); empty while LLDB makes the thread's stack."""
         if self.tid in self._owner.lent:
             return {}
         frame = self._thread.GetFrameAtIndex(0)
@@ -99,7 +81,7 @@ class LldbThread(TargetThread):
         return {name: value for name, value in values.items() if value is not None}
 
     def is_current(self) -> bool:
-        """True if LLDB's registers are those that were read, if any."""
+        """True if LLDB still has the registers that were read, if any were."""
         return self._registers is None or self._lldb_registers == self._owner.lldb_registers(self._thread)
 
 
@@ -175,6 +157,7 @@ class LldbTarget(LentProcess):
         return all(map(LldbThread.is_current, self._threads or ())) and all(map(self._is_unchanged, self._kept))
 
     def _is_unchanged(self, area: tuple[int, int]) -> bool:
+        """True if memory at (address, size) is as when it was read."""
         try:
             return self._read(*area) == self._kept[area]
         except MemoryFault:
@@ -192,22 +175,39 @@ class LldbTarget(LentProcess):
             raise MemoryFault(address, size)
         return data
 
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, by LLDB's number."""
-        return self._all_threads()
+    def threads(self) -> Sequence[LldbThread]:
+        """All threads, in order of LLDB's numbers."""
+        if self._threads is None:
+            rows = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
+            threads = [LldbThread(self, row, self._states.get(row.GetThreadID())) for row in rows]
+            self._threads = sorted(threads, key=lambda thread: thread.number or 0)
+        return self._threads
 
     def selected_thread(self) -> TargetThread | None:
-        selected = thread_of(self._process, self._selected)
-        number = selected.GetIndexID() if selected.IsValid() else None
-        threads = self._all_threads()
-        return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
+        return _selected_among(self.threads(), thread_of(self._process, self._selected))
 
     def selected_stack_pointer(self) -> int | None:
         frame = thread_of(self._process, self._selected).GetSelectedFrame()
         return frame.GetSP() if frame.IsValid() and frame.GetFrameID() else None
 
     def evaluate(self, expression: str) -> int | None:
-        return evaluated_address(thread_of(self._process, self._selected).GetSelectedFrame(), expression)
+        """The value of a pointer or a number, else the address of the object. Raises UsageError."""
+        frame = thread_of(self._process, self._selected).GetSelectedFrame()
+        value = frame.GetValueForVariablePath(expression)
+        if not value.IsValid() or not value.GetError().Success():
+            raise UsageError(
+                f"{expression!r} is not an address: the selected frame has no such variable",
+                why="names with ., ->, [ ], * and & are understood, as by frame variable; nothing is called in the "
+                "process",
+                help="give an address, $REGISTER, *$REGISTER+8, --py NAME, or select the frame that has the variable",
+            )
+        kind = value.GetType().GetCanonicalType()
+        if kind.IsReferenceType() or kind.IsPointerType() or not kind.IsAggregateType():
+            return int(value.GetValueAsUnsigned())
+        address = value.GetLoadAddress()
+        if address == lldb.LLDB_INVALID_ADDRESS:
+            raise UsageError(f"{expression!r} has no address", help="name an object in memory, or a pointer to it")
+        return int(address)
 
     def maps(self) -> Sequence[MemoryMapping]:
         """Raises TargetError for a remote process: LLDB does not know which parts of files are mapped."""
@@ -235,8 +235,8 @@ class LldbTarget(LentProcess):
         lent = self.lent.get(thread.GetThreadID())
         return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else dict(lent)
 
-    def completed(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
-        """A thread's registers, with those that LLDB lacks. Raises TargetError."""
+    def with_missing_registers(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
+        """LLDB's registers with the system call's number and the thread pointer, if they lack. Raises TargetError."""
         registers = dict(lldb_registers)
         missing = [name for name in self.architecture.general_registers if name not in registers]
         if missing:
@@ -256,13 +256,6 @@ class LldbTarget(LentProcess):
             if block:
                 registers[thread_pointer] = block
         return registers
-
-    def _all_threads(self) -> list[LldbThread]:
-        if self._threads is None:
-            threads = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
-            ours = [LldbThread(self, each, self._states.get(each.GetThreadID())) for each in threads]
-            self._threads = sorted(ours, key=lambda thread: thread.number or 0)
-        return self._threads
 
 
 class LldbCoreTarget(LentCore):
@@ -289,13 +282,17 @@ class LldbCoreTarget(LentCore):
         self.number_threads({thread.GetThreadID(): thread.GetIndexID() for thread in threads})
 
     def selected_thread(self) -> TargetThread | None:
-        selected = thread_of(self._process, self._selected)
-        tid = selected.GetThreadID() if selected.IsValid() else None
-        threads = self.threads()
-        return next((thread for thread in threads if thread.tid == tid), next(iter(threads), None))
+        return _selected_among(self.threads(), thread_of(self._process, self._selected))
+
+
+def _selected_among(threads: Sequence[TargetThread], selected: lldb.SBThread) -> TargetThread | None:
+    """The one of these threads that is LLDB's ``selected``; the first if none is."""
+    tid = selected.GetThreadID() if selected.IsValid() else None
+    return next((thread for thread in threads if thread.tid == tid), next(iter(threads), None))
 
 
 def _core_path(process: lldb.SBProcess) -> str:
+    """The path of the core that LLDB has loaded. Raises TargetError."""
     if process.GetPluginName() != "elf-core":
         raise TargetError(
             f"LLDB's {process.GetPluginName()} processes cannot be read",
@@ -323,7 +320,7 @@ def sysroot_of(process: lldb.SBProcess) -> str:
 
 
 def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:
-    """The registers of a frame that LLDB has."""
+    """The architecture's registers that LLDB has in a frame, by name."""
     registers: dict[str, int] = {}
     error = lldb.SBError()
     for name in (*architecture.general_registers, *architecture.system_registers):
@@ -373,8 +370,8 @@ def attached_target(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget |
 
 
 def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
-    """A process that LLDB is attached to only while registers and stacks are copied. Of use only if attaching is quick:
-    else it takes longer than the whole analysis, and is repeated if threads ran meanwhile. Raises TargetError."""
+    """A process that LLDB is attached to only while registers and stacks are copied. For an LLDB that attaches quickly:
+    else that takes longer than the whole analysis, and is repeated if threads ran meanwhile. Raises TargetError."""
     target = debugger.CreateTarget("")
     guards = DebuggerGuards()
 
@@ -390,8 +387,8 @@ def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
 
 
 def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
-    """Start LLDB's program: ``live``: stopped before its first instruction; else it runs until it stops: a crash, or
-    Ctrl+C (or --timeout) in a hang. Raises TargetError, TargetGone: it exited."""
+    """Start LLDB's program, with ``live`` stopped before its first instruction; else it runs until it stops by a crash,
+    or by Ctrl+C (or --timeout) in a hang. Raises TargetError, ProgramEnded."""
     information = target.GetLaunchInfo()
     information.SetLaunchFlags(information.GetLaunchFlags() | (lldb.eLaunchFlagStopAtEntry if live else 0))
     error = lldb.SBError()
@@ -436,6 +433,7 @@ def architecture_of(process: lldb.SBProcess) -> Architecture:
 
 
 def _stop_signal(thread: lldb.SBThread) -> Signal | None:
+    """The crash signal that stopped a thread; None for any other stop."""
     if thread.GetStopReason() not in (lldb.eStopReasonSignal, lldb.eStopReasonException):
         return None
     number = thread.GetStopReasonDataAtIndex(0)

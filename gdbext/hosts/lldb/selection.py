@@ -21,8 +21,8 @@ AGAIN = 1.0
 
 
 class Interruption:
-    """Takes SIGINT for the duration of a command: one that reads is ended by KeyboardInterrupt, as in gdb; one that
-    runs the process has it stopped.
+    """Handles SIGINT during a command: one that reads gets KeyboardInterrupt, as in gdb; one that runs the process has
+    it stopped.
 
     LLDB itself only notes the signal and leaves it to the command to ask, in its own thread (LLDB 17), which is busy.
     In a thread in which Python does not handle signals, as in an editor, there is no Ctrl+C, and nothing is taken.
@@ -34,7 +34,7 @@ class Interruption:
         self._stop: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """A command begins."""
+        """Handle SIGINT from now on: a command begins."""
         self.happened = False
         with ExitStack() as taken:
             taken.enter_context(actions_restored((signal.SIGINT,)))  # LLDB's own, which Python does not know
@@ -45,7 +45,7 @@ class Interruption:
             self._taken = taken.pop_all()
 
     def end(self) -> None:
-        """The command has ended; idempotent."""
+        """Restore the handling of SIGINT: the command has ended; idempotent."""
         taken, self._taken = self._taken, None
         if taken:
             taken.close()
@@ -136,7 +136,7 @@ class Selection:
 
     @contextmanager
     def session_if_free(self) -> Iterator[bool]:
-        """Hold the lock of the session, without waiting for it; False if another thread has it."""
+        """Hold the lock of the session, without waiting for it; yields False if another thread has it."""
         is_free = self.session_lock.acquire(blocking=False)
         try:
             yield is_free
@@ -195,7 +195,7 @@ class Selection:
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
-        """Calls that resume the process return when it has stopped."""
+        """Have calls that resume the process return only when it has stopped."""
         before = self.debugger.GetAsync()
         self.debugger.SetAsync(False)
         try:
@@ -205,6 +205,7 @@ class Selection:
 
 
 def run_command(debugger: lldb.SBDebugger, line: str) -> lldb.SBCommandReturnObject:
+    """Run a line of LLDB's command language."""
     result = lldb.SBCommandReturnObject()
     debugger.GetCommandInterpreter().HandleCommand(line, result)
     return result
@@ -217,8 +218,7 @@ def lldb_release(debugger: lldb.SBDebugger) -> int | None:
 
 
 def check_version(debugger: lldb.SBDebugger) -> None:
-    """Raise TargetError if LLDB is older than 16, the oldest that the tests run in: Debian 12's package of 14 has a
-    Python module that does not load."""
+    """Raise TargetError if LLDB is older than 16, the oldest that the tests run in."""
     release = lldb_release(debugger)
     if release is not None and release < 16:
         raise TargetError(

@@ -1,8 +1,7 @@
 """The rank that a thread waits for: the other end of a transfer of gloo, or a worker of torch.distributed.rpc.
 
-The offsets of members are not assumed: a word counts as a pointer to an object if the object there has the vtable of
-its class, and a table counts if all its nodes are there and end where it says. Tables and queues are libstdc++'s
-(bits/hashtable.h, bits/stl_deque.h).
+No offsets of members are assumed: a pointer is recognized by the vtable of its object, a table (libstdc++'s
+bits/hashtable.h, bits/stl_deque.h) by the number of its nodes.
 
 Gloo: a ``c10d::Work`` knows neither rank nor tag. Until both ends of a transfer have met, the pair of sockets to the
 other rank keeps the buffer in a table by tag (``Pair::localPendingSend_``, ``localPendingRecv_``). Source:
@@ -26,11 +25,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gdbext.engine.process.memory import Memory
-from gdbext.errors import GdbextError
+from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
 
 ClassOf = Callable[[int], str]
-"""The C++ class of the object at an address, "" if it is none with virtual functions. Raises MemoryFault."""
+"""Returns the C++ class of the object at an address, "" if it has no virtual functions. Raises MemoryFault."""
 _TCP = "gloo::transport::tcp::"
 _WAIT_SPAN = 512
 """Bytes before the futex of a wait in which its object begins."""
@@ -50,7 +49,7 @@ _QUEUE_NODE = struct.Struct("<12Q")
 
 
 class Transfer(NamedTuple):
-    """One end of a transfer: this process's rank, the other one's and their number in gloo's group; the tag."""
+    """One end of a transfer: this process's rank, its group's size, the other end's rank, the transfer's tag."""
 
     rank: int
     size: int
@@ -63,12 +62,12 @@ def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer 
     have met already, or any rank may be the other one."""
     with suppress(GdbextError):
         buffer = _object_around(class_of, futex, f"{_TCP}UnboundBuffer")
-        for context in _pointers(memory, class_of, buffer, _WAIT_SPAN, f"{_TCP}Context") if buffer else ():
+        for context in _pointers_to(f"{_TCP}Context", memory, class_of, buffer, _WAIT_SPAN) if buffer else ():
             rank, size = struct.unpack("<2i", memory.read(context + 8, 8))
             if not 0 <= rank < size <= _MAX_RANKS:
                 return None
             for peer, pair in enumerate(_pairs(memory, class_of, context, size)):
-                tag = _tag(memory, pair, buffer) if pair else None
+                tag = _tag_of_buffer(memory, pair, buffer) if pair else None
                 if tag is not None:
                     return Transfer(rank, size, peer, tag)
     return None
@@ -77,24 +76,25 @@ def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer 
 def _object_around(class_of: ClassOf, futex: int, name: str) -> int:
     """The object of class ``name`` that contains the condition variable; 0 if none does."""
     end = futex & -8
-    return next((word for word in range(end, end - _WAIT_SPAN, -8) if _is_a(class_of, word, name)), 0)
+    return next((address for address in range(end, end - _WAIT_SPAN, -8) if _has_class(class_of, address, name)), 0)
 
 
-def _is_a(class_of: ClassOf, address: int, name: str) -> bool:
+def _has_class(class_of: ClassOf, address: int, name: str) -> bool:
+    """True if the object at an address is of class ``name``; False also if it cannot be read."""
     try:
         return class_of(address) == name
     except GdbextError:
         return False
 
 
-def _pointers(memory: Memory, class_of: ClassOf, address: int, size: int, name: str) -> Iterator[int]:
-    """The objects of class ``name`` that words of the object at ``address`` point to."""
+def _pointers_to(name: str, memory: Memory, class_of: ClassOf, address: int, size: int) -> Iterator[int]:
+    """Addresses of the objects of class ``name`` that words in the ``size`` bytes at ``address`` point to."""
     words = struct.unpack(f"<{size // 8}Q", memory.read(address, size))
-    return (word for word in words if word and not word % 8 and _is_a(class_of, word, name))
+    return (word for word in words if word and not word % 8 and _has_class(class_of, word, name))
 
 
 def _pairs(memory: Memory, class_of: ClassOf, context: int, size: int) -> tuple[int, ...]:
-    """The pair of each rank, 0 for the process's own; empty if the vector of them is not found."""
+    """Addresses of the pairs (connections) by rank, 0 for the process's own; empty if ``context`` has none."""
     words = struct.unpack(f"<{_CONTEXT_SIZE // 8}Q", memory.read(context, _CONTEXT_SIZE))
     for start, end, limit in zip(words, words[1:], words[2:]):
         if start and end - start == 8 * size and end <= limit:
@@ -106,7 +106,8 @@ def _pairs(memory: Memory, class_of: ClassOf, context: int, size: int) -> tuple[
 
 
 def _tables(raw: bytes, limit: int, with_empty: bool = False) -> Iterator[tuple[int, int]]:
-    """(first node, number of nodes) of everything in ``raw`` that has the form of a table of at most ``limit``."""
+    """(address of the first node, number of nodes) of everything in the bytes ``raw`` that has the form of a
+    ``std::unordered_map`` of at most ``limit`` nodes. ``with_empty``: also of empty ones, as (0, 0)."""
     for offset in range(0, len(raw) - _TABLE.size + 1, 8):
         buckets, count, first, elements, load, _, _ = _TABLE.unpack_from(raw, offset)
         is_filled = bool(first) and 0 < elements <= limit
@@ -114,27 +115,33 @@ def _tables(raw: bytes, limit: int, with_empty: bool = False) -> Iterator[tuple[
             yield first, elements
 
 
-def _tag(memory: Memory, pair: int, buffer: int) -> int | None:
-    """The tag (key) of the queue, in one of the pair's tables, that the buffer is in."""
-    for node, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
-        tag = None
-        for _ in range(elements):
-            raw = memory.try_read(node, _QUEUE_NODE.size) if node else b""
-            if not raw:
-                tag = None
-                break
-            node, key, _, _, *ends = _QUEUE_NODE.unpack(raw)
-            if tag is None and _is_in_queue(memory, ends[:4], ends[4:], buffer):
-                tag = key
-        else:
-            tag = None if node else tag  # a table ends where it says
-        if tag is not None:
-            return tag if tag < _MAX_TAG else None
+def _nodes(memory: Memory, node: int, elements: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """(address, first ``size`` bytes) of each of the ``elements`` nodes of a table. Raises BadData if it has fewer or
+    more."""
+    for _ in range(elements):
+        raw = memory.try_read(node, size) if node else b""
+        if not raw:
+            raise BadData("a table has fewer nodes than it says")
+        yield node, raw
+        node = int.from_bytes(raw[:8], "little")
+    if node:
+        raise BadData("a table has more nodes than it says")
+
+
+def _tag_of_buffer(memory: Memory, pair: int, buffer: int) -> int | None:
+    """The key of the pair's queue (by tag) that has the buffer; None without one, or for gloo's own collectives."""
+    for first, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
+        with suppress(BadData):
+            nodes = [_QUEUE_NODE.unpack(raw) for _, raw in _nodes(memory, first, elements, _QUEUE_NODE.size)]
+            for _, tag, _, _, *ends in nodes:
+                if _is_in_queue(memory, ends[:4], ends[4:], buffer):
+                    return tag if tag < _MAX_TAG else None
     return None
 
 
 def _is_in_queue(memory: Memory, start: list[int], end: list[int], buffer: int) -> bool:
-    """True if a word from ``start`` to ``end`` is the buffer; each is (current, first, last, block) of a deque."""
+    """True if the ``std::deque`` has the buffer. ``start`` and ``end`` are its iterators, each the words (current,
+    first, last, address of the block's pointer)."""
     block, current = start[3], start[0]
     for _ in range(_MAX_TRANSFERS):
         stop = end[0] if block == end[3] else start[2] if block == start[3] else current + _BLOCK
@@ -160,8 +167,7 @@ _NODE_KEY = 8
 
 
 def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, name: str) -> int | None:
-    """The rank of worker ``name``; None if the agent, whose pointer is at ``current_agent``, has no such table or no
-    such worker."""
+    """The rank of worker ``name``, by the agent that the pointer at ``current_agent`` leads to; None if unknown."""
     with suppress(GdbextError):
         for first, elements in _tables(_head_of_agent(memory, memory.u64(current_agent)), _MAX_WORKERS):
             ranks = dict(_workers(memory, strings, first, elements))
@@ -171,8 +177,8 @@ def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, na
 
 
 def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tuple[int, int] | None:
-    """The rank of this process as a worker, and the number of workers; None unless the agent, whose pointer is at
-    ``current_agent``, has the same in its own ``WorkerInfo`` and in its table of all workers."""
+    """(rank of this process as a worker, number of workers); None unless the agent that the pointer at
+    ``current_agent`` leads to has the same rank in its own ``WorkerInfo`` and in its table of all workers."""
     with suppress(GdbextError):
         agent = memory.u64(current_agent)
         raw = _head_of_agent(memory, agent)
@@ -186,15 +192,15 @@ def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tup
 
 
 def _head_of_agent(memory: Memory, agent: int) -> bytes:
-    """The beginning of the agent, which has its tables; the end of its page may be the end of what is mapped."""
+    """The first bytes of the agent, which have its tables; fewer if memory ends behind its page, b"" without one."""
     return (memory.try_read(agent, _AGENT_SIZE) or memory.try_read(agent, 4096 - agent % 4096)) if agent else b""
 
 
 def _worker_info(
     strings: StringReader, raw: bytes, start: int, offset: int, expected: str = ""
 ) -> tuple[str, int] | None:
-    """Name and rank in the ``WorkerInfo`` at an offset of the object at ``start`` whose bytes are ``raw``; None if none
-    is there, or none with the ``expected`` name."""
+    """(name, rank) in the ``WorkerInfo`` at an offset in the bytes ``raw`` of the object at address ``start``; None if
+    none is there, or another name than ``expected`` (any, if that is "")."""
     for head in (16, 24, 32):  # sizes of a CustomClassHolder: the vtable and its counts of references
         position = offset + head
         with suppress(GdbextError):
@@ -206,23 +212,21 @@ def _worker_info(
 
 
 def _workers(memory: Memory, strings: StringReader, node: int, elements: int) -> list[tuple[str, int]]:
-    """Name and rank of each of the ``elements`` nodes of a table; empty if a node has another form."""
+    """(name, rank) in each node of a table, from the address ``node`` on; empty if one has another form."""
     workers = []
-    for _ in range(elements):
-        raw = memory.try_read(node, _WORKER_NODE_SIZE) if node else b""
-        worker = None
-        with suppress(GdbextError):
-            name = strings.parse(raw, _NODE_KEY, node + _NODE_KEY, 256) if raw else ""
-            worker = _worker_info(strings, raw, node, _NODE_KEY + strings.size, name) if name else None
-        if not worker:
-            return []
-        workers.append(worker)
-        node = memory.u64(node)
-    return [] if node else workers
+    with suppress(GdbextError):
+        for address, raw in _nodes(memory, node, elements, _WORKER_NODE_SIZE):
+            name = strings.parse(raw, _NODE_KEY, address + _NODE_KEY, 256)
+            worker = _worker_info(strings, raw, address, _NODE_KEY + strings.size, name) if name else None
+            if not worker:
+                return []
+            workers.append(worker)
+        return workers
+    return []
 
 
 _FUTURE = "c10::ivalue::Future"
-_CALLBACK = 40
+_CALLBACK_SIZE = 40
 """Bytes of a callback in a future: a std::function, whose first word is its closure, and a bool."""
 _MAX_CALLBACKS, _MAX_DEPTH, _MAX_FUTURES = 64, 6, 256
 """Most callbacks of a future, futures of a chain, and futures that are read."""
@@ -239,8 +243,8 @@ def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, fute
         workers = {
             worker
             for first, elements in _tables(_head_of_agent(memory, agent), _MAX_WORKERS)
-            for worker, pending in _pipes(memory, first, elements)
-            if any(_completes(memory, class_of, start, future) for start in pending)
+            for worker, unanswered in _pipes(memory, first, elements)
+            if any(_completes(memory, class_of, start, future) for start in unanswered)
         }
     except GdbextError:
         return None
@@ -248,31 +252,33 @@ def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, fute
 
 
 def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int]]]:
-    """(worker, addresses of the futures that it has to complete) of each of the ``elements`` nodes of a table; empty if
-    a node has another form."""
+    """(rank of a worker, addresses of the futures that its answers complete) of each of the table's ``elements`` nodes,
+    from the address ``node`` on; empty if one has another form."""
     pipes = []
-    for _ in range(elements):
-        raw = memory.try_read(node, _PIPE_SIZE) if node else b""
-        table = next(_tables(raw[16:], _MAX_WORKERS, with_empty=True), None)
-        if not table:
-            return []
-        node, worker = struct.unpack_from("<2Q", raw)  # next; the number is a uint16_t, in what may be padding
-        message, messages = table
-        futures = []
-        for _ in range(messages):  # next, the message's number, and the holder of its future behind a flag
-            message, _, holder = struct.unpack("<3Q", memory.read(message, 24))
-            futures.append(memory.u64(holder + 8))
-        pipes.append((worker & 0xFFFF, futures))
-    return [] if node else pipes
+    with suppress(BadData):
+        for _, raw in _nodes(memory, node, elements, _PIPE_SIZE):
+            pending = next(_tables(raw[16:], _MAX_WORKERS, with_empty=True), None)
+            if not pending:
+                return []
+            message, count = pending
+            futures = []
+            for _ in range(count):  # next, the message's number, and the holder of its future behind a flag
+                message, _, holder = struct.unpack("<3Q", memory.read(message, 24))
+                futures.append(memory.u64(holder + 8))
+            worker = int.from_bytes(raw[8:10], "little")
+            pipes.append((worker, futures))
+        return pipes
+    return []
 
 
 def _completes(memory: Memory, class_of: ClassOf, start: int, future: int) -> bool:
-    """True if ``start`` is the future, or its callbacks complete it, by their closures."""
+    """True if ``start`` is the future, or its callbacks complete that, directly or by other futures."""
     level, seen = [start], {start}
     for _ in range(_MAX_DEPTH):
         if future in level:
             return True
-        level = [*dict.fromkeys(f for one in level for f in _completed_by(memory, class_of, one) if f not in seen)]
+        following = {later for earlier in level for later in _completed_by(memory, class_of, earlier)}
+        level = sorted(following - seen)
         seen.update(level)
         if len(seen) > _MAX_FUTURES:
             break
@@ -280,14 +286,14 @@ def _completes(memory: Memory, class_of: ClassOf, start: int, future: int) -> bo
 
 
 def _completed_by(memory: Memory, class_of: ClassOf, future: int) -> Iterator[int]:
-    """The futures in the closures, blocks of malloc's, of a future's callbacks."""
+    """Addresses of the futures that the closures (blocks of malloc's) of a future's callbacks point to."""
     words = struct.unpack(f"<{_FUTURE_SIZE // 8}Q", memory.try_read(future, _FUTURE_SIZE) or bytes(_FUTURE_SIZE))
     for start, end, limit in zip(words, words[1:], words[2:]):
         size = end - start
-        if start and 0 < size <= _CALLBACK * _MAX_CALLBACKS and not size % _CALLBACK and end <= limit:
-            for callback in range(start, end, _CALLBACK):
+        if start and 0 < size <= _CALLBACK_SIZE * _MAX_CALLBACKS and not size % _CALLBACK_SIZE and end <= limit:
+            for callback in range(start, end, _CALLBACK_SIZE):
                 closure = int.from_bytes(memory.try_read(callback, 8), "little")
                 head = memory.try_read(closure - 8, 8) if closure and not closure % 16 else b""
                 closure_size = (int.from_bytes(head, "little") & -8) - 8
                 if 8 <= closure_size <= _MAX_CLOSURE:
-                    yield from _pointers(memory, class_of, closure, closure_size, _FUTURE)
+                    yield from _pointers_to(_FUTURE, memory, class_of, closure, closure_size)

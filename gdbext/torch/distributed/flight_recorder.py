@@ -17,19 +17,8 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.assumed_symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
-from gdbext.torch.distributed.group_structures import (
-    CapturedTraceback,
-    GroupName,
-    OptionalFloat,
-    OptionalLong,
-    ProcessGroupStatus,
-    PyFrame,
-    RanksNode,
-    Recorder,
-    RecorderEntry,
-    StatusNode,
-)
-from gdbext.torch.values.containers import hash_entries, string_reader, tree_nodes, vector_span
+from gdbext.torch.distributed import group_structures as structures
+from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_structures import SmallVector, String
 
 ENTRY_LIMIT = 1 << 17
@@ -110,7 +99,7 @@ def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layo
     if not registry:
         return []
     words = String.shape(layout).size // 8 + 1
-    entries = hash_entries(memory, layout, registry, words, 64)
+    entries = hash_entries(memory, registry, hash_table(layout), words, 64)
     return [address for *_name, address in entries if address]
 
 
@@ -121,8 +110,8 @@ class FlightRecorder:
         self._memory = memory
         self._layout = layout
         self._space = Space(memory, layout)
-        self._recorder = Recorder(self._space, address)
-        self._entry_size = RecorderEntry.size(self._space)
+        self._recorder = structures.Recorder(self._space, address)
+        self._entry_size = structures.RecorderEntry.size(self._space)
         self._strings = string_reader(memory, layout)
         self._dtypes = [name for name, _size in layout.dispatch("scalar_types")]
         self.problems: list[GdbextError] = []
@@ -141,42 +130,42 @@ class FlightRecorder:
     def statuses(self) -> dict[int, GroupStatus]:
         """Statuses by the group's number (``pg_id``). Raises MemoryFault, BadData."""
         statuses: dict[int, GroupStatus] = {}
-        for pair in self._map_pairs(Recorder.all_pg_status_):
+        for pair in self._map_pairs(structures.StatusNode, structures.Recorder.all_pg_status_):
             number, address = self._memory.words(pair, 2)
-            statuses[number] = read_status(ProcessGroupStatus(self._space, address))
+            statuses[number] = read_status(structures.ProcessGroupStatus(self._space, address))
         return statuses
 
     def groups(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """(name, description) → the members' ranks in the job. Raises MemoryFault, BadData."""
         ranks = {}
-        for pair in self._map_pairs(Recorder.pg_name_to_ranks_):
-            vector = pair + GroupName.size(self._space)
+        for pair in self._map_pairs(structures.RanksNode, structures.Recorder.pg_name_to_ranks_):
+            vector = pair + structures.GroupName.size(self._space)
             start, count = vector_span(self._memory, vector, 8, RANK_LIMIT)
             ranks[self._group_name(pair)] = self._memory.words(start, count) if count else ()
         return ranks
 
-    def _map_pairs(self, member: Member[int]) -> Iterator[int]:
-        """Addresses of the pairs of a ``std::map`` member."""
-        node = StatusNode if member is Recorder.all_pg_status_ else RanksNode
+    def _map_pairs(
+        self, node: type[structures.StatusNode | structures.RanksNode], member: Member[int]
+    ) -> Iterator[int]:
+        """Addresses of the (key, value) pairs of ``member``, a ``std::map`` with such nodes."""
         offset = node._M_storage.offset(self._space)
         return (address + offset for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT))
 
     def _group_name(self, address: int) -> tuple[str, str]:
-        """Name and description in a ``std::tuple``: libstdc++ keeps the last element first (bits/tuple)."""
-        size = GroupName.size(self._space) // 2
+        """(name, description) in a ``std::tuple``: libstdc++ keeps the last element first (bits/tuple)."""
+        size = structures.GroupName.size(self._space) // 2
         return self._strings.read(address + size), self._strings.read(address)
 
     def entries(self, pending_only: bool = False) -> list[RecordedEntry]:
-        """All entries since the last reset, oldest first. Raises MemoryFault, BadData."""
+        """The entries since the last reset (or the pending ones), oldest first. Raises MemoryFault, BadData."""
         start, count = vector_span(self._memory, self._recorder.entries_, self._entry_size, ENTRY_LIMIT)
         first = self._recorder.next_
         if first > count:
             raise BadData(f"the flight recorder's next entry is {first} of {count}")
-        epoch = self._recorder.reset_epoch_ if RecorderEntry.reset_epoch_.is_in(self._layout) else None
-        order = (*range(first, count), *range(first))
+        epoch = self._recorder.reset_epoch_ if structures.RecorderEntry.reset_epoch_.is_in(self._layout) else None
         entries = []
-        for index in order:
-            entry = RecorderEntry(self._space, start + index * self._entry_size)
+        for index in (*range(first, count), *range(first)):
+            entry = structures.RecorderEntry(self._space, start + index * self._entry_size)
             try:
                 if epoch is None or entry.reset_epoch_ == epoch:
                     entries.append(self._read_entry(entry))
@@ -184,9 +173,9 @@ class FlightRecorder:
                 raise
             except GdbextError as error:
                 self.problems.append(error)
-        return [entry for entry in entries if entry.is_pending or not pending_only]
+        return [entry for entry in entries if not pending_only or entry.is_pending]
 
-    def _read_entry(self, entry: RecorderEntry) -> RecordedEntry:
+    def _read_entry(self, entry: structures.RecorderEntry) -> RecordedEntry:
         group, description = self._group_name(entry.pg_name_)
         # sizes of inputs and outputs are all in one list, cut by the number of dimensions of each tensor
         sizes = iter(self._numbers(entry.sizes_, _TENSOR_LIMIT * 8))
@@ -196,11 +185,12 @@ class FlightRecorder:
             if any(not 0 <= count <= 64 for count in dimensions):
                 raise BadData(f"a tensor of {max(dimensions)} dimensions in the flight recorder")
             cut.append(tuple(tuple(islice(sizes, count)) for count in dimensions))
-        duration = OptionalFloat(self._space, entry.duration_)
+        duration = structures.OptionalFloat(self._space, entry.duration_)
         started, completed = (
-            OptionalLong(self._space, place)
+            structures.OptionalLong(self._space, place)
             for place in (entry.time_discovered_started_, entry.time_discovered_completed_)
         )
+        name = entry.thread_name_ if entry.has(structures.RecorderEntry.thread_name_) else 0
         return RecordedEntry(
             id=entry.id_,
             pg_id=entry.pg_id_,
@@ -221,13 +211,13 @@ class FlightRecorder:
             input_dtypes=self._dtype_names(entry.input_dtypes_),
             output_sizes=cut[1],
             output_dtypes=self._dtype_names(entry.output_dtypes_),
-            thread_id=entry.thread_id_ if entry.has(RecorderEntry.thread_id_) else 0,
-            thread_name=self._strings.read(entry.thread_name_, 4096) if entry.has(RecorderEntry.thread_name_) else "",
+            thread_id=entry.thread_id_ if entry.has(structures.RecorderEntry.thread_id_) else 0,
+            thread_name=self._strings.read(name, 4096) if name else "",
             retired=entry.retired_,
         )
 
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
-        """A ``c10::SmallVector<int64_t, N>``; its beginning is at one offset for every N (c10/util/SmallVector.h)."""
+        """The elements of a ``c10::SmallVector<int64_t, N>``, of one form for every N (c10/util/SmallVector.h)."""
         vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:
@@ -236,19 +226,22 @@ class FlightRecorder:
         return tuple(word - (1 << 64) if word >> 63 else word for word in words)
 
     def _dtype_names(self, address: int) -> tuple[str, ...]:
+        """The names of the types in the ``std::vector<c10::ScalarType>`` at an address."""
         start, count = vector_span(self._memory, address, 1, _TENSOR_LIMIT)
         numbers = self._memory.read(start, count) if count else b""
-        return tuple(self._dtypes[n] if n < len(self._dtypes) else f"dtype {n}" for n in numbers)
+        return tuple(self._dtypes[dtype] if dtype < len(self._dtypes) else f"dtype {dtype}" for dtype in numbers)
 
     def traceback(self, entry: RecordedEntry) -> list[TracebackFrame]:
         """The Python frames that issued an operation, innermost first. Raises MemoryFault, BadData, LayoutError."""
         if not entry.traceback:
             return []
-        frames = CapturedTraceback(self._space, entry.traceback).frames_
-        start, count = vector_span(self._memory, frames, PyFrame.size(self._space), 4096)
-        return [TracebackFrame(frame.code, frame.lasti) for frame in PyFrame.array(self._space, start, count)]
+        frames = structures.CapturedTraceback(self._space, entry.traceback).frames_
+        start, count = vector_span(self._memory, frames, structures.PyFrame.size(self._space), 4096)
+        return [
+            TracebackFrame(frame.code, frame.lasti) for frame in structures.PyFrame.array(self._space, start, count)
+        ]
 
 
-def read_status(status: ProcessGroupStatus) -> GroupStatus:
-    """Raises MemoryFault, LayoutError."""
+def read_status(status: structures.ProcessGroupStatus) -> GroupStatus:
+    """Read the three numbers. Raises MemoryFault, LayoutError."""
     return GroupStatus(status.lastEnqueuedSeq, status.lastStartedSeq, status.lastCompletedSeq)

@@ -1,11 +1,11 @@
-"""NCCL's communicators in host memory: their progress, and the peer and channel of each transfer of their proxies.
+"""Reads NCCL's communicators in host memory: their progress, and each transfer of their proxies.
 
 Source: NCCL's src/include/comm.h (``ncclComm``) and proxy.h, src/transport/net.cc (which counter of a transfer follows
 which), src/proxy.cc (``sub->peer``, which was the operation's root before 2.23), 2.20 to 2.30. The offsets of members
 are data of each release (engine/layouts/data, nccl.json); other releases are not read.
 
-torch's ``NCCLComm`` keeps the communicator at an offset that is not needed: among the objects that the hash tables of a
-ProcessGroupNCCL lead to, the one that has NCCL's two marks at its ends, and the group's rank and size, is it.
+A communicator is found without the offsets of torch's ``NCCLComm``: among the objects that the hash tables of a
+ProcessGroupNCCL lead to, it has NCCL's marks at both ends, and the group's rank and size.
 """
 
 from __future__ import annotations
@@ -173,13 +173,13 @@ class NcclRelease(NamedTuple):
 
 
 def release_of(version: str, architecture: str = "") -> NcclRelease | None:
-    """The data of that release; None if it was not measured. Raises LayoutError: the data is damaged."""
+    """The offsets of that release of NCCL; None if it was not measured. Raises LayoutError: the data is damaged."""
     row = store.nccl_release(version, store.data_of(architecture) if architecture else store.DATA)
     return None if row is None else NcclRelease(version, *(row[field] for field in NcclRelease._fields[1:]))
 
 
 class CommunicatorReader:
-    """Reads the communicators of one process, without trust in what it finds; ``problems`` are failed reads."""
+    """Reads the communicators of one process; all numbers are checked. ``problems`` are failed reads."""
 
     def __init__(self, memory: Memory, release: NcclRelease) -> None:
         self._memory = memory
@@ -251,14 +251,14 @@ class CommunicatorReader:
                 node = self._memory.try_u64(node) or 0
 
     def _pointers(self, address: int, count: int, seen: set[int]) -> Iterator[int]:
-        """Those of ``count`` words that may be pointers and are not in ``seen``, which grows."""
+        """The words, of ``count`` at an address, that may be pointers and are not in ``seen``, where they are added."""
         for word in self._words(address, count):
             if _is_pointer(word) and word not in seen:
                 seen.add(word)
                 yield word
 
     def _words(self, address: int, limit: int) -> tuple[int, ...]:
-        """``limit`` words at an address; fewer if the page of the first is the last that can be read."""
+        """``limit`` words at an address; fewer, up to the end of its page, if not all of them can be read."""
         for count in (limit, min(limit, (_PAGE - address % _PAGE) // 8)):
             raw = self._memory.try_read(address, 8 * count)
             if raw:
@@ -266,8 +266,7 @@ class CommunicatorReader:
         return ()
 
     def _is_communicator(self, address: int, rank: int, size: int) -> bool:
-        """True if it has the marks of a communicator, and that rank and size. 2.20 has no marks: there the proxy's
-        state must have the same flag to abort."""
+        """True for a communicator of that rank and size, by its marks; in 2.20 by the flag that its proxy shares."""
         comm = CommStruct(self._space, address)
         try:
             if comm.has(CommStruct.startMagic):
@@ -308,17 +307,18 @@ class CommunicatorReader:
     def _transfer(
         self, operation: OperationStruct, part: TransferStruct, own_rank: int | None, size: int
     ) -> ProxyTransfer | None:
-        """None if it is done. ``own_rank``: the communicator's rank, None if others share the proxy."""
+        """The transfer in ``part``; None if it is done. ``own_rank`` is the communicator's rank, None if others share
+        the proxy; ``size`` is its number of ranks. Raises BadData, MemoryFault."""
         connection = ConnectionStruct(self._space, part.connection)
         is_send, transport = connection.send, connection.transport
         if is_send not in (0, 1) or not 0 <= part.nsteps < _MAX_STEPS or not 0 <= part.channelId < _MAX_DEVICES:
             raise BadData(f"NCCL's proxy has a transfer at {part.address:#x} that makes no sense")
-        begun = operation.state == _IN_PROGRESS
-        counters = (part.posted, part.received, part.flushed, part.transmitted, part.done) if begun else (0,) * 5
+        has_begun = operation.state == _IN_PROGRESS
+        counters = (part.posted, part.received, part.flushed, part.transmitted, part.done) if has_begun else (0,) * 5
         waits_for = _stalled_at(bool(is_send), counters) if transport == _NETWORK else TransferWait.UNKNOWN
-        if begun and counters[-1] >= part.nsteps:
+        if has_begun and counters[-1] >= part.nsteps:
             return None
-        if begun and not waits_for:
+        if has_begun and not waits_for:
             raise BadData(f"the steps of NCCL's transfer at {part.address:#x} do not go together: {counters}")
         # A peer's rank is that of the operation's communicator, which is unknown if others share the proxy or another
         # rank's proxy does the work; before 2.23 it is the operation's root, except in transfers.
@@ -334,7 +334,7 @@ class CommunicatorReader:
             peer,
             part.nsteps,
             *counters,
-            (waits_for or TransferWait.UNKNOWN) if begun else TransferWait.BEGIN,
+            (waits_for or TransferWait.UNKNOWN) if has_begun else TransferWait.BEGIN,
         )
 
 
@@ -363,4 +363,5 @@ def _is_pointer(word: int) -> bool:
 
 
 def _result(value: int) -> str:
+    """An ``ncclResult_t`` in words, "" for success."""
     return _RESULTS[value] if value < len(_RESULTS) else f"result {value}"

@@ -41,24 +41,30 @@ _RECORDER_NAMES = {
 """``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → the flight recorder's name, unless that is it in lower case."""
 
 
-class NcclWork(NamedTuple):
-    """One ``WorkNCCL``. ``began`` is nanoseconds of the steady clock."""
+class QueuedWork(NamedTuple):
+    """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
 
     seq: int
-    op: str
+    title: str
+    """The profiler's name for it: ``gloo:all_reduce``."""
     timeout_ms: int
-    began: int
+    in_progress: bool
+    began: int | None = None
+    """Its start in nanoseconds of the steady clock; None if it is not recorded."""
 
 
 class NcclGroup(NamedTuple):
     """The progress of a group, and its unfinished work, oldest first."""
 
     status: GroupStatus
-    works: tuple[NcclWork, ...]
+    works: tuple[QueuedWork, ...]
 
 
-def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str, int]], address: int) -> NcclGroup:
-    """The group at that address. Raises BadData if its numbers contradict each other, MemoryFault, LayoutError."""
+def read_nccl_group(
+    memory: Memory, layout: Layout, members: Mapping[str, Mapping[str, int]], address: int
+) -> NcclGroup:
+    """The ProcessGroupNCCL at that address; ``members`` are its release's offsets: class → member → offset. Raises
+    BadData if its numbers contradict each other, MemoryFault, LayoutError."""
     space = Space(memory, OffsetShapes(members))
     group = structures.NcclGroupStruct(space, address)
     if GROUP not in members or WORK not in members or not group.has(structures.NcclGroupStruct.pgStatus_):
@@ -76,7 +82,8 @@ def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str
     for work in (structures.NcclWorkStruct(space, item) for item in items):
         kind = types.get(work.opType_, "")
         name = _RECORDER_NAMES.get(kind, kind.lower() or "an operation")
-        works.append(NcclWork(work.seq_, name, work.opTimeout_, work.workStartTime_))
+        # NCCL does not say when an operation starts
+        works.append(QueuedWork(work.seq_, f"nccl:{name}", work.opTimeout_, False, work.workStartTime_))
     if any(work.seq > last for work in works):
         raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
     return NcclGroup(status, tuple(works))
@@ -84,18 +91,6 @@ def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str
 
 GROUP_LIMIT = 4096
 RANK_LIMIT = 1 << 20
-
-
-class QueuedWork(NamedTuple):
-    """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
-
-    seq: int
-    title: str
-    """The profiler's name for it: ``gloo:all_reduce``."""
-    timeout_ms: int
-    in_progress: bool
-    began: int | None = None
-    """Its start in nanoseconds of the steady clock; None if it is not recorded."""
 
 
 class Collective(NamedTuple):
@@ -185,25 +180,27 @@ class ProcessGroupReader:
         self.problems += faults[:1]
         if faults or not variables[0]:
             return []
-        backends, names, ranks = (dict(each.items(GROUP_LIMIT).checked()) if each else {} for each in variables)
+        backends, names, ranks = (dict(value.items(GROUP_LIMIT).checked()) if value else {} for value in variables)
         groups = []
-        for group, value in backends.items():
+        for group, backend_and_store in backends.items():
             try:
-                kinds = value.elements(1).checked()
-                backend = kinds[0].read(text) if kinds else None
+                first = backend_and_store.elements(1).checked()
+                backend = first[0].read(text) if first else None
                 name = names[group].read(text) if names.get(group) else ""
-                groups.append(self._group(group, name, backend, _members(ranks[group]) if ranks.get(group) else ()))
+                members = _ranks_in_job(ranks[group]) if ranks.get(group) else ()
+                groups.append(self._group(group, name, backend, members))
             except GdbextError as error:
                 self.problems.append(error)
         return groups
 
     def _group(self, group: PyRef, name: str, backend: str | None, ranks: tuple[int, ...]) -> ProcessGroup:
+        """The group with what its C++ object has; without it if that cannot be read."""
         unread = ProcessGroup(name, "", backend, None, None, ranks, None, None, None)
         try:
             # pybind11's object: PyObject_HEAD, then the address of the C++ object
             cpp = structures.ProcessGroupStruct(self._space, self._memory.u64(group.address + 16))
-            nccl_address = self._backend(cpp, GROUP)
-            gloo_address = self._backend(cpp, structures.GlooGroup.OF)
+            nccl_address = self._backend_address(cpp, GROUP)
+            gloo_address = self._backend_address(cpp, structures.GlooGroup.OF)
             gloo = structures.GlooGroup(self._space, gloo_address) if gloo_address else None
             nccl = self._read_nccl(nccl_address)
             description = cpp.pg_desc_ if cpp.has(structures.ProcessGroupStruct.pg_desc_) else 0
@@ -211,27 +208,23 @@ class ProcessGroupReader:
             if not 0 <= rank < size <= RANK_LIMIT:
                 raise BadData(f"the process group at {cpp.address:#x} says that it is rank {rank} of {size}")
             gloo_status = read_status(gloo.pgStatus_) if gloo and gloo.has(structures.GlooGroup.pgStatus_) else None
-            # NCCL does not say when an operation starts
-            queued = [
-                QueuedWork(work.seq, f"nccl:{work.op}", work.timeout_ms, in_progress=False, began=work.began)
-                for work in (nccl.works if nccl else ())
-            ]
             return unread._replace(
                 description=self._strings.read(description, 4096) if description else "",
                 rank=rank,
                 size=size,
                 store_address=cpp.store_ if cpp.has(structures.ProcessGroupStruct.store_) else 0,
                 status=nccl.status if nccl else gloo_status,
-                queued=(*queued, *(self._gloo_queue(gloo) if gloo else ())),
+                queued=(*(nccl.works if nccl else ()), *(self._gloo_queue(gloo) if gloo else ())),
                 nccl=nccl_address,
             )
         except GdbextError as error:
             self.problems.append(error)
             return unread
 
-    def _backend(self, group: structures.ProcessGroupStruct, class_name: str) -> int:
-        """The first of the group's backends that has that class; 0 if none has."""
-        backends = containers.hash_entries(self._memory, self._layout, group.deviceTypeToBackend_, 2, 64)
+    def _backend_address(self, group: structures.ProcessGroupStruct, class_name: str) -> int:
+        """The first of the group's backends of that C++ class; 0 if there is none."""
+        table = containers.hash_table(self._layout)
+        backends = containers.hash_entries(self._memory, group.deviceTypeToBackend_, table, 2, 64)
         return next((backend for _device, backend in backends if self.class_of(backend) == class_name), 0)
 
     def _read_nccl(self, backend: int) -> NcclGroup | None:
@@ -243,7 +236,7 @@ class ProcessGroupReader:
         if not members:
             return None
         try:
-            return read_group(self._memory, self._layout, members, backend)
+            return read_nccl_group(self._memory, self._layout, members, backend)
         except GdbextError as error:
             self.problems.append(error)
             return None
@@ -263,18 +256,18 @@ class ProcessGroupReader:
         # a std::deque of pointers: blocks of 512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)
         deque = backend.workQueue_
         current, block_end, node, end = deque.first, deque.block_end, deque.block, deque.end
-        waiting: list[int] = []
-        while current != end and len(waiting) < _WORK_LIMIT:
-            waiting.append(self._memory.u64(current))
+        for _ in range(_WORK_LIMIT):
+            if current == end:
+                return
+            yield self._gloo_work(self._memory.u64(current), in_progress=False)
             current += 8
             if current == block_end and current != end:
                 node += 8
                 current = self._memory.u64(node)
                 block_end = current + 512
-        for address in waiting:
-            yield self._gloo_work(address, in_progress=False)
 
     def _gloo_work(self, address: int, in_progress: bool) -> QueuedWork:
+        """The ``AsyncWork`` at an address."""
         work = structures.GlooWork(self._space, address)
         if not work.has(structures.GlooWork.seq_):
             raise LayoutError("this version's work has no sequence number")
@@ -283,17 +276,17 @@ class ProcessGroupReader:
         return QueuedWork(work.seq_, title, timeout, in_progress)
 
 
-def _members(ranks: PyRef) -> tuple[int, ...]:
-    """The ranks in the job by the rank in the group, from a dict of rank in the job → rank in the group."""
-    in_job = {own.read(integer): rank.read(integer) for rank, own in ranks.items(RANK_LIMIT).checked()}
+def _ranks_in_job(ranks: PyRef) -> tuple[int, ...]:
+    """The members' ranks in the job, in order of their rank in the group, which are the dict's values."""
+    in_job = {in_group.read(integer): rank.read(integer) for rank, in_group in ranks.items(RANK_LIMIT).checked()}
     if not all(0 <= rank < RANK_LIMIT for rank in in_job.values()):
         raise BadData(f"the members of a process group at {ranks.address:#x} are no ranks")
     return tuple(in_job[rank] for rank in sorted(in_job))
 
 
 def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    """``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None if the ``c10d::Store`` at ``address``
-    cannot be read."""
+    """Where a ``c10d::Store`` is: ``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None if
+    unknown."""
     strings, space = containers.string_reader(memory, layout), Space(memory, layout)
     with suppress(GdbextError):
         for _ in range(16):  # PrefixStores around a store: each group and each of its backends adds one

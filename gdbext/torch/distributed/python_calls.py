@@ -29,11 +29,11 @@ class GivenRank(NamedTuple):
 
 def given_rank(stack: PyStack) -> GivenRank | None:
     """The arguments of the call of init_process_group on the stack; None without a call or a rank."""
-    given = stack.locals_of("init_process_group", DISTRIBUTED_FILE)
-    rank, size = given["rank"].int(), given["world_size"].int()
+    arguments = stack.locals_of("init_process_group", DISTRIBUTED_FILE)
+    rank, size = arguments["rank"].int(), arguments["world_size"].int()
     if rank is None or rank < 0:
         return None
-    return GivenRank(rank, size if size is not None and size > 0 else None, given["init_method"].str(_LONGEST))
+    return GivenRank(rank, size if size is not None and size > 0 else None, arguments["init_method"].str(_LONGEST))
 
 
 def group_argument(stack: PyStack) -> PyRef | None:
@@ -68,12 +68,12 @@ class Rendezvous(NamedTuple):
     def phrase(self) -> str:
         """``the rendezvous 'job7' at node0:29400, which 1 of 2 nodes have joined``."""
         most = f" to {self.most}" if self.most > self.least else ""
-        at = f" at {self.endpoint}" if self.endpoint else ""
-        return f"the rendezvous {self.name!r}{at}, which {self.joined} of {self.least}{most} nodes have joined"
+        location = f" at {self.endpoint}" if self.endpoint else ""
+        return f"the rendezvous {self.name!r}{location}, which {self.joined} of {self.least}{most} nodes have joined"
 
 
 def awaited_rendezvous(stack: PyStack) -> Rendezvous | None:
-    """The rendezvous in which an agent waits; None for any other wait."""
+    """The rendezvous in which the agent with this stack waits; None for any other stack."""
     file = "elastic/rendezvous/dynamic_rendezvous.py"
     run = next((frame for frame in stack if file in frame.file and frame.function.endswith("run")), None)
     if not run:
@@ -99,7 +99,7 @@ class StoreMeeting(NamedTuple):
 
 def store_meeting(stack: PyStack) -> StoreMeeting | None:
     """The store that the innermost Python function makes or connects to; None for any other function."""
-    given = stack.innermost(1).locals_of("_create_c10d_store", "torch/distributed/rendezvous.py")
-    rank, size, port = (given[name].int() for name in ("rank", "world_size", "port"))
-    host = given["hostname"].str(_LONGEST)
+    arguments = stack.innermost(1).locals_of("_create_c10d_store", "torch/distributed/rendezvous.py")
+    rank, size, port = (arguments[name].int() for name in ("rank", "world_size", "port"))
+    host = arguments["hostname"].str(_LONGEST)
     return None if rank is None or size is None or not host else StoreMeeting(rank, size, f"{host}:{port}")

@@ -1,4 +1,4 @@
-"""Measures one PyTorch, with the given rights; started by child.py (``start``), never by a user.
+"""Measures one PyTorch, with the given rights; started by measurement.py (``start``), never by a user.
 
 Writes to standard output a line for each step that it begins, and last, as JSON, {"layout": …} or {"error": …} with
 what, why and help. It exits, with its compilers and its folder, as soon as standard input ends: then the process that
@@ -24,35 +24,30 @@ from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
-from gdbext.torch.measure import child, generate
+from gdbext.torch.measure import generate, measurement
 
 
 def start(torch: str, folder: str, rights: list[object] | None) -> int:
-    """Make ``folder`` and work in there; the exit status: 0 with a layout, 1 with an error."""
-    watch = ParentWatch(Path(folder))
-    try:
-        return _measure(Path(torch), Path(folder), Rights(*rights) if rights else None)  # type: ignore[arg-type]
-    finally:
-        watch.let_finish()
-
-
-def _measure(torch: Path, folder: Path, rights: Rights | None) -> int:
-    """Measure with these rights and print the document or the error; returns the exit status."""
+    """Measure the PyTorch in the folder ``torch`` with these rights (None: ours), in the new ``folder``, and print the
+    document or the error; returns the exit status: 0 with a layout, 1 with an error."""
+    package, work_folder = Path(torch), Path(folder)
+    watch = ParentWatch(work_folder)
     try:
         if rights:
-            child.become(rights, str(folder))
-        os.environ["TMPDIR"] = str(folder)  # for the compilers
-        folder.mkdir(0o700)
-        parts = generate.Parts(None if rights else build_id_of_file(torch / "lib" / store.TORCH_LIBRARY))
-        document = generate.torch_document(torch, context=generate.MeasuringContext(folder, parts, _show))
+            measurement.take_rights(Rights(*rights), folder)  # type: ignore[arg-type]
+        os.environ["TMPDIR"] = folder  # for the compilers
+        work_folder.mkdir(0o700)
+        parts = generate.Parts(None if rights else build_id_of_file(package / "lib" / store.TORCH_LIBRARY))
+        document = generate.torch_document(package, context=generate.MeasuringContext(work_folder, parts, _show))
+        _show(json.dumps({"layout": document}))
+        return 0
     except LayoutError as error:
         _show(json.dumps({"error": {"what": error.what, "why": error.why, "help": error.help}}))
-        return 1
     except OSError as error:
         _show(json.dumps({"error": {"what": f"it cannot be measured: {error}", "why": "", "help": ""}}))
-        return 1
-    _show(json.dumps({"layout": document}))
-    return 0
+    finally:
+        watch.let_finish()
+    return 1
 
 
 def _show(line: str) -> None:
@@ -81,6 +76,6 @@ class ParentWatch(threading.Thread):
         os.killpg(0, signal.SIGKILL)
 
     def let_finish(self) -> None:
-        """Wait for the removal if it has begun, when the main thread is done: the process would exit during it."""
+        """If the removal has begun, wait for it: it must end before the process exits."""
         if self._ending.is_set():
             self.join()

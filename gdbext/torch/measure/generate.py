@@ -27,13 +27,12 @@ from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError
 from gdbext.torch.distributed.group_structures import NCCL
 from gdbext.torch.measure import compiler
-from gdbext.torch.measure.measured import Known, Measured, measure
+from gdbext.torch.measure.compiler import Known, Measured, measure
 from gdbext.torch.measure.pack import write
 from gdbext.torch.measure.wants import SAVED_MEMBERS_HEADER, Wants, saved_member_wants, wants_of, write_stubs
 
 LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
 _CXX = ("g++", "c++", "clang++")
-_CC = ("gcc", "cc", "clang")
 
 
 class Parts:
@@ -45,7 +44,7 @@ class Parts:
         self._stem = folder / build_id if build_id and cache.may_fill(str(folder)) else None
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
-        """The part (JSON) that an earlier measurement made, else what ``make`` returns."""
+        """The part (JSON) of that name from an earlier measurement, else the result of ``make``, which is kept."""
         path = self._path(name)
         if not path:
             return make()
@@ -62,6 +61,7 @@ class Parts:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path | None:
+        """The file of a part; None if nothing is cached."""
         return self._stem.with_name(f"{self._stem.name}.{name}.part") if self._stem else None
 
 
@@ -103,23 +103,27 @@ def torch_document(
     measured, dispatch = _torch_parts(
         torch, command, _torch_flags(torch, context.folder, cxx11, version, command), context
     )
-    constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
+    constants = {  # sets of keys are unsigned
+        name: value & (1 << 64) - 1 if name.startswith("keyset.") else value
+        for name, value in measured.constants.items()
+    }
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
     document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11, units=measured.units)
     if cxx11 == own:
-        document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
+        build_ids = {name: build_id_of_file(torch / "lib" / name) for name in LIBRARIES}
+        document["build_ids"] = {name: build_id for name, build_id in build_ids.items() if build_id}
     document["constants"] = constants
     document["dispatch"] = dispatch
     return document
 
 
 def _torch_parts(torch: Path, command: str, flags: list[str], context: MeasuringContext) -> tuple[Measured, Any]:
-    """The types that the compiler laid out, and the answers of libc10 about its keys."""
+    """(types as the compiler lays them out, the "dispatch" section); each part comes from the cache if it is there."""
 
     def ask_for_keys() -> dict[str, Any]:
         context.show("asking libc10.so for its dispatch keys")
-        return compiler.ask(torch, command, flags, context.folder)
+        return compiler.dispatch_section(torch, command, flags, context.folder)
 
     # a part's name has a checksum of its wants: another gdbext may want other types
     names = {table: f"{table}-{zlib.crc32(wants_of(table).source(()).encode()):08x}" for table in _DOING}
@@ -142,8 +146,8 @@ _DOING = {
 
 
 def _measure_table(table: str, command: str, flags: list[str], context: MeasuringContext) -> dict[str, Any]:
-    """The results for a table of wants, as JSON. Without the headers of torch.distributed or of the settings, which
-    need others that the wheel lacks, the rest is measured."""
+    """The results (``Measured``, as JSON) for a table of wants. Headers of torch.distributed or of the settings that do
+    not compile leave their table absent: they need others that the wheel lacks."""
     context.show(_DOING[table])
     wants = wants_of(table)
     if table == "torch":
@@ -172,8 +176,7 @@ def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | No
 
 
 def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
-    """Class → member → offset in bytes of the members of NCCL's process groups that are read, as
-    ``saved_members_document``."""
+    """As ``saved_members_document``, for the members of NCCL's process groups that are read."""
     document, measured = _offsets_document("nccl-groups", torch, wants_of("nccl-groups"), cxx, cxx11)
     for struct in NCCL:
         if struct.OF in measured.structs:
@@ -186,7 +189,7 @@ def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None
 def _offsets_document(
     kind: str, torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None
 ) -> tuple[dict[str, Any], Measured]:
-    """A document of offsets without its structs, and the results to make these of."""
+    """(document of offsets whose "structs" are empty, the measured results to fill them from)."""
     version, git = torch_version(torch, HostFiles())
     command = cxx or compiler.find_compiler(_CXX)
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
@@ -215,17 +218,18 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
             help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
         )
     include = headers[0].parent
-    command = cc or compiler.find_compiler(_CC)
+    command = cc or compiler.find_compiler(("gcc", "cc", "clang"))
     flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
         measured = measure(wants_of("cpython"), command, flags, Path(name))
-    number = measured.constants["PY_VERSION_HEX"]
-    version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
+    hexversion = measured.constants["PY_VERSION_HEX"]
+    version = f"{hexversion >> 24}.{hexversion >> 16 & 255}.{hexversion >> 8 & 255}"
     suffix = "t" if measured.constants.get("Py_GIL_DISABLED") else ""
     return _document("cpython", f"cpython-{version.rpartition('.')[0]}{suffix}", version, measured)
 
 
 def _document(kind: str, identity: str, version: str, measured: Measured) -> dict[str, Any]:
+    """A layout document with all measured sections."""
     return {
         "schema": "gdbext-layout/1",
         "kind": kind,
@@ -270,10 +274,8 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
 
 
 def _standard(version: str) -> str:
-    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17; it is not known which release changed it.
-
-    A compiler accepts recent headers of both kinds as C++20, hence the bound.
-    """
+    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17. It is not known which release changed it;
+    compilers accept recent headers of both kinds as C++20."""
     release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
     return "c++20" if release >= (2, 9) else "c++17"
 
@@ -288,6 +290,7 @@ def uses_cxx11_abi(libc10: Path) -> bool:
 
 
 def _wheel_name(torch: Path) -> str:
+    """The file name of the wheel that ``torch`` was installed from, "" if it is not recorded."""
     for info in sorted(torch.parent.glob("torch-*.dist-info/WHEEL")):
         tags = [line[5:].strip() for line in info.read_text(errors="replace").splitlines() if line.startswith("Tag: ")]
         if tags:

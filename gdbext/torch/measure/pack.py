@@ -50,70 +50,69 @@ Member = tuple[str, dict[str, Any]]
 
 
 def pack(documents: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Write all ``documents``, which are of one kind, into ``folder``, in order of their releases: the same ones make
-    the same files."""
-    lines = Lines()
+    """Write all ``documents``, which are of one kind, into ``folder``, in order of their releases, so that the result
+    does not depend on their order: a head for each document, and a shared file with the lines of all."""
+    lines: Lines = {}
     heads = []
-    for document in sorted(documents, key=lambda each: (store.release(each["provenance"]["version"]), each["id"])):
+    for document in sorted(documents, key=lambda row: (store.release(row["provenance"]["version"]), row["id"])):
         head = {key: value for key, value in document.items() if key not in layouts.SECTIONS}
         heads.append({**head, "schema": layouts.SCHEMA, "parts": list(_parts(document, lines))})
-    text = "[\n" + ",\n".join(lines.numbers) + "\n]\n"
+    text = "[\n" + ",\n".join(lines) + "\n]\n"
     _write_text(text, folder / layouts.shared_file(documents[0]["kind"]))
     for head in heads:
         parts = head.pop("parts")
         write({**head, "crc32": layouts.checksum(text.encode()), "parts": parts}, folder / f"{head['id']}.json")
 
 
-class Lines:
-    """The lines of the shared file, each once; ``numbers`` maps a line's JSON to its number, from 1."""
+Lines = dict[str, int]
+"""The lines of the shared file: the JSON of a line → its number, from 1."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
 
-    def number(self, value: Any) -> int:
-        """Number of the line with this value, which is added unless it is there."""
-        return self.numbers.setdefault(_compact(value), len(self.numbers) + 1)
+def _line_number(lines: Lines, value: Any) -> int:
+    """The number of the line with this value, which is added unless it is there."""
+    return lines.setdefault(_compact(value), len(lines) + 1)
 
 
 def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
-    """The numbers of a document's own lines."""
+    """The numbers of a document's lines, which are added to ``lines``."""
     for section in layouts.SECTIONS:
         for name, value in sorted(document.get(section, {}).items()):
             assert not {'"', "\\"} & set(name), name
             if section == "structs":
-                members = _folded(list(value["fields"].items()), lines)
-                value = [value["size"], lines.number(members)]
-            yield lines.number([section, name, value])
+                members = _packed_members(list(value["fields"].items()), lines)
+                value = [value["size"], _line_number(lines, members)]
+            yield _line_number(lines, [section, name, value])
 
 
-def _folded(members: Sequence[Member], lines: Lines) -> list[list[Any]]:
-    """Members as they are stored: those of a base class, and of a structure among them, in a line of their own."""
+def _packed_members(members: Sequence[Member], lines: Lines) -> list[list[Any]]:
+    """Members in the packed form: those of a base class, or of a nested structure, are in a line of their own, whose
+    number stands for them; offsets there count from the start of that class."""
     entries: list[list[Any]] = []
     position = 0
     while position < len(members):
         name, field = members[position]
         if "base" in field:  # the members of one base class
             base = field["base"]
-            inherited = list(takewhile(lambda each: each[1].get("base") == base, members[position:]))  # noqa: B023
+            inherited = list(takewhile(lambda member: member[1].get("base") == base, members[position:]))  # noqa: B023
             start = min(field["offset"] for _, field in inherited)
             own = [(name, {key: value for key, value in field.items() if key != "base"}) for name, field in inherited]
-            entries.append([start, base, lines.number(_folded(_rebased(own, start), lines))])
+            entries.append([start, base, _line_number(lines, _packed_members(_rebased(own, start), lines))])
             position += len(inherited)
             continue
         entry = [name, field["offset"], field["size"], field["type"]]
         position += 1
         if "bit_size" in field:
             entry += [field["bit_offset"], field["bit_size"]]
-        elif inside := list(takewhile(lambda each: each[0].startswith(f"{name}."), members[position:])):  # noqa: B023
-            inner = _rebased([(path[len(name) + 1 :], member) for path, member in inside], field["offset"])
-            entry.append(lines.number(_folded(inner, lines)))
-            position += len(inside)
+        elif nested := list(takewhile(lambda member: member[0].startswith(f"{name}."), members[position:])):  # noqa: B023
+            inner = _rebased([(path[len(name) + 1 :], member) for path, member in nested], field["offset"])
+            entry.append(_line_number(lines, _packed_members(inner, lines)))
+            position += len(nested)
         entries.append(entry)
     return entries
 
 
 def _rebased(members: Sequence[Member], start: int) -> list[Member]:
-    """The same members, with offsets from ``start`` on."""
+    """The same members, with offsets that count from ``start``."""
     rebased = []
     for name, field in members:
         moved = {**field, "offset": field["offset"] - start}

@@ -49,7 +49,7 @@ class Want(NamedTuple):
     expression: str
 
     def source(self, index: int, cplusplus: bool) -> str:
-        """The line: a variable want_INDEX, that constant or a pointer to that type, which must be complete."""
+        """The source line: a variable want_INDEX, which is the constant, or a pointer to the type (a complete one)."""
         if self.kind == "constant":
             qualifier = 'extern "C" const constexpr' if cplusplus else "const"
             return f"{qualifier} long long want_{index} __attribute__((used)) = (long long)({self.expression});"
@@ -77,20 +77,22 @@ class Wants:
         )
 
     def source(self, absent: Collection[int]) -> str:
-        """The translation unit, with an empty line for each absent want: the number of a line is that of its want."""
+        """The translation unit. Line N + 1 is want N, empty if N is in ``absent``."""
         lines = ("" if i in absent else want.source(i, self.cplusplus) for i, want in enumerate(self.all))
         return f'{self.prologue}\n#line 1 "{FILE}"\n' + "\n".join(lines) + "\n"
 
-    def unheard_of(self, headers: bytes) -> set[int]:
-        """The wants with a name that occurs nowhere in the preprocessed ``headers``: they cannot compile."""
-        heard = {*_TABLES["keywords"]} | {word.decode() for word in set(re.findall(rb"[A-Za-z_]\w*", headers))}
+    def absent_from(self, headers: bytes) -> set[int]:
+        """Numbers of the wants with a name that the preprocessed ``headers`` nowhere have: they cannot compile."""
+        words = {*_TABLES["keywords"]} | {word.decode() for word in set(re.findall(rb"[A-Za-z_]\w*", headers))}
         identifier = re.compile(r"(?<!\w)[A-Za-z_]\w*")
-        return {i for i, want in enumerate(self.all) if not heard.issuperset(identifier.findall(want.expression))}
+        return {
+            index for index, want in enumerate(self.all) if not words.issuperset(identifier.findall(want.expression))
+        }
 
 
 def wants_of(table: str) -> Wants:
     """The wants of a table in wants.json ("torch", "settings", "distributed", "nccl-groups" or "cpython") and those
-    that readers declare; each header is included if it exists."""
+    that readers declare. The source includes each header that exists."""
     readers = {
         "torch": (structures, value_structures),
         "settings": (setting_structures,),
@@ -112,7 +114,7 @@ def wants_of(table: str) -> Wants:
 
 
 def write_stubs(table: str, folder: Path) -> None:
-    """Write the stand-ins that a table needs below ``folder``; "every" are those that all units of PyTorch need."""
+    """Write a table's stand-ins for headers into ``folder``; the table "every" has those that all of PyTorch needs."""
     for (owner, *parts), text in _STUBS.items():
         if owner == table:
             path = folder.joinpath(*parts)
@@ -125,8 +127,8 @@ SAVED_MEMBERS_HEADER = "torch/csrc/autograd/generated/Functions.h"
 
 
 def saved_member_wants(header: str) -> Wants:
-    """One constant for each member in which a node of autograd keeps tensors: "Class.member", or "Class.member[]" for a
-    vector. ``header`` is the text of SAVED_MEMBERS_HEADER."""
+    """The offset of each member in which a node of autograd keeps tensors, as a constant "Class.member" or, for a
+    vector, "Class.member[]". ``header`` is the text of SAVED_MEMBERS_HEADER."""
     offsets = {"THPFunction.saved_variables[]": "__builtin_offsetof(THPFunction, saved_variables)"}
     for declared in re.finditer(r"^struct TORCH_API (\w+) : public \w+ \{(.*?)^\};", header, re.S | re.M):
         node = declared[1]

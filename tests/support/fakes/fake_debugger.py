@@ -118,5 +118,5 @@ class FakeDebugger(Debugger):
         self.log.append(f"open {job.command}, live={live}")
         return self.target()
 
-    def let_go(self, job: Job, runs_on: bool) -> None:
+    def release(self, job: Job, runs_on: bool) -> None:
         self.log.append(f"let go of {job.command}, runs on={runs_on}")

@@ -21,7 +21,7 @@ def test_a_folder_that_cannot_be_written_to_costs_no_verdict(
     (tmp_path / "file").touch()
     for folder, is_kept in ((tmp_path / "new", True), (tmp_path / "file" / "x", False), (Path("/proc/none"), False)):
         tests = HangingTests(os.getpid(), TestBoard(board), 1.0, str(folder))
-        place = Path(tests._place())
+        place = Path(tests._writable_folder())
         assert (place == folder) is is_kept
         assert place.is_dir()
         assert (f"kept in {place}" in capfd.readouterr().err) is not is_kept

@@ -22,10 +22,10 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import LayoutError
-from gdbext.torch import layout_choice, layout_probe
+from gdbext.torch import layout_choice
 from gdbext.torch import measure as measure_package
 from gdbext.torch.measure import compiler, generate, measurement
-from gdbext.torch.measure.measured import measure
+from gdbext.torch.measure.compiler import measure
 from gdbext.torch.measure.wants import Wants
 from gdbext.torch.singleton import find_singleton
 from support.installed import pythons
@@ -236,7 +236,7 @@ def test_a_newer_release_whose_keys_are_proven_or_not(
     """By the functions that stand there, which may have other names, or no names at all."""
     monkeypatch.setenv(PERMISSION, "0")
     assert choose(process, folder=other_build(tmp_path, version("2.12.1+cpu"))).match == "probed"
-    monkeypatch.setattr(layout_probe, "_FALLBACKS", {"Conjugate": "conjugateFallback", "Negative": "noSuchFallback"})
+    monkeypatch.setattr(layout_choice, "_FALLBACKS", {"Conjugate": "conjugateFallback", "Negative": "noSuchFallback"})
     with pytest.raises(LayoutError, match="nothing proves the numbers of dispatch keys such as Negative"):
         choose(process, folder=other_build(tmp_path, version("2.12.1+cpu")))
 

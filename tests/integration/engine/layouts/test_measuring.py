@@ -14,7 +14,7 @@ import pytest
 
 from gdbext.engine.layouts import store
 from gdbext.errors import LayoutError
-from gdbext.torch.measure import child, measurement
+from gdbext.torch.measure import measurement
 from support.programs import native_build, procfs
 from support.programs.harness import Start, executable, tree_without_layouts, wait_until
 
@@ -91,13 +91,14 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Start, plac
 
 def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def kill_when_compiling(process: child.MeasuringProcess, _show: object) -> None:
+    def kill_when_compiling(process: measurement.MeasuringProcess, _show: object) -> None:
         place.compilers()
         process._process.kill()
+        process.end()
 
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(child.MeasuringProcess, "_follow", kill_when_compiling)
+    monkeypatch.setattr(measurement.MeasuringProcess, "wait", kill_when_compiling)
     with pytest.raises(LayoutError, match="killed by signal 9"):
         measure()
     place.assert_nothing_is_left()
@@ -123,7 +124,7 @@ def test_without_pyelftools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("GDBEXT_PYTHON", "")
     bare = executable(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     monkeypatch.setattr(sys, "executable", str(bare))
-    monkeypatch.setattr(child, "ROOT", tmp_path)
+    monkeypatch.setattr(measurement, "ROOT", tmp_path)
     with pytest.raises(LayoutError, match="pyelftools") as caught:
         measure()
     assert "install.sh" in caught.value.help
@@ -132,7 +133,7 @@ def test_without_pyelftools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for name in ("__init__.py", "elf/__init__.py", "elf/elffile.py"):
         (package / name).touch()
     monkeypatch.setenv("GDBEXT_PYTHON", str(bare))
-    assert child.find_python() == str(bare)
+    assert measurement.find_python() == str(bare)
 
 
 def test_packages_that_another_user_can_change_are_not_imported(
@@ -144,13 +145,13 @@ def test_packages_that_another_user_can_change_are_not_imported(
     kept = tmp_path / "gdbext/site-3.11"
     kept.mkdir(parents=True)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert str(kept) in child.package_folders()
+    assert str(kept) in measurement.package_folders()
     for place in (kept, kept.parent, tmp_path):
         os.chown(place, 12345, 12345)
-        assert str(kept) not in child.package_folders()
+        assert str(kept) not in measurement.package_folders()
         os.chown(place, 0, 0)
     kept.chmod(0o777)
-    assert str(kept) not in child.package_folders()
+    assert str(kept) not in measurement.package_folders()
 
 
 def test_python_that_measures_is_isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -166,5 +167,5 @@ def test_python_that_measures_is_isolated(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name, value in {"HOME": tmp_path, "PYTHONPATH": tmp_path, "GDBEXT_PYTHON": "/usr/bin/python3"}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(tmp_path)
-    child.find_python()
+    measurement.find_python()
     assert not witness.exists()

@@ -14,7 +14,7 @@ from gdbext.engine.layouts.store import AS_ME, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import measurement
-from gdbext.torch.measure.child import package_to_measure
+from gdbext.torch.measure.measurement import package_to_measure
 from gdbext.torch.measure.pack import write
 from support.programs import native_build
 from support.programs.harness import ROOT, run, some
@@ -92,10 +92,10 @@ def test_whose_files_are_measured_with_whose_rights(hostile: HostileTorch, monke
 def test_who_gave_up_root_s_rights_has_no_way_back() -> None:
     code = """
 import os, resource
-from gdbext.torch.measure import child
+from gdbext.torch.measure import measurement
 from gdbext.engine.targets.rooted_paths import Rights
 os.environ["CPATH"] = "/somewhere"
-child.become(Rights(65534, 65534, ()), "/tmp/folder")
+measurement.take_rights(Rights(65534, 65534, ()), "/tmp/folder")
 assert os.getresuid() == os.getresgid() == (65534,) * 3 and os.getgroups() == []
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 assert all(int(status[name], 16) == 0 for name in ("CapPrm", "CapEff", "CapAmb")), status

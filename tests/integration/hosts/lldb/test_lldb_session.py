@@ -55,7 +55,7 @@ def test_reports_and_selection(name: str, plain: Plain) -> None:
 WRITES = """
 import lldb, sys
 process = lldb.debugger.GetSelectedTarget().process
-session = sys.modules["gdbext"].commands_in_lldb._shell._current
+session = sys.modules["gdbext"].commands_in_lldb._shell._sessions.get
 first = session()
 thread = first.target.memory.selected_thread()
 before = dict(thread.registers())

@@ -19,7 +19,7 @@ from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import Layout, store, validate
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice
-from gdbext.torch.measure.measured import shorten
+from gdbext.torch.measure.compiler import shorten
 from gdbext.torch.measure.pack import pack
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])

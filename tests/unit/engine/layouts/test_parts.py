@@ -10,8 +10,8 @@ import pytest
 from gdbext.engine.layouts import store
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import compiler, generate
+from gdbext.torch.measure.compiler import Measured
 from gdbext.torch.measure.generate import Parts
-from gdbext.torch.measure.measured import Measured
 from gdbext.torch.measure.wants import Wants
 
 BUILD_ID = "ab" * 20
@@ -38,7 +38,7 @@ def test_without_headers_of_distributed_the_rest_is_measured(tmp_path: Path, mon
         return Measured("g++", {"A": {"size": 1, "fields": {}}})
 
     monkeypatch.setattr(generate, "measure", measure)
-    monkeypatch.setattr(compiler, "ask", lambda *_: {})
+    monkeypatch.setattr(compiler, "dispatch_section", lambda *_: {})
     measured, _ = generate._torch_parts(tmp_path, "true", [], generate.MeasuringContext(tmp_path))
     assert measured.structs == {"A": {"size": 1, "fields": {}}}
     assert "c10d::FlightRecorder" in measured.absent

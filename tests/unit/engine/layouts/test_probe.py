@@ -17,8 +17,7 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import BadData
-from gdbext.torch.layout_choice import torch_version
-from gdbext.torch.layout_probe import Probe
+from gdbext.torch.layout_choice import Probe, torch_version
 from gdbext.torch.structures import DispatcherStruct, OperatorEntry
 from support.fakes.fake_target import FakeTarget
 
@@ -72,9 +71,9 @@ def check_name(document: Mapping[str, Any], memory: bytes) -> None:
 def test_counts(listed: int | None, mapped: int, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 operators were walked: the list's end was not reached."""
     probe = probe_of(DOCUMENT if listed is not None else older(), b"")
-    monkeypatch.setattr(probe, "_mapped", lambda _: mapped)
+    monkeypatch.setattr(probe, "_lookup_table_count", lambda _: mapped)
     if listed is not None:
-        monkeypatch.setattr(probe, "_listed", lambda _: listed)
+        monkeypatch.setattr(probe, "_list_count", lambda _: listed)
     dispatcher = DispatcherStruct(probe._space, PLACE)
     if said is None:
         with pytest.raises(BadData):

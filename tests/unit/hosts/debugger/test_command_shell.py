@@ -43,7 +43,7 @@ def test_a_session_lasts_until_the_process_runs_or_is_another_one(monkeypatch: p
     assert third is not second
     assert [target.is_closed for target in debugger.targets] == [True, True, False]
     monkeypatch.setattr(type(third.target), "is_current", lambda _: False)
-    assert cache.get(age=60) is third, "who asks often has the process compared once"
+    assert cache.get(max_age=60) is third, "who asks often has the process compared once"
     assert cache.get() is not third
     assert debugger.is_listened_to
     cache.close()
@@ -76,14 +76,14 @@ def test_frames_are_added_to_the_debuggers_stacks_and_taken_back() -> None:
     debugger = FakeDebugger()
     shell = Shell(debugger)
     assert run(shell, FRAMES, "on")["debugger_frames"] == {"shown": True}
-    assert debugger.source.of(1) == ()  # the target has no such thread
+    assert debugger.source.frames_of(1) == ()  # the target has no such thread
     assert len(debugger.targets) == 1  # the session that the commands use
     assert run(shell, FRAMES, "off")["debugger_frames"] == {"shown": False}
     assert debugger.source is None
     shell.close()
     without = FakeDebugger(process=False)
     run(Shell(without), FRAMES, "on")
-    assert without.source.of(1) == ()  # stacks are shown whatever becomes of the added frames
+    assert without.source.frames_of(1) == ()  # stacks are shown whatever becomes of the added frames
 
 
 def test_completion_of_options_fixed_words_and_files(tmp_path: Path) -> None:
@@ -163,13 +163,13 @@ def test_an_object_is_read_once_in_a_session(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(frame_source, "TypeSummaries", lambda _: reader)
     sessions: list[Any] = [object()]
     source = SummarySource(lambda: sessions[-1])
-    assert [source.of(each) for each in (DEVICE, DEVICE)] == [TypeSummary("1")] * 2
-    assert source.of(DEVICE._replace(address=0x2000)) == TypeSummary("2")
+    assert [source.summary_of(each) for each in (DEVICE, DEVICE)] == [TypeSummary("1")] * 2
+    assert source.summary_of(DEVICE._replace(address=0x2000)) == TypeSummary("2")
     sessions.append(object())
-    assert source.of(DEVICE) == TypeSummary("3")
+    assert source.summary_of(DEVICE) == TypeSummary("3")
 
     def no_session() -> Any:
         raise TargetError("no process")
 
-    assert SummarySource(no_session).of(DEVICE) is None
+    assert SummarySource(no_session).summary_of(DEVICE) is None
     assert len(read) == 3

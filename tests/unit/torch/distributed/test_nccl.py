@@ -13,7 +13,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.flight_recorder import FlightRecorder
-from gdbext.torch.distributed.process_groups import GROUP, STATUS, WORK, NcclGroup, read_group
+from gdbext.torch.distributed.process_groups import GROUP, STATUS, WORK, NcclGroup, read_nccl_group
 from support.fakes.fake_target import FakeTarget
 from support.recorded.recordings import Replay
 
@@ -76,14 +76,14 @@ def group(last: int, status: tuple[int, int, int], works: Sequence[tuple[int, in
         for name, form, value in (("seq_", "<Q", number), ("opType_", "<B", kind), ("opTimeout_", "<q", 600_000)):
             struct.pack_into(form, page, 16 + MEMBERS[WORK][name], value)
         regions[place] = bytes(page)
-    return read_group(Memory(FakeTarget(regions)), LAYOUT, MEMBERS, BASE)
+    return read_nccl_group(Memory(FakeTarget(regions)), LAYOUT, MEMBERS, BASE)
 
 
 def test_what_is_pending() -> None:
     found = group(5, (5, -1, 3), [(4, ALL_REDUCE), (5, BROADCAST)])
     assert (found.status.enqueued, found.status.started, found.status.completed) == (5, -1, 3)
-    works = [(work.seq, work.op, work.timeout_ms) for work in found.works]
-    assert works == [(4, "all_reduce", 600_000), (5, "broadcast", 600_000)]
+    works = [(work.seq, work.title, work.timeout_ms) for work in found.works]
+    assert works == [(4, "nccl:all_reduce", 600_000), (5, "nccl:broadcast", 600_000)]
     assert group(0, (-1, -1, -1), []).works == (), "before the first operation"
 
 
