@@ -31,7 +31,7 @@ from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.event_loops import asks_itself, event_loops
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.python_waits import is_of_two_moments
-from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
+from gdbext.diagnosis.waits.recognize import State, follow_main_thread, held_resources, state_of
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.recognize import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack

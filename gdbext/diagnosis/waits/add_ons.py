@@ -1,4 +1,4 @@
-"""Recognisers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) that other packages add.
+"""Recognizers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) that other packages add.
 
 A fault of an add-on is recorded in the error log; it costs only what the add-on would have added.
 """
@@ -45,9 +45,9 @@ class AddOns:
         return tuple(pools)
 
     @cached_property
-    def recognisers(self) -> tuple[AddedRecogniser, ...]:
+    def recognizers(self) -> tuple[AddedRecognizer, ...]:
         loaded = ((point, self._loaded(point)) for point in entry_points(WAITS_GROUP))
-        return tuple(AddedRecogniser(point, function, self) for point, function in loaded if function is not None)
+        return tuple(AddedRecognizer(point, function, self) for point, function in loaded if function is not None)
 
     def _loaded(self, point: EntryPoint) -> Any:
         try:
@@ -60,8 +60,8 @@ class AddOns:
         self._errors.note(error, "what other packages add")
 
 
-class AddedRecogniser:
-    """A recogniser of another package. After a failure, or an impossible answer, it is not called again."""
+class AddedRecognizer:
+    """A recognizer of another package. After a failure, or an impossible answer, it is not called again."""
 
     def __init__(self, point: EntryPoint, function: Any, add_ons: AddOns) -> None:
         self._point = point
@@ -70,7 +70,7 @@ class AddedRecogniser:
         self._failed = False
 
     def __call__(self, thread: Any) -> Wait | None:
-        """The wait of a thread (ThreadSnapshot), None if the recogniser does not know it."""
+        """The wait of a thread (ThreadSnapshot), None if the recognizer does not know it."""
 
         def checked_wait() -> Wait | None:
             wait = self._function(thread)

@@ -15,7 +15,7 @@ from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
-    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.recognize import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _FROM_HERE = frozenset(

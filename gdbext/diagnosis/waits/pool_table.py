@@ -1,4 +1,4 @@
-"""Pools of background threads, as data: how their idle workers are recognised, and what it means that they are missing.
+"""Pools of background threads, as data: how their idle workers are recognized, and what it means that they are missing.
 ``POOLS`` has those of Python, PyTorch and the libraries below it; other packages add theirs by the entry point
 ``gdbext.pools`` (docs/library.md), and nothing distinguishes the two."""
 
@@ -98,7 +98,7 @@ class MissingWorkers(NamedTuple):
 
 
 OPENMP = Pool(
-    "OpenMP",  # diagnosis/waits/pool_workers.py recognises its idle workers: libgomp has no names for them
+    "OpenMP",  # diagnosis/waits/pool_workers.py recognizes its idle workers: libgomp has no names for them
     workers="OpenMP worker threads",
     advice_when_missing="Or call torch.set_num_threads(1) before the fork (or set OMP_NUM_THREADS=1), so that no pool "
     "is needed.",

@@ -1,4 +1,4 @@
-"""Snapshot of one thread and of its process: the input of the wait recognisers."""
+"""Snapshot of one thread and of its process: the input of the wait recognizers."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class ProcessSnapshot:
         return PoolIndex((*POOLS, *(self.add_ons.pools if self.add_ons is not None else ())))
 
     @property
-    def added_recognisers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
-        return self.add_ons.recognisers if self.add_ons is not None else ()
+    def added_recognizers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
+        return self.add_ons.recognizers if self.add_ons is not None else ()
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
         """The tags of a frame's function; looked up once for each code address."""

@@ -125,7 +125,7 @@ def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
 
 
 def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside futex(2) that no recogniser identifies, with the variable's name and the library that
+    """The wait of a thread inside futex(2) that no recognizer identifies, with the variable's name and the library that
     calls syscall(2)."""
     futex = any_futex_wait(thread.syscall)
     if not futex:

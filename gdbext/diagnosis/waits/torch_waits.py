@@ -1,5 +1,5 @@
 """Waits in PyTorch's functions: autograd, futures, collectives, devices, stores, DataLoader workers.
-The functions are recognised by their names (FunctionTag); below them there is only a condition variable, a futex or a
+The functions are recognized by their names (FunctionTag); below them there is only a condition variable, a futex or a
 poll, which by itself says nothing. Below the DataLoader's code there is only a queue, a poll or a sleep, which a child
 process ends."""
 

@@ -139,7 +139,7 @@ COLD = ".cold"
 
 
 class LibrarySites(NamedTuple):
-    """The sites of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognised,
+    """The sites of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognized,
     so that their dispatches are not seen. Torch's own libraries are searched by the names of their functions, others,
     and programs, by their code alone.
     """

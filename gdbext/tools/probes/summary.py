@@ -73,7 +73,7 @@ class TopSection(Section):
     page: str | None = None
     """The file that --html names."""
     unseen: int = 0
-    """Functions that look operators up in a way that is not recognised: what they dispatch is not counted."""
+    """Functions that look operators up in a way that is not recognized: what they dispatch is not counted."""
     unseen_in: tuple[str, ...] = ()
     """The libraries that these are in, with how many in each."""
 

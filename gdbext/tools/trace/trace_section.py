@@ -51,7 +51,7 @@ class TraceSection(Section):
     """``output`` is the file that the trace went to; ``events`` are those of a document that has them all.
 
     ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room; ``unseen``: functions that
-    look operators up in a way that probes do not recognise.
+    look operators up in a way that probes do not recognize.
     """
 
     name: ClassVar[str] = "trace"

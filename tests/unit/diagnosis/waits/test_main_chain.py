@@ -11,7 +11,7 @@ from gdbext.cpython.threads.object_text import HandledError
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.report.wait_detail import Refused
 from gdbext.diagnosis.waits.polling import refused_by
-from gdbext.diagnosis.waits.recognise import follow_main_thread, state_of
+from gdbext.diagnosis.waits.recognize import follow_main_thread, state_of
 from gdbext.engine.targets.system.peer import ChildProcess
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Outside, Process, Python, python_wait
 

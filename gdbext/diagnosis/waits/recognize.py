@@ -1,6 +1,6 @@
-"""The registry of recognisers, the state of each thread, what it holds, and the chain of waits from the main thread.
-A recogniser takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. A new one is a
-function in the file of its family and a line in RECOGNISERS. Those of other packages (add_ons.py) come after what is
+"""The registry of recognizers, the state of each thread, what it holds, and the chain of waits from the main thread.
+A recognizer takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. A new one is a
+function in the file of its family and a line in RECOGNIZERS. Those of other packages (add_ons.py) come after what is
 proven of the GIL and before all others, because only they know what their own objects are."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
-    Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
-    PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
+    Recognizer = Callable[[ThreadSnapshot], Optional[Wait]]
+    PoolRecognizer = Callable[[ThreadSnapshot], Optional[Pool]]
 
 
 def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> dict[int, tuple[Resource, ...]]:
@@ -47,12 +47,12 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
     return {tid: tuple(resources.values()) for tid, resources in held.items()}
 
 
-GIL_RECOGNISERS: tuple[Recogniser, ...] = (
-    python_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
+GIL_RECOGNIZERS: tuple[Recognizer, ...] = (
+    python_waits.gil_wait,  # by the address of the futex, which no other recognizer would know for the GIL's
     python_waits.parking_wait,  # the same, of a build without a GIL
 )
-RECOGNISERS: tuple[Recogniser, ...] = (
-    *GIL_RECOGNISERS,
+RECOGNIZERS: tuple[Recognizer, ...] = (
+    *GIL_RECOGNIZERS,
     pool_workers.openmp_wait,  # its runtime waits by its own system calls: the module of the innermost frame decides
     glibc_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
     glibc_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
@@ -71,18 +71,18 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     syscall_waits.classify,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex,
 )
-"""The recognisers for a thread inside a system call; the first that answers is right, those that prove most come
+"""The recognizers for a thread inside a system call; the first that answers is right, those that prove most come
 first."""
 
-POOLS: tuple[PoolRecogniser, ...] = (
+POOLS: tuple[PoolRecognizer, ...] = (
     pool_workers.native_pool_of,
     pool_workers.openmp_pool_of,
     pool_workers.python_pool_of,
     pool_workers.spinning_pool_of,
 )
-"""The recognisers of idle workers inside a system call; they come before all recognisers of waits."""
+"""The recognizers of idle workers inside a system call; they come before all recognizers of waits."""
 
-SPINNING: tuple[Recogniser, ...] = (
+SPINNING: tuple[Recognizer, ...] = (
     python_waits.between_gil_waits,
     python_waits.between_parkings,
     torch_waits.polling_wait,
@@ -109,7 +109,7 @@ def state_of(thread: ThreadSnapshot) -> State:
         state = _state_in_call(thread)
     elif pool := pool_workers.openmp_pool_of(thread) or pool_workers.spinning_pool_of(thread):
         state = State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
-    elif wait := _first(SPINNING, thread) or _first(thread.process.added_recognisers, thread):
+    elif wait := _first(SPINNING, thread) or _first(thread.process.added_recognizers, thread):
         state = State(RunState.WAITING, _with_witness(thread, wait))
     else:
         state = State(RunState.RUNNING)
@@ -138,8 +138,8 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
-    wait = _first(GIL_RECOGNISERS, thread) or _first(thread.process.added_recognisers, thread)
-    wait = wait or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
+    wait = _first(GIL_RECOGNIZERS, thread) or _first(thread.process.added_recognizers, thread)
+    wait = wait or _first(RECOGNIZERS[len(GIL_RECOGNIZERS) :], thread)
     return _with_witness(thread, wait) if wait else None
 
 
@@ -157,8 +157,8 @@ def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
     return wait._replace(certainty=OwnerCertainty.INFERRED, evidence=(*wait.evidence, doubt))
 
 
-def _first(recognisers: Iterable[Recogniser], thread: ThreadSnapshot) -> Wait | None:
-    return next(filter(None, (recognise(thread) for recognise in recognisers)), None)
+def _first(recognizers: Iterable[Recognizer], thread: ThreadSnapshot) -> Wait | None:
+    return next(filter(None, (recognize(thread) for recognize in recognizers)), None)
 
 
 _MOST_OFF_CHAIN = 8
