@@ -28,7 +28,7 @@ from gdbext.diagnosis.verdict.known_bugs import known_bugs
 from gdbext.diagnosis.verdict.progress import SamplePlace
 from gdbext.diagnosis.verdict.recursion import detect
 from gdbext.diagnosis.waits import pool_workers
-from gdbext.diagnosis.waits.event_loops import asks_itself, event_loops
+from gdbext.diagnosis.waits.event_loops import event_loops, own_server_states
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.python_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognize import State, follow_main_thread, held_resources, state_of
@@ -81,7 +81,7 @@ def _signal_stop(snapshot: ThreadSnapshot) -> SignalStop | None:
         user_limit=architecture.user_limit,
         at_trap=architecture.stopped_at_trap(registers, memory.try_read),
         # Few frames are between a signal and the function that ended the program.
-        aborted_by=next((tag for tag in ABORTS if snapshot.first(tag, within=16) is not None), None),
+        aborted_by=next((tag for tag in ABORTS if snapshot.level_of(tag, within=16) is not None), None),
     )
 
 
@@ -224,7 +224,7 @@ def _report_threads(
     ]
     loops = event_loops(process, users) if users else {}
     if loops:
-        states = {**states, **dict(asks_itself(process, states, loops))}
+        states = {**states, **dict(own_server_states(process, states, loops))}
     held = held_resources((state.wait for state in states.values() if state), process.gils)
     return tuple(
         report_thread(
@@ -244,7 +244,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
     try:
         state = state_of(thread)
         is_io = state.wait is not None and state.wait.kind is WaitKind.IO
-        return state_of(thread.alone()) if is_io and session.target.moment.has_moved_on(thread.tid) else state
+        return state_of(thread.without_procfs()) if is_io and session.target.moment.has_moved_on(thread.tid) else state
     except GdbextError as error:
         session.errors.note(error, f"wait of thread {thread.tid}")
         return None

@@ -78,7 +78,7 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
             "what file descriptors refer to and which process is at their other end",
         ),
         (lacks_store, "where the store is"),
-        (lambda wait: wait.detail.looks_at_files, "whether files exist and who has locked them"),
+        (lambda wait: wait.detail.polls_file, "whether files exist and who has locked them"),
         (
             lambda wait: wait.external and wait.kind.traits.needs_thread,
             "which other processes share the memory that is waited on",
@@ -174,7 +174,7 @@ def make_report(
     A live command gives the ``ending`` of its run, and the ``target`` as it was if it may have changed since.
     """
     shown = target or report_target(session)
-    threads = [thread.of_two_moments() if thread.tid in shown.moved else thread for thread in threads]
+    threads = [thread.without_values() if thread.tid in shown.moved else thread for thread in threads]
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # nothing is missing of an exited process
     failed = () if not ending or not ending.error else (ErrorReport.of(ending.error, tool.name),)

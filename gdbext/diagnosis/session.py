@@ -151,7 +151,7 @@ class Session:
         self.extras: Extras = NO_EXTRAS
         """The additions of tools to reports; set by the code that runs tools."""
 
-    def reopened(self, target: Target) -> Session:
+    def session_after_stop(self, target: Target) -> Session:
         """A session of the same process at a later stop: its libtorch, and so the layout, is the same."""
         return Session(target, self.layout)
 
@@ -164,7 +164,7 @@ class Session:
         later.extras = self.extras
         return later
 
-    def settled(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
+    def read_consistently(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
         """Call ``read`` with a session: (the session, the result). Repeated with a later session while something moved:
         what was read, or an error, may be of two moments. So ``read`` must change nothing: a caller that writes a file
         or resumes the process does so afterwards, once."""

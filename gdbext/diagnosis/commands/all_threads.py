@@ -54,7 +54,7 @@ class AllThreads(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
-        session, inspection = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
+        session, inspection = session.read_consistently(lambda each: inspect_threads(each, frames=args.stacks))
         threads = inspection.threads
         sections: list[Section] = []
         if args.dot:

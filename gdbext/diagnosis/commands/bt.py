@@ -94,7 +94,7 @@ class DispatchBacktrace(Tool):
                     errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
             return list(with_locals(session, threads, every=True)) if args.locals else threads, errors
 
-        session, (threads, errors) = session.settled(read)
+        session, (threads, errors) = session.read_consistently(read)
         sources = {} if args.json else source_lines(session.target, threads)
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
 

@@ -114,7 +114,7 @@ class Diagnose(Tool):
         if args.samples is not None:
             return self._sampled(session, args, host)
         few = args.only_text and not args.html and not session.target.memory.records
-        session, inspection = session.settled(partial(_inspected, few=few))
+        session, inspection = session.read_consistently(partial(_inspected, few=few))
         keep_origin(session)
         return self._report(session, args, inspection, (), host.called)
 
@@ -357,7 +357,7 @@ def _inspected_child(report: ChildReport) -> ChildReport:
     except GdbextError as error:
         return report._replace(summary=error.what)
     try:
-        _, inspection = Session(target).settled(inspect_threads)
+        _, inspection = Session(target).read_consistently(inspect_threads)
     except GdbextError as error:
         return report._replace(summary=error.what)
     finally:
@@ -368,6 +368,6 @@ def _inspected_child(report: ChildReport) -> ChildReport:
         verdict=finding.kind.value,
         summary=finding.summary,
         line=(main.user_line or main.python_line) if main else "",
-        stands=main is not None and main.stands,
+        stands=main is not None and main.waits_in_user_code,
         is_rank=any(section.name == "collectives" for section in inspection.sections),
     )

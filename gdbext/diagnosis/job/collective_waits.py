@@ -56,7 +56,7 @@ def name_collectives(
         session.errors.note(error, "collectives")
         return threads, None
     named = [
-        thread.with_wait(_named(session, snapshot, thread.wait, section)) if thread.wait else thread
+        thread._replace(wait=_named(session, snapshot, thread.wait, section)) if thread.wait else thread
         for snapshot, thread in zip(process.threads, threads)
     ]
     return _with_shared_groups(session, process, named), section
@@ -137,7 +137,7 @@ def _with_shared_groups(
             names = [f"{each.python_name or each.name} (tid {each.tid})" for each, *_ in users if each is not thread]
             collective = known._replace(also_in=listed(names, _SHOWN))
             detail = OtherRanks(collective, _below(wait), wait.detail.handling)
-            shared[thread.tid] = thread.with_wait(wait.with_detail(detail))
+            shared[thread.tid] = thread._replace(wait=wait.with_detail(detail))
     return [shared.get(thread.tid, thread) for thread in threads]
 
 

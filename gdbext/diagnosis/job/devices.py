@@ -242,7 +242,7 @@ def name_devices(
             graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
             detail = thread.wait.detail.with_device(call)
-            thread = thread.with_wait(thread.wait.with_detail(detail, *_reasons(call)))
+            thread = thread._replace(wait=thread.wait.with_detail(detail, *_reasons(call)))
         named.append(thread)
     current = tuple(
         CurrentStream(thread.tid, stream.device, stream.number, stream.handle)

@@ -14,12 +14,12 @@ from gdbext.diagnosis.verdict.clauses import (
     TASKS,
     back_clause,
     end_clause,
-    holds,
+    explained_chain,
+    holds_verb,
     listed,
     loop_clause,
     owner_clause,
-    wait_chain,
-    who_waits,
+    waiting_clause,
 )
 from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, blocked_chains, may_wake_others, task_cycles
 from gdbext.engine.vocabulary import counted, of_many
@@ -35,11 +35,11 @@ class Blocked(VerdictKind):
     )
     is_defect = may_be_slow = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        yield from self._loops(seen)
-        yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), seen, graph)
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        yield from self._loops(facts)
+        yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), facts, graph)
         alike: dict[object, list[Chain]] = {}
-        for chain in blocked_chains(seen, graph):
+        for chain in blocked_chains(facts, graph):
             end = graph.threads[chain.end]
             likeness: object = chain.end
             if not chain.edges and end.wait and end.dispatch and end.stack_key:
@@ -53,21 +53,21 @@ class Blocked(VerdictKind):
             threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
             last_step = next((thread.innermost for thread in reversed(threads) if thread.innermost), None)
             evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-            expected = graph.wait_chain(chain.end, chain.tids) if not more else None
+            expected = graph.explained_chain(chain.end, chain.tids) if not more else None
             text = self.sentence(chain, graph, len(more), expected)
             tids = (*dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))), *(each.end for each in more))
             yield Finding(self, text, tids, evidence, last_step, wait=graph.threads[chain.end].wait)
 
-    def _loops(self, seen: Observations) -> Iterator[Finding]:
+    def _loops(self, facts: Observations) -> Iterator[Finding]:
         """Event loops that nothing will wake, and loops that sleep although they have callbacks to call: a loop checks
         these before it sleeps (Lib/asyncio/base_events.py, _run_once), so they came later, from a place that does not
         wake it."""
-        for thread in seen.threads:
+        for thread in facts.threads:
             loop = thread.loop
-            if not loop or not is_stuck(thread, seen) or any(task_cycles(loop)):
+            if not loop or not is_stuck(thread, facts) or any(task_cycles(loop)):
                 continue
             others = "no other thread of the process will go on"
-            others = others if seen.threads[1:] else "the process has no other thread"
+            others = others if facts.threads[1:] else "the process has no other thread"
             text = (
                 f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
                 f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
@@ -75,7 +75,7 @@ class Blocked(VerdictKind):
             )
             evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in loop.tasks if task.frames)
             yield Finding(self, text, (thread.tid,), evidence, wait=thread.wait)
-        for thread in seen.threads:
+        for thread in facts.threads:
             if thread.loop and is_unwoken(thread):
                 count = thread.loop.ready or 0
                 due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
@@ -94,14 +94,14 @@ class Blocked(VerdictKind):
         """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: the
         threads from its end on that may end its wait."""
         parts = [
-            who_waits(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads)
+            waiting_clause(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads)
             for edge in chain.edges
         ]
         end = graph.threads[chain.end]
         if expected and expected.edges:
-            return "; ".join([*parts, wait_chain(expected, graph)]) + "."
+            return "; ".join([*parts, explained_chain(expected, graph)]) + "."
         clause = (back_clause(chain, graph) or end_clause(end.wait)) if end.wait else ""
-        parts.append(f"{who_waits(end, end.wait)}{clause}" if end.wait else end.label)
+        parts.append(f"{waiting_clause(end, end.wait)}{clause}" if end.wait else end.label)
         if alike:
             parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
         return "; ".join(parts) + _wanted_of(chain, graph) + "."
@@ -130,13 +130,13 @@ def is_unwoken(thread: ThreadReport) -> bool:
     return sleeps and thread.loop is not None and bool(thread.loop.ready) and not thread.loop.current
 
 
-def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
+def is_stuck(thread: ThreadReport, facts: Observations) -> bool:
     """The thread runs an event loop that only other threads could wake, and none of them will."""
-    if not thread.loop or not thread.loop.is_stuck or not seen.complete:
+    if not thread.loop or not thread.loop.is_stuck or not facts.complete:
         return False
     if not thread.wait or thread.wait.kind is not WaitKind.IO or (thread.wait.timed and not thread.loop.always_timed):
         return False
-    return not any(may_wake_others(other) for other in seen.threads if other is not thread)
+    return not any(may_wake_others(other) for other in facts.threads if other is not thread)
 
 
 def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
@@ -154,7 +154,7 @@ def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
         return ""
     others = f" ({len(wanting) - 1} more wait for such things)" if wanting[1:] else ""
     first, wait, owner = wanting[0]
-    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds(wait)}{others}"
+    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds_verb(wait)}{others}"
 
 
 BLOCKED = Blocked()

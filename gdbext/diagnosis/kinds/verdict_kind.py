@@ -15,10 +15,10 @@ class VerdictKind(FindingKind):
     what_to_do: str
     """The words of docs/guide.md."""
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         yield from ()
 
-    def is_refuted(self, finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
+    def is_refuted(self, finding: Finding, facts: Observations, graph: WaitGraph) -> bool:
         """A thread that waits forever by this finding, or one whose owner is gone by it, has run since. Timed waits
         prove nothing: they begin again."""
         if not (self.is_defect and self.movement_refutes_it):
@@ -27,4 +27,4 @@ class VerdictKind(FindingKind):
         tids = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid]
         threads = [graph.threads[tid] for tid in finding.threads if tid in graph.threads]
         tids += [thread.tid for thread in threads if thread.wait and not thread.wait.timed]
-        return any(map(seen.has_run, tids))
+        return any(map(facts.has_run, tids))

@@ -8,19 +8,19 @@ from gdbext.diagnosis.report.suggestion import ALL_CHILDREN, Suggestion
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
 
 
-def _to_continue(pid: int) -> Suggestion:
+def _resume_suggestion(pid: int) -> Suggestion:
     return Suggestion(
         "It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on", "", shell=f"kill -CONT {pid}"
     )
 
 
-def _at_the_other_end(peer: Peer) -> Iterator[str | Suggestion]:
+def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
         yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
             yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
         if process.is_stopped:
-            yield _to_continue(process.pid)
+            yield _resume_suggestion(process.pid)
 
 
 def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
@@ -31,7 +31,7 @@ def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
     if peer.is_queued:
         yield "Accept that connection in another thread of this process: as long as it waits here nobody does."
         return
-    yield from _at_the_other_end(peer)
+    yield from _about_other_process(peer)
     if not peer.processes:
         yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
     yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
@@ -45,7 +45,7 @@ def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
 
 
 def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
-    yield from _at_the_other_end(peer)
+    yield from _about_other_process(peer)
     if peer.own:
         yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
 
@@ -62,11 +62,11 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
     # the system calls in which an idle worker waits for work
     calls_for_work = {"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"}
 
-    def tells_most(child: ChildProcess) -> tuple[bool, bool, bool]:
-        """A stopped child explains most why its parent waits, then one that waits for the parent, then a busy one."""
+    def relevance(child: ChildProcess) -> tuple[bool, bool, bool]:
+        """A stopped child explains best why its parent waits, then one that waits for the parent, then a busy one."""
         return child.is_stopped, child.writes_to_us, child.call not in calls_for_work and not child.reads_from_us
 
-    child = max(children, key=tells_most, default=None)
+    child = max(children, key=relevance, default=None)
     if child:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
     if not child or len(children) > 1:
@@ -74,11 +74,11 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
     if waits_for_end and child and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
     if child and child.is_stopped:
-        yield _to_continue(child.pid)
+        yield _resume_suggestion(child.pid)
 
 
 def about_peer(peer: Peer | None) -> Iterator[str | Suggestion] | None:
-    """Advice about the other end of a wait; None if it is unknown, or of a kind that there is no advice about."""
+    """Advice about the other end of a wait; None if it is unknown, or there is no advice about its kind."""
     about: dict[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
         PeerKind.SOCKET: _about_socket,
         PeerKind.PIPE: _about_pipe,

@@ -21,7 +21,7 @@ class Resource(NamedTuple):
     """The variable by which the program's code has it: ``self.stats_lock``."""
 
     @property
-    def awaited(self) -> str:
+    def wait_phrase(self) -> str:
         """The wait for it in words: ``waits for the mutex 0x7f00 (config_lock)``, ``sleeps``."""
         traits = self.kind.traits
         is_alone = traits.naming is Naming.ALONE

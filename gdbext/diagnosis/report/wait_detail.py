@@ -1,8 +1,5 @@
-"""What is known of a wait beside its resource and its owners, one class for each situation.
-
-Each answers the same questions (who should end the wait, how it is phrased, what to do about it), and has the members
-of its situation in the JSON report.
-"""
+"""What is known of a wait besides its resource and owners, one class for each situation: each has its own phrase, its
+own advice and its own members in the JSON report."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class RaisedError(NamedTuple):
 
     @classmethod
     def of_json_text(cls, text: str) -> RaisedError:
-        """An exception of which only the text is known."""
+        """The exception that a JSON report names: only its text is known."""
         return cls(text)
 
     @property
@@ -73,13 +70,13 @@ class WaitDetail:
     """The base: nothing more is known of the wait. Only this class itself is false."""
 
     collective: CollectiveWait | None = None
-    """The operation of other ranks that is waited for."""
+    """The operation of other ranks for which the thread waits."""
     device: DeviceWait | None = None
-    """The call in which a device is waited for."""
+    """The call in which the thread waits for a device."""
     peer: Peer | None = None
     """The other end of an fd, or the holder of a file's lock."""
     children: tuple[ChildProcess, ...] = ()
-    """Processes that may end the wait: the child that is waited for, or those at the other end of a pipe."""
+    """Processes that may end the wait: the awaited child, or those at the other end of a pipe."""
     missing_workers: MissingWorkers | None = None
     """The workers of a pool that would end the wait and are not in this process."""
     lost: LostThread | None = None
@@ -95,7 +92,6 @@ class WaitDetail:
     lost_signal: bool = False
     """A signal of the condition variable reached no thread."""
     handling: RaisedError = NO_ERROR
-    """The exception that the thread handles meanwhile."""
     caught: RaisedError = NO_ERROR
     """The exception that the loop around the wait has caught in an earlier iteration."""
     seconds: float | None = None
@@ -104,7 +100,7 @@ class WaitDetail:
     """Why a thread waits for what only itself could give."""
     set_by_handlers: bool = False
     """Programs set such an object in signal handlers while their main thread waits for it."""
-    looks_at_files: bool = False
+    polls_file: bool = False
     """What the thread polls between two sleeps is a file."""
     about_question: str = ""
     """Advice about a question that waits for a person to type."""
@@ -114,7 +110,7 @@ class WaitDetail:
 
     @property
     def unowned(self) -> Unowned:
-        """What is known of threads that may end a wait whose resource has no known owner."""
+        """Threads that may end a wait whose resource has no known owner."""
         return Unowned()
 
     @property
@@ -129,12 +125,11 @@ class WaitDetail:
 
     @property
     def timed_clause(self) -> str:
-        """What a sentence says of a timed wait."""
         return " (a timed wait: it ends by itself)"
 
     def phrase(self, resource: Resource) -> str:
         """The wait in words."""
-        return resource.awaited
+        return resource.wait_phrase
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         """The thread that should end it does not exist."""
@@ -159,22 +154,22 @@ class WaitDetail:
         of_children = about_children(self.children, kind is WaitKind.CHILD_PROCESS) if self.children else None
         return about_peer(self.peer) or of_children
 
-    # copies with what was found out later; each returns the detail unchanged if that does not apply to it
+    # Copies with facts that are found later. Each returns the detail unchanged if the fact does not apply to it.
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
-        """With another process at the other end of the call in which the thread sleeps."""
+        """The detail with the process at the other end of the call in which the thread sleeps."""
         return self or OtherEnd(peer)
 
-    def with_enders(self, enders: Unowned) -> WaitDetail:
-        """With what more is known of threads that may end a wait whose resource has no known owner."""
-        return enders
+    def with_wakers(self, wakers: Unowned) -> WaitDetail:
+        """The detail with the threads that may end a wait whose resource has no known owner."""
+        return wakers
 
     def in_loop(self, line: str) -> WaitDetail:
-        """With the line of the loop that begins the wait again."""
+        """The detail with the line of the loop that repeats the wait."""
         return self
 
     def with_device(self, device: DeviceWait) -> WaitDetail:
-        """With what more is known of the call in which a device is waited for."""
+        """The detail with all facts of the call in which the thread waits for a device."""
         return self
 
 
@@ -233,7 +228,7 @@ class DeviceCall(_DeviceCallFields, WaitDetail):
 
     def phrase(self, resource: Resource) -> str:
         """``waits for the device (cudaStreamSynchronize of stream 35 of cuda:0)``."""
-        return self.device.phrase if self.device else resource.awaited
+        return self.device.phrase if self.device else resource.wait_phrase
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return (_WITH_NCCL,) if self.device and self.device.nccl_call else super().advice(kind)
@@ -253,7 +248,7 @@ class _OtherEndFields(NamedTuple):
 
 
 class OtherEnd(_OtherEndFields, WaitDetail):
-    """A descriptor, or a child process, is waited for."""
+    """The thread waits for a file descriptor, or for a child process."""
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return super().advice(kind) or self.about_other_end(kind)
@@ -266,6 +261,7 @@ class OtherEnd(_OtherEndFields, WaitDetail):
 
 
 def _about_lock(peer: Peer | None) -> tuple[str | Suggestion, ...]:
+    """Advice if the peer holds the lock of a file; () otherwise."""
     return (*about_file_lock(peer),) if peer and peer.kind is PeerKind.FILE_LOCK else ()
 
 
@@ -295,14 +291,14 @@ class Repeatable(WaitDetail):
 
 class _UnownedFields(NamedTuple):
     lost: Sparse[LostThread | None] = None
-    """The thread that should end this wait and is not there, where that is known."""
+    """The thread that should end this wait and does not exist, where that is known."""
     repeated_at: Sparse[str] = ""
     """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
     known, or the loop does nothing else."""
     lost_signal: Sparse[bool] = False
-    """The condition variable's own words say that a signal went to nobody, while this thread sleeps."""
+    """The condition variable's words show that a signal reached no thread, while this thread sleeps."""
     expects: Internal[tuple[int, ...]] = ()
-    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
     set_by_handlers: Internal[bool] = False
     """Programs set such an object in signal handlers while their main thread waits for it."""
     mutex: Internal[Resource | None] = None
@@ -325,7 +321,7 @@ class Unowned(_UnownedFields, Repeatable):
 
     def phrase(self, resource: Resource) -> str:
         """``waits for the condition variable 0x10 (with mutex 0x20)``."""
-        return resource.awaited + (f" (with mutex {self.mutex.address:#x})" if self.mutex else "")
+        return resource.wait_phrase + (f" (with mutex {self.mutex.address:#x})" if self.mutex else "")
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         return bool(self.lost) and not ends_by_itself
@@ -372,15 +368,14 @@ class AbsentWorkers(_AbsentWorkersFields, WaitDetail):
         return (text,) if text else ()
 
     def phrase(self, resource: Resource) -> str:
-        """As if the workers were there."""
         return self.unowned.phrase(resource)
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         forked = self.missing_workers is not None and self.missing_workers.forked
         return forked or self.unowned.is_abandoned(ends_by_itself)
 
-    def with_enders(self, enders: Unowned) -> WaitDetail:
-        return AbsentWorkers(self.missing_workers, enders)
+    def with_wakers(self, wakers: Unowned) -> WaitDetail:
+        return AbsentWorkers(self.missing_workers, wakers)
 
 
 class Polled(NamedTuple):
@@ -391,7 +386,7 @@ class Polled(NamedTuple):
     lost: Sparse[LostThread | None] = None
     """The thread that should end this wait and is not there, where that is known."""
     looks_for: Sparse[str] = ""
-    """The object that a thread which sleeps looks at between two sleeps; for people."""
+    """The object that a thread polls between two sleeps; for people."""
     expects: Internal[tuple[int, ...]] = ()
     """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
 
@@ -442,9 +437,9 @@ class _SleepFields(NamedTuple):
     seconds: Internal[float | None] = None
     """Seconds that it takes from now on, None where that is not known."""
     children: Internal[tuple[ChildProcess, ...]] = ()
-    """The processes that are looked at; child processes of which any may be, where nothing is known of that."""
-    aside: Internal[str] = ""
-    """A clause on a loop that waits for what nobody knows: processes that have ended; for people."""
+    """The polled processes; all child processes if it is unknown what the loop polls."""
+    exited_children: Internal[str] = ""
+    """A clause on child processes that have exited, for a loop that polls something unknown; for people."""
 
 
 class Sleep(_SleepFields, WaitDetail):
@@ -454,7 +449,7 @@ class Sleep(_SleepFields, WaitDetail):
     lost = property(lambda self: self.polled.lost)
     looks_for = property(lambda self: self.polled.looks_for)
     expects = property(lambda self: self.polled.expects)
-    looks_at_files = property(lambda self: self.polled.is_file)
+    polls_file = property(lambda self: self.polled.is_file)
 
     @property
     def absence(self) -> str:
@@ -463,10 +458,10 @@ class Sleep(_SleepFields, WaitDetail):
     def phrase(self, resource: Resource) -> str:
         """``sleeps in a loop that polls stop (which is False)``."""
         if self.polled:
-            return f"{resource.awaited} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
+            return f"{resource.wait_phrase} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
-        again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.aside}"
-        return f"{again if self.repeated_at else resource.awaited}{self.handling.clause}"
+        again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.exited_children}"
+        return f"{again if self.repeated_at else resource.wait_phrase}{self.handling.clause}"
 
     def leads_outside(self, kind: WaitKind) -> bool:
         if self.handling.refused is Refused.PEER:

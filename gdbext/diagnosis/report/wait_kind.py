@@ -19,13 +19,13 @@ class Relation(Enum):
     """How the owner of a resource relates to it."""
 
     HOLDS = "holds it, as a lock"
-    RUNS = "runs the initialiser that others wait for"
-    IS = "is what is waited for: a thread whose end others await"
+    RUNS = "runs the initializer that others wait for"
+    IS = "is what is waited for: others wait for this thread to exit"
     OWES = "has yet to arrive, deliver or notify"
 
     @property
     def is_possession(self) -> bool:
-        """The owner has it until it lets go, and is listed as holding it."""
+        """The owner has it until it releases it, and is listed as holding it."""
         return self in (Relation.HOLDS, Relation.RUNS)
 
 
@@ -55,7 +55,7 @@ class WaitTraits(NamedTuple):
     is_native: bool = False
     """A lock of C or C++ code, which must not be waited for with the GIL in hand."""
     may_be_lock: bool = False
-    """It is a lock, or may be one: an owner that nobody knows may close a cycle."""
+    """It is a lock, or may be one: an unknown owner may close a cycle."""
     is_outside: bool = False
     """A device or another process ends it, wherever in the program it happens."""
     needs_thread: bool = True
@@ -67,7 +67,7 @@ class WaitTraits(NamedTuple):
     told_apart_by_address: bool = False
     """Threads that wait alike at two addresses wait for two different things."""
     may_poll: bool = False
-    """Code waits so between two looks at something else."""
+    """Code waits like this between two tests of something else."""
     heading: str = ""
     """The first words of a verdict about a wait that something outside ends; "" for "waits"."""
     advice_in_deadlock: str = ""
@@ -273,7 +273,6 @@ class SelfWait(Enum):
 
     @property
     def advice(self) -> str:
-        """How to write such code."""
         if self is SelfWait.EVENT_LOOP:
             return (
                 "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
@@ -300,10 +299,9 @@ class SelfWait(Enum):
 class Loss(Enum):
     """How a thread was lost. The value is the word of the JSON report."""
 
-    of_one: str
-    """The words for one thread, behind its name."""
-    of_many: str
-    """The words for several threads."""
+    singular: str
+    """The words after the name of one thread."""
+    plural: str
     advice: str
 
     ENDED = (
@@ -327,10 +325,10 @@ class Loss(Enum):
         "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
     )
 
-    def __new__(cls, value: str, of_one: str, of_many: str, advice: str) -> Loss:
+    def __new__(cls, value: str, singular: str, plural: str, advice: str) -> Loss:
         member = object.__new__(cls)
         member._value_ = value
-        member.of_one, member.of_many, member.advice = of_one, of_many, advice
+        member.singular, member.plural, member.advice = singular, plural, advice
         return member
 
 
@@ -338,30 +336,29 @@ class LostThread(NamedTuple):
     """Threads that should end a wait, and that are not in this process."""
 
     threads: tuple[str, ...]
-    """Their names; empty where no object of one that has ended is left in memory."""
+    """Their names; empty if no object of an exited thread is left in memory."""
     loss: Loss
     recorded: bool = False
-    """The object that is waited for says whose work it is."""
+    """The object that is waited for records which threads should act."""
     error: str = ""
     """The exception that a lost thread has left in memory, or a future of the call that should have ended the wait."""
     does: Internal[str] = ""
-    """Their work for the one that waits: ``hands out the jobs``."""
-    nobody: Internal[str] = ""
-    """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
+    """Their work for the waiting thread: ``hands out the jobs``."""
+    no_waker_clause: Internal[str] = ""
+    """A clause with the functions that could end the wait: ``no thread is in load (train.py:4), which calls set()``."""
     is_proven: Internal[bool] = False
-    """The name of the thread has its function, and that function could end the wait."""
+    """The thread's name contains its function, and that function could end the wait."""
 
     @json_member(after="error")
     def summary(self) -> str:
         """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
         if not self.threads:
             kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
-            return f"{self.nobody}{kept}"
+            return f"{self.no_waker_clause}{kept}"
         count = len(self.threads)
         names = ", ".join(self.threads[:3]) + (f" and {count - 3} more" if count > 3 else "")
         does = f", which {self.does}," if self.does else ""
-        text = (
-            f"the thread{'s' if count > 1 else ''} {names}{does} {self.loss.of_many if count > 1 else self.loss.of_one}"
-        )
+        loss = self.loss.plural if count > 1 else self.loss.singular
+        text = f"the thread{'s' if count > 1 else ''} {names}{does} {loss}"
         text += f" ({self.error} is what it has left)" if self.error else ""
-        return f"{text}, and {self.nobody}" if self.nobody else text
+        return f"{text}, and {self.no_waker_clause}" if self.no_waker_clause else text

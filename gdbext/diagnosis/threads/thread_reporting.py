@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
 
-def shown_steps(steps: Sequence[DispatchFrame]) -> frozenset[int]:
+def visible_positions(steps: Sequence[DispatchFrame]) -> frozenset[int]:
     """Positions of the steps that are left once a stack is folded. What costs time is read of these only: a recursion
     has tens of thousands. A text folds frames and steps together, so it may show two periods more of a block."""
     if len(steps) <= MOST_WHOLE:
@@ -103,7 +103,7 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     frames = all_frames(session, snapshot) if native else ()
     if not explained or session.dispatcher_error:
         return report_thread(snapshot, frames=frames)
-    shown = shown_steps(snapshot.dispatch)
+    shown = visible_positions(snapshot.dispatch)
     with_arguments = ArgumentReporter(session).at(snapshot.stack, shown)
     steps = [step for step, *_ in session.dispatch_stacks.calls(snapshot.stack)]
     explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
@@ -158,7 +158,7 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
     """A note for each thread that is where the dispatcher reports a missing kernel, with the keys that have one."""
     for thread in threads:
         snapshot = process.thread(thread.tid)
-        level = snapshot.first(FunctionTag.NO_KERNEL) if snapshot else None
+        level = snapshot.level_of(FunctionTag.NO_KERNEL) if snapshot else None
         if not snapshot or level is None:
             continue
         step = next((step for step in snapshot.dispatch if step.level >= level), None)
@@ -229,7 +229,7 @@ class ArgumentReporter:
     def frames(self, stack: NativeStack, limit: int | None = None) -> tuple[DispatchFrame, ...]:
         """The dispatcher's frames of a stack; the innermost ``limit`` with their arguments, and of a recursion those
         that are left when it is folded."""
-        shown = shown_steps(self._reader.steps(stack))
+        shown = visible_positions(self._reader.steps(stack))
         return self.at(stack, {number for number in shown if limit is None or number < limit})
 
     def at(self, stack: NativeStack, positions: Collection[int]) -> tuple[DispatchFrame, ...]:
@@ -245,7 +245,7 @@ class ArgumentReporter:
             is_boxed = inner is not None and inner[0].event is DispatchEvent.REDISPATCH_BOXED
             if not inner or not is_boxed or inner[2].operator is not recovered.operator:
                 inner = None
-            doubt = max(self._doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
+            doubt = max(self._boxed_stack_doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:
                 frames.append(frame)
                 continue
@@ -254,11 +254,11 @@ class ArgumentReporter:
                 if inner:
                     arguments = self._recovery.completed(stack, arguments, inner[1], inner_arguments)
                 if doubt:
-                    arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
-            frames.append(frame._replace(arguments=tuple(map(self._described, arguments))))
+                    arguments = self._with_lower_certainty(arguments, recovered.keyset or 0, doubt)
+            frames.append(frame._replace(arguments=tuple(map(self._argument_report, arguments))))
         return (*frames, *(frame for frame, _, _ in calls[count:]))
 
-    def _doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
+    def _boxed_stack_doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
         """Whether the boxed stack may hold other values than the call was given: a backend's fallback may put tensors
         of another device there, some of PyTorch's always put others there, and results are there once the call to which
         the stack was handed on (``hands_on``: it has not returned) has returned."""
@@ -273,7 +273,9 @@ class ArgumentReporter:
         may_be = not hands_on or module is None or not module.name.startswith(own_libraries)
         return Doubt.MAY_BE if may_be else Doubt.NONE
 
-    def _doubted(self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt) -> tuple[FoundArgument, ...]:
+    def _with_lower_certainty(
+        self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt
+    ) -> tuple[FoundArgument, ...]:
         """The arguments; those from the boxed stack are at most INFERRED, and its tensors UNKNOWN if they were
         rewritten or cannot have given the keyset."""
         values = (argument.value for argument in arguments if "Tensor" in argument.type)
@@ -291,7 +293,7 @@ class ArgumentReporter:
             result.append(argument)
         return tuple(result)
 
-    def _described(self, argument: FoundArgument) -> Argument:
+    def _argument_report(self, argument: FoundArgument) -> Argument:
         value = argument.value
         if not value:
             return Argument(argument.name, argument.type, "", argument.certainty)
@@ -352,7 +354,7 @@ def _same_operator_arguments(
     was_read: dict[str, bool] = {}
     for place in range(period):
         column = [steps[positions[turn * period + place]] for turn in turns]
-        if _differ(column):
+        if _have_different_arguments(column):
             return False
         operator = column[0].qualified
         is_known = all(step.arguments and all(argument.text for argument in step.arguments) for step in column)
@@ -360,7 +362,7 @@ def _same_operator_arguments(
     return True if all(was_read.values()) else None
 
 
-def _differ(steps: Sequence[DispatchFrame]) -> bool:
+def _have_different_arguments(steps: Sequence[DispatchFrame]) -> bool:
     """An argument is known to have different values in these steps."""
     values: dict[str, tuple[object, ...]] = {}
     for step in steps:

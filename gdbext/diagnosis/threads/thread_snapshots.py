@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
 
-class _Place(NamedTuple):
+class _ThreadRegisters(NamedTuple):
     """The place of a thread by its registers; the thread pointer is None if it is not known."""
 
     tid: int
@@ -63,11 +63,11 @@ class StackOwners:
         self._memory = memory
         self._claimed: dict[int, Sequence[_Claim]] = {}
 
-    def stranger(self, thread: TargetThread) -> int | None:
+    def other_stack_owner(self, thread: TargetThread) -> int | None:
         """The other thread in whose stack this one's stack pointer is, or may be; None as a rule."""
         if not (self._target.origin.is_core or self._target.origin.recorded):
             if self._target.memory.records:
-                self._named  # noqa: B018 - a replay of the recording will ask for the blocks
+                self._tid_of_block  # noqa: B018 - a replay of the recording will ask for the blocks
             return None
         place = self._place(thread)
         around = self._modules.mapping_at(place.stack_pointer) if place else None
@@ -93,21 +93,21 @@ class StackOwners:
         tops = [self._memory.try_read(address, 64) for address in (place.stack_pointer, place.thread_pointer)]
         return all(raw and not any(raw) for raw in tops)
 
-    def _place(self, thread: TargetThread) -> _Place | None:
+    def _place(self, thread: TargetThread) -> _ThreadRegisters | None:
         return next((place for place in self._places if place.tid == thread.tid), None)
 
-    def _rivals(self, place: _Place, around: MemoryMapping, own: int | None) -> Iterator[int]:
+    def _rivals(self, place: _ThreadRegisters, around: MemoryMapping, own: int | None) -> Iterator[int]:
         """Threads whose stack it may be although none claims it: whose stack pointer is there, too, or could be.
         ``own``: the control block above."""
         claims = self._claims(around)
         below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=around.start)
         for other in self._places:
             if other.tid != place.tid and below <= other.stack_pointer < (own or around.end):
-                is_there = own is None and (place.tid in self._lost or other.stack_pointer == place.stack_pointer)
-                if is_there or other.tid in self._lost:
+                is_there = own is None and (place.tid in self._misplaced or other.stack_pointer == place.stack_pointer)
+                if is_there or other.tid in self._misplaced:
                     yield other.tid
         if own is None:
-            yield from self._lost - {place.tid, self._target.pid}
+            yield from self._misplaced - {place.tid, self._target.pid}
 
     def _claims(self, around: MemoryMapping) -> Sequence[_Claim]:
         if around.start not in self._claimed:
@@ -116,7 +116,7 @@ class StackOwners:
                 block = place.thread_pointer
                 if not place.stack_pointer or block is None or not around.start < block < around.end:
                     continue
-                named = self._named.get(block)
+                named = self._tid_of_block.get(block)
                 tid = named or place.tid
                 is_first = tid == self._target.pid and not (named and self._has_stack_pointer(around, tid))
                 if named != 0 and not is_first:
@@ -129,14 +129,14 @@ class StackOwners:
         return any(around.start <= each.stack_pointer < around.end and tid in (None, each.tid) for each in self._places)
 
     @cached_property
-    def _lost(self) -> Set[int]:
+    def _misplaced(self) -> Set[int]:
         """Threads whose own stack is not where their thread pointer says."""
         # Threads that the kernel runs for the process (io_uring's) have no stack, and their maker's thread pointer.
         counts = Counter(place.thread_pointer for place in self._places if place.thread_pointer and place.stack_pointer)
 
-        def is_credible(place: _Place) -> bool:
+        def is_credible(place: _ThreadRegisters) -> bool:
             block = place.thread_pointer
-            named = self._named.get(block) if block is not None else None
+            named = self._tid_of_block.get(block) if block is not None else None
             if block is None or named is not None:
                 return block is None or named == place.tid
             around = self._modules.mapping_at(block)
@@ -147,7 +147,7 @@ class StackOwners:
         return {place.tid for place in self._places if not is_credible(place)}
 
     @cached_property
-    def _named(self) -> Mapping[int, int]:
+    def _tid_of_block(self) -> Mapping[int, int]:
         """Thread pointer → the thread that the control block there names; 0 if there is no block. A block that cannot
         be read, or that names a thread of another namespace, is left out."""
         tids, named = {place.tid for place in self._places}, {}
@@ -171,14 +171,14 @@ class StackOwners:
         return around.path.startswith("[stack]") or around.start <= self._target.memory.auxv().get(25, 0) < around.end
 
     @cached_property
-    def _places(self) -> Sequence[_Place]:
+    def _places(self) -> Sequence[_ThreadRegisters]:
         architecture, places = self._target.architecture, []
         for thread in self._target.memory.threads():
             if not thread.runs_on:
                 with suppress(GdbextError):
                     registers = thread.registers()
                     pointer = registers.get(architecture.thread_register)
-                    places.append(_Place(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
+                    places.append(_ThreadRegisters(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
         return places
 
 
@@ -207,10 +207,10 @@ class Stacks:
         registers = thread.registers()
         if self._owners.is_absent(thread):
             self._errors.note(StacklessCore("the core has only zeros where stacks of threads were"), "core")
-            return self.unseen("the core has only zeros where its stack was")
-        stranger = self._owners.stranger(thread)
+            return self.unreadable_stack("the core has only zeros where its stack was")
+        stranger = self._owners.other_stack_owner(thread)
         if stranger is not None:
-            return self.unseen(f"its stack pointer lies in the stack of thread {stranger}")
+            return self.unreadable_stack(f"its stack pointer lies in the stack of thread {stranger}")
         stack = NativeStack.walk(registers, self._unwinder, self._symbolizer)
         stack.floats = thread.float_registers
         for module in {frame.module for frame in stack.frames if frame.module} - self._checked:
@@ -224,7 +224,7 @@ class Stacks:
             self._errors.note(error, module.name)
         return stack
 
-    def unseen(self, why: str) -> NativeStack:
+    def unreadable_stack(self, why: str) -> NativeStack:
         """A stack of which nothing can be read."""
         return NativeStack([], why, self._symbolizer)
 
@@ -299,7 +299,7 @@ class ThreadSnapshots:
     def _take(self, thread: TargetThread) -> ThreadSnapshot:
         registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
         running = "it runs, and nobody is stopped (--no-stop)"
-        stack = self._stacks.unseen(running) if thread.runs_on else self._stacks.of(thread)
+        stack = self._stacks.unreadable_stack(running) if thread.runs_on else self._stacks.of(thread)
         dispatch = self._dispatch.steps(stack) if self._dispatch else ()
         # Callee-saved registers are needed to unwind further, or in the frame of the innermost operator, whose
         # arguments and keyset may be in them.

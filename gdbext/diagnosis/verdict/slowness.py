@@ -84,24 +84,24 @@ class MachineSection(Section):
     unread: tuple[str, ...]
 
     def __init__(
-        self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
+        self, read: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
     ) -> None:
-        """``found``: everything that was read; ``unread``: what cannot be known without it."""
-        self._found = found
-        if found:
-            self.cgroup = GroupLimits(found.quota, found.memory, found.tasks, found.cpuset)
-            self.limits = ProcessLimits(found.descriptors, found.user_tasks, found.address_space)
-            self.online = found.online
-            self.affinity = found.allowed
-            self.pressure = Pressure(found.memory.stalled if found.memory else None)
-            self.seconds = found.seconds
-        self.threads = (*kernel, *(found.threads if found else ()))
-        self.files = found.files if found else ()
-        self.unread = found.unread if found else unread
+        """``read``: everything that was read; ``unread``: what cannot be known without it."""
+        self._surroundings = read
+        if read:
+            self.cgroup = GroupLimits(read.quota, read.memory, read.tasks, read.cpuset)
+            self.limits = ProcessLimits(read.descriptors, read.user_tasks, read.address_space)
+            self.online = read.online
+            self.affinity = read.allowed
+            self.pressure = Pressure(read.memory.stalled if read.memory else None)
+            self.seconds = read.seconds
+        self.threads = (*kernel, *(read.threads if read else ()))
+        self.files = read.files if read else ()
+        self.unread = read.unread if read else unread
 
     @property
-    def found(self) -> Surroundings | None:
-        return self._found
+    def surroundings(self) -> Surroundings | None:
+        return self._surroundings
 
 
 class ExplanationsSection(Section):
@@ -131,7 +131,8 @@ class Slowness(NamedTuple):
 
 
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """Read the surroundings of a process that wants to run, or to have something; None if nothing has to be known."""
+    """The reasons why a process is slow, or lacks something; None, and nothing is read, if none of its threads wants to
+    run or retries."""
     sides = [(thread.tid, thread.kernel_side) for thread in process.threads if thread.kernel_side]
     sleepers = tuple(
         KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
@@ -151,21 +152,20 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
     wants = not session.target.origin.unreadable and (wants or session.procfs.machine.lacks_descriptors())
     if not (wants or sleepers):
         return None
-    # Those that run now have to be known, besides those that ran at the stop.
-    found = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
-    if found and found.descriptors and found.descriptors.is_used_up:
+    read = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
+    if read and read.descriptors and read.descriptors.is_used_up:
         kinds = descriptor_kinds(process.pid, session.target.origin.files)
-        found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
-    return _explained(session, process, threads, MachineSection(found, sleepers))
+        read = read._replace(descriptors=read.descriptors._replace(kinds=kinds))
+    return _explain(session, process, threads, MachineSection(read, sleepers))
 
 
 def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
-    """The same of a core: what its threads do, and nothing of the machine."""
+    """The reasons why the process of a core was slow, by what its threads do: a core has nothing of the machine."""
     unread = "a core has no control groups, limits, or times of the scheduler"
-    return _explained(session, process, threads, MachineSection(None, (), (unread,)))
+    return _explain(session, process, threads, MachineSection(None, (), (unread,)))
 
 
-def _explained(
+def _explain(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
 ) -> Slowness:
     def recompiled() -> int:
@@ -184,7 +184,7 @@ def _explained(
     inputs = SlownessInputs(
         process,
         threads,
-        machine.found,
+        machine.surroundings,
         session.target.origin.environ(),
         recompiled,
         session.procfs.machine.full_file_systems,
@@ -199,28 +199,29 @@ def _explained(
     return Slowness(machine, reasons, inputs.collection() if collector is not None else None, collector)
 
 
-def collects_again(looks: Sequence[Slowness | None]) -> int | None:
-    """The thread that collected garbage in the first and in the last sample, in different runs; None without one."""
-    first, last = looks[0], looks[-1]
+def repeated_collector(samples: Sequence[Slowness | None]) -> int | None:
+    """The id of the thread that collected garbage in the first and in the last sample, in different runs; None without
+    one."""
+    first, last = samples[0], samples[-1]
     if not first or not last or not first.collection or not last.collection:
         return None
     is_another = first.collector == last.collector and not first.collection.is_same(last.collection)
     return last.collector if is_another else None
 
 
-def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:
-    """The last of several samples, with what all of them show of collections of garbage: their number, and the least
-    duration of the one that is not over yet. ``interval``: seconds that the process ran between two samples."""
-    last = looks[-1]
+def with_collection_history(samples: Sequence[Slowness | None], interval: float) -> Slowness | None:
+    """The last sample, with what all samples show of garbage collections: their number, and the least duration of the
+    current one. ``interval``: seconds that the process ran between two samples."""
+    last = samples[-1]
     if not last or not last.collection:
         return last
     now = last.collection
-    runs = [look.collection if look else None for look in looks]
+    runs = [sample.collection if sample else None for sample in samples]
     is_same = [run is not None and run.is_same(now) for run in runs]
-    same = is_same[::-1].index(False) if False in is_same else len(looks)
+    same = is_same[::-1].index(False) if False in is_same else len(samples)
     done = [run.done for run in runs if run and run.generation == now.generation]
     at_work = sum(1 for run in runs if run)
-    facts = [f"the collector was at work in {at_work} of {counted(len(looks), 'sample')}"]
+    facts = [f"the collector was at work in {at_work} of {counted(len(samples), 'sample')}"]
     if same > 1:
         facts.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
     if done[-1] > done[0]:
@@ -238,12 +239,12 @@ def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness 
 def _subnormal_shares(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> Iterator[tuple[str, float]]:
-    """Each tensor of the innermost operator of a thread that runs, with the share of subnormal numbers in it."""
-    inside = (process.thread(each.tid) for each in threads if each.state is RunState.RUNNING and each.dispatch)
-    thread = next(inside, None)
+    """(description, share of subnormal numbers) of each tensor argument of the innermost operator that runs."""
+    tids = (report.tid for report in threads if report.state is RunState.RUNNING and report.dispatch)
+    thread = process.thread(next(tids, 0))
     if not thread or session.dispatcher_error:
         return
-    with suppress(GdbextError):  # it runs on: what it had in hand may be gone
+    with suppress(GdbextError):  # the thread runs: its tensors may be freed by now
         step = ArgumentReporter(session).frames(thread.stack, 1)[0]
         for argument in step.arguments:
             for tensor in argument.tensors if argument.confidence.is_proven else ():
@@ -311,13 +312,13 @@ class SlownessInputs(NamedTuple):
         return [thread for thread in self.threads if thread.state is RunState.RUNNING]
 
     def variables(self, names: Sequence[str]) -> list[str]:
-        """``OMP_NUM_THREADS=1``, of those that are set."""
+        """``OMP_NUM_THREADS=1`` for each of these environment variables that is set."""
         return [f"{name}={self.environ[name]}" for name in names if name in self.environ]
 
 
 def explanations(inputs: SlownessInputs) -> tuple[Explanation, ...]:
-    """All explanations that something speaks for, the proven and weightiest first."""
-    reasons = [reason for find in _FINDERS for reason in find(inputs)]
+    """All explanations with evidence, the proven and weightiest first."""
+    reasons = [reason for explain in _EXPLAINERS for reason in explain(inputs)]
     return tuple(sorted(reasons, key=lambda reason: (not reason.starves, not reason.proven, -reason.weight)))
 
 
@@ -328,7 +329,7 @@ _STARVED_SHARE, _SLOW_SHARE = 0.5, 0.25
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     quota = inputs.surroundings.quota if inputs.surroundings else None
     if not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
         return
@@ -358,7 +359,7 @@ def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     )
 
 
-def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     machine = inputs.surroundings
     if not machine or not machine.seconds:
         return
@@ -400,7 +401,8 @@ def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, facts: tuple[str, ...]) -> Explanation:
-    """Other processes use the CPUs; ``share``: of the time in which threads were ready, that they waited.
+    """Other processes use the CPUs. ``share``: part of the time in which threads were ready to run that they had to
+    wait.
 
     On a crowded machine all wait for nine tenths of the time that they want, and each makes progress. So a thread of
     ordinary priority starves only if it waited all the time, and one of low priority only if it gets at most half of
@@ -425,7 +427,8 @@ def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, 
 def _pinned(
     inputs: SlownessInputs, machine: Surroundings, share: float, facts: tuple[str, ...], crowded: bool
 ) -> Explanation:
-    """The process may not use all CPUs; ``crowded``: its own threads are more than those that it may use."""
+    """The process may not use all CPUs. ``share``: see _crowded_out; ``crowded``: more threads want to run than CPUs
+    are allowed."""
     count = len(machine.allowed)
     names = ",".join(map(str, machine.allowed[:8]))
     variables = inputs.variables(("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"))
@@ -459,7 +462,7 @@ _STALLED = 20.0
 """Percent of time in which all threads of a cgroup waited for memory."""
 
 
-def _short_of_memory(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_memory_shortage(inputs: SlownessInputs) -> Iterator[Explanation]:
     """The cgroup slows the process down, reclaims its pages, or waits for memory."""
     machine = inputs.surroundings
     use = machine.memory if machine else None
@@ -491,7 +494,7 @@ def _short_of_memory(inputs: SlownessInputs) -> Iterator[Explanation]:
     yield Explanation(ExplanationKind.MEMORY, f"{text} ({use.group})", facts, (), 0.8, True, starves, cure)
 
 
-def _used_up(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_used_up_limits(inputs: SlownessInputs) -> Iterator[Explanation]:
     """Limits of processes, threads and file descriptors that are reached."""
     machine = inputs.surroundings
     if not machine:
@@ -522,7 +525,7 @@ _REFUSALS = {
 }
 
 
-def _refused_again(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_refusals(inputs: SlownessInputs) -> Iterator[Explanation]:
     """Threads that repeatedly try to get what they are refused."""
     for thread in inputs.threads:
         handling = thread.wait.detail.handling if thread.wait else NO_ERROR
@@ -544,25 +547,25 @@ def _refused_again(inputs: SlownessInputs) -> Iterator[Explanation]:
         yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual_cure)
 
 
-def _reached_limit(inputs: SlownessInputs, what: Refused) -> tuple[str, str]:
-    """(the limit that is reached now, as a clause; its own cure, or ""); ("", "") if none is known."""
-    if what is Refused.SPACE:
+def _reached_limit(inputs: SlownessInputs, resource: Refused) -> tuple[str, str]:
+    """(a clause on the limit of ``resource`` that is reached now, its cure or ""); ("", "") if none is known."""
+    if resource is Refused.SPACE:
         full = inputs.full_file_systems()
         return (f"; {' and '.join(full[:3])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
     machine = inputs.surroundings
     if not machine:
         return "", ""
     space, files, users = machine.address_space, machine.descriptors, machine.user_tasks
-    if what is Refused.DESCRIPTORS and files and files.is_used_up:
+    if resource is Refused.DESCRIPTORS and files and files.is_used_up:
         return f"; it has {files.used:,} of {files.limit:,} descriptors", ""
-    if what is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
+    if resource is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
         return f"; its control group has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
-    if what is Refused.TASKS and users:
+    if resource is Refused.TASKS and users:
         return f"; its user may have {users.limit:,} processes and threads in all", (
             "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
         )
     # A thread's stack, or a library's block, may need 256 MB at once.
-    if what in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
+    if resource in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
         return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
             "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
         )
@@ -587,7 +590,7 @@ def is_collecting(inputs: SlownessInputs, thread: ThreadReport) -> bool:
     )
 
 
-def _collecting(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]:
     for thread in inputs.running:
         if not is_collecting(inputs, thread):
             continue
@@ -606,7 +609,7 @@ def _collecting(inputs: SlownessInputs) -> Iterator[Explanation]:
         yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, facts, against, 0.5, cure=cure)
 
 
-def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
     for thread in inputs.threads:
         frames = thread.python_frames
         if not any(frame.file.endswith(COMPILER[0]) and frame.function == COMPILER[1] for frame in frames):
@@ -626,9 +629,7 @@ def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
             facts.append(f"this function has been compiled for {seconds:.0f} s")
         if size:
             facts.append(f"SymPy works on an expression of {counted(size, 'part')}")
-        if (
-            times >= 8
-        ):  # torch._dynamo.config.recompile_limit: a function that was compiled so often is no more compiled
+        if times >= 8:  # torch._dynamo.config.recompile_limit: from then on a function is not compiled any more
             text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
             cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
             yield Explanation(ExplanationKind.RECOMPILATION, text, tuple(facts), (), 0.8, True, cure=cure)
@@ -637,7 +638,7 @@ def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
             yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", tuple(facts), against, 0.5)
 
 
-def _subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
     # A tenth of subnormal numbers in a tensor slows its operator down.
     many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
     if many:
@@ -649,7 +650,7 @@ def _subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
         yield Explanation(ExplanationKind.SUBNORMALS, text, facts, (why,), 0.7, True, cure=cure)
 
 
-def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:
     """Four or more threads that wait for one lock, whose owner runs, or which is being handed over."""
     running = {thread.tid: thread for thread in inputs.running}
     waiting: dict[tuple[WaitKind, int], list[ThreadReport]] = {}
@@ -661,21 +662,21 @@ def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
         owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
         if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
             continue
-        goes_on = f"with which {owner.label} runs" if owner else "which is handed on just now"
+        owned = f"with which {owner.label} runs" if owner else "which is handed on just now"
         waits_for = f"{of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
-        text = f"{counted(len(threads), 'thread')} {waits_for}, {goes_on}"
+        text = f"{counted(len(threads), 'thread')} {waits_for}, {owned}"
         tids = {thread.tid for thread in threads}
         turns = inputs.surroundings.threads if inputs.surroundings else ()
-        ran = sum(1 for each in turns if each.tid in tids and (each.running_ms or 0) > 0)
+        ran = sum(turn.tid in tids and (turn.running_ms or 0) > 0 for turn in turns)
         is_gil = kind is WaitKind.GIL
         facts: tuple[str, ...] = ("Python code runs in one thread at a time",) if is_gil else ()
         facts += (f"{ran} of them ran for a moment during the look: it goes from hand to hand",) if ran else ()
         against = () if ran else ("one look does not tell whether it goes from hand to hand",)
-        which = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
-        yield Explanation(which, text, facts, against, round(min(0.6, len(threads) / 20), 2))
+        explained = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
+        yield Explanation(explained, text, facts, against, round(min(0.6, len(threads) / 20), 2))
 
 
-def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_single_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     computing = [thread for thread in inputs.running if thread.dispatch]
     machine, environ = inputs.surroundings, inputs.environ
     room = min(len(machine.allowed), int(machine.quota.processors) if machine.quota else 1 << 16) if machine else 0
@@ -697,15 +698,15 @@ def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     yield Explanation(ExplanationKind.ONE_THREAD, text, (), against, 0.3 if most > 1 else 0.1, cure=cure)
 
 
-_FINDERS: tuple[Callable[[SlownessInputs], Iterator[Explanation]], ...] = (
-    _quota,
-    _delays,
-    _short_of_memory,
-    _used_up,
-    _refused_again,
-    _collecting,
-    _compiling,
-    _subnormals,
-    _contended,
-    _one_thread,
+_EXPLAINERS: tuple[Callable[[SlownessInputs], Iterator[Explanation]], ...] = (
+    _explain_quota,
+    _explain_delays,
+    _explain_memory_shortage,
+    _explain_used_up_limits,
+    _explain_refusals,
+    _explain_garbage_collection,
+    _explain_compilation,
+    _explain_subnormals,
+    _explain_lock_contention,
+    _explain_single_thread,
 )

@@ -229,7 +229,7 @@ class StreamsOfWaits:
 
 def _call_level(thread: ThreadSnapshot) -> int | None:
     """The frame of the CUDA call that the program made, None if there is none."""
-    inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
+    inner = thread.level_of(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
     return outermost_call(thread, inner) if inner is not None else None
 
 

@@ -10,7 +10,7 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, F
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.waits.syscall_waits import span
+from gdbext.diagnosis.waits.syscall_waits import seconds_text
 from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, Eve
     return loops
 
 
-def asks_itself(
+def own_server_states(
     process: ProcessSnapshot, states: Mapping[int, State | None], loops: Mapping[int, EventLoop]
 ) -> Iterator[tuple[int, State]]:
     """(thread id, new state) of a thread that waits for an answer of its own process, if only the event loop that it
@@ -72,7 +72,7 @@ def asks_itself(
         evidence=(*wait.evidence, "no other thread accepts connections, and there is no other event loop"),
         detail=OwnServer(wait.detail.peer, wait.detail.children),
     )
-    yield tid, state.with_wait(wait)
+    yield tid, state._replace(wait=wait)
 
 
 def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
@@ -180,7 +180,7 @@ def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held:
     it."""
     tasks = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
     if awaited.kind is Awaitable.SLEEP:
-        return f"sleeps ({span(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
+        return f"sleeps ({seconds_text(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
     if awaited.kind is Awaitable.TASK:
         first = "the first of " if awaited.first else ""
         return f"waits for {first}the task{'s' if len(labels) > 1 else ''} {tasks}" if labels else "waits for a task"

@@ -24,7 +24,7 @@ from gdbext.diagnosis.waits.snapshot import (
     ThreadSnapshot,
     wait_for_threads,
 )
-from gdbext.diagnosis.waits.syscall_waits import ended_children
+from gdbext.diagnosis.waits.syscall_waits import exited_children_clause
 from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
@@ -56,7 +56,7 @@ def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     return _mutex_wait(thread, futex, mutex)
 
 
-def destroyed(thread: ThreadSnapshot) -> Wait | None:
+def destroyed_mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside pthread_mutex_lock for memory that holds no mutex any more; None for any other."""
     futex = thread.futex
     if not futex or not futex.is_lock or not _is_named(thread):
@@ -68,13 +68,13 @@ def destroyed(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _is_named(thread: ThreadSnapshot) -> bool:
-    return thread.first(FunctionTag.MUTEX, FunctionTag.CONDVAR, within=_NEAR) is not None
+    return thread.level_of(FunctionTag.MUTEX, FunctionTag.CONDVAR, within=_NEAR) is not None
 
 
 def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
     process, address = thread.process, futex.address
     module = process.modules.find(address)
-    level = thread.first(FunctionTag.MUTEX, within=_NEAR)
+    level = thread.level_of(FunctionTag.MUTEX, within=_NEAR)
     # The loader itself must call pthread_mutex_lock: a constructor or callback that it runs may wait for any mutex.
     in_loader = (module is not None and module.name.startswith(("ld-linux", "ld-2.", "ld.so"))) or (
         level is not None and level + 1 < len(thread.frames) and FunctionTag.LOADER in thread.tags(level + 1)
@@ -146,31 +146,31 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex or not futex.is_lock or _calls_syscall(thread):
         return None
-    if thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
-        return _interrupted_malloc(thread, futex) or _lock(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
-    if thread.first(FunctionTag.STDIO, within=_NEAR_LIBC_LOCK) is not None:
+    if thread.level_of(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
+        return _interrupted_malloc(thread, futex) or _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
+    if thread.level_of(FunctionTag.STDIO, within=_NEAR_LIBC_LOCK) is not None:
         stream = StreamLock.read(thread.process.memory, futex.address)
         owners = [each.tid for each in thread.process.threads if stream and each.thread_pointer == stream.owner]
         if not stream or len(owners) != 1:
-            return _lock(thread, futex, WaitKind.LIBC_LOCK, "stdio stream")
+            return _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK, "stdio stream")
         owner = f"owner {stream.owner:#x} at +8 is the thread pointer of thread {owners[0]}"
         resource = Resource(WaitKind.LIBC_LOCK, futex.address, "stdio stream")
         evidence = f"stdio lock {futex.address:#x}: {owner}"
         return wait_for_threads(resource, owners, OwnerCertainty.RECORDED, evidence)
-    if thread.first(FunctionTag.LOADER, within=_NEAR_LIBC_LOCK) is not None:
-        return _lock(thread, futex, WaitKind.LOADER_LOCK)
-    if thread.first(FunctionTag.LIBC_LOCK, within=_NEAR_LIBC_LOCK) is not None:
-        return _with_parent_owner(thread, _lock(thread, futex, WaitKind.LIBC_LOCK))
+    if thread.level_of(FunctionTag.LOADER, within=_NEAR_LIBC_LOCK) is not None:
+        return _libc_lock_wait(thread, futex, WaitKind.LOADER_LOCK)
+    if thread.level_of(FunctionTag.LIBC_LOCK, within=_NEAR_LIBC_LOCK) is not None:
+        return _with_parent_owner(thread, _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK))
     return None
 
 
-def unidentified(thread: ThreadSnapshot) -> Wait | None:
+def unidentified_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
     futex = thread.futex
     if not futex or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or _calls_syscall(thread):
         return None
     evidence = f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it"
-    return _with_parent_owner(thread, _lock(thread, futex, WaitKind.LIBC_LOCK)._replace(evidence=(evidence,)))
+    return _with_parent_owner(thread, _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK)._replace(evidence=(evidence,)))
 
 
 def _with_parent_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
@@ -195,7 +195,7 @@ def _calls_syscall(thread: ThreadSnapshot) -> bool:
     return function is not None and "syscall" in function.names
 
 
-def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:
+def _libc_lock_wait(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:
     raw = thread.process.memory.try_read(futex.address, 4)
     return Wait(
         Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
@@ -206,7 +206,7 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = 
 
 def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait of a signal handler that allocates while the thread that it interrupted is itself inside malloc."""
-    inside = thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK)
+    inside = thread.level_of(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK)
     for level in range(min(len(thread.frames), INNER)):
         if not thread.frames[level].is_signal or inside is None or inside > level:
             continue
@@ -220,7 +220,7 @@ def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None
 
 def static_initializer_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside __cxa_guard_acquire."""
-    level, futex = thread.first(FunctionTag.STATIC_GUARD, within=6), thread.futex
+    level, futex = thread.level_of(FunctionTag.STATIC_GUARD, within=6), thread.futex
     if level is None or not futex:
         return None
     guard = futex.address
@@ -288,7 +288,7 @@ def _is_between_uses(memory: Memory, function: Function, guard: int, pc: int) ->
 def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a condition variable, which has no owner, and its mutex: the only other object in the
     waiter's frames that may be a mutex."""
-    futex, level = thread.futex, thread.first(FunctionTag.CONDVAR, within=_NEAR)
+    futex, level = thread.futex, thread.level_of(FunctionTag.CONDVAR, within=_NEAR)
     if not futex or level is None or futex.is_lock_word:
         return None
     process = thread.process
@@ -329,7 +329,7 @@ def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
     return mutex.owner == 0 or process.owner(mutex.owner) is not None
 
 
-def join(thread: ThreadSnapshot) -> Wait | None:
+def join_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for another thread to exit, None for any other wait.
 
     pthread_join sleeps on a word of the other thread's struct pthread, which the kernel clears when that exits, or on
@@ -348,17 +348,17 @@ def join(thread: ThreadSnapshot) -> Wait | None:
         others = (other for other in process.threads if other is not thread)  # a join with itself is refused: EDEADLK
         tids = [each.tid for each in others if join_state_word(process.memory, each.thread_pointer) == futex.address]
     if len(tids) != 1:
-        named = thread.first(FunctionTag.JOIN, within=5) is not None
+        named = thread.level_of(FunctionTag.JOIN, within=5) is not None
         return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
     resource = Resource(WaitKind.JOIN, futex.address, f"thread {tids[0]}")
     evidence = f"the futex {futex.address:#x} is the {word} of thread {tids[0]}"
     return wait_for_threads(resource, tids, OwnerCertainty.RECORDED, evidence, timed=futex.timed)
 
 
-def barrier(thread: ThreadSnapshot) -> Wait | None:
+def barrier_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread at a pthread_barrier_t, which does not record the missing threads; None for any other."""
     futex = thread.futex
-    if not futex or thread.first(FunctionTag.BARRIER, within=4) is None:
+    if not futex or thread.level_of(FunctionTag.BARRIER, within=4) is None:
         return None
     address = futex.address - sync_objects.BARRIER_WORD
     counts = sync_objects.Barrier.read(thread.process.memory, address)
@@ -370,7 +370,7 @@ def barrier(thread: ThreadSnapshot) -> Wait | None:
 def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a read-write lock, None for any other. The lock records its writer and counts its
     readers: if just as many other threads have its address in their frames, they are the readers."""
-    futex, level = thread.futex, thread.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
+    futex, level = thread.futex, thread.level_of(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
     if not futex or level is None:
         return None
     base = thread.object_around(futex.address, sync_objects.RWLOCK_WORDS, level)
@@ -391,7 +391,7 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
         other.tid
         for other in process.threads
         if other is not thread
-        and other.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is None
+        and other.level_of(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is None
         and other.mentions(base, range(min(len(other.frames), 40)))
     ]
     evidence = f"rwlock {base:#x} is held by {lock.readers} reader(s), which it does not name"
@@ -407,7 +407,7 @@ def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex:
         return None
-    named = thread.first(FunctionTag.SEMAPHORE, within=5) is not None
+    named = thread.level_of(FunctionTag.SEMAPHORE, within=5) is not None
     # sem_wait jumps to a local function, which has no name on a stripped libc. The semaphore itself shows it: it has no
     # token and at least this waiter, and the futex expects that 0, called from outside of libc. From sem_wait to the
     # kernel there are 3 functions, 5 since glibc 2.41, where cancellable calls have their own.
@@ -447,7 +447,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     name += ", but no other process that has it is alive"
     if process.python.is_taken_by_somebody(thread.tid, address):
         name += ": whoever took it has ended without releasing it"
-    return f"{name}{ended_children(process)}"
+    return f"{name}{exited_children_clause(process)}"
 
 
 def once_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -456,7 +456,7 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex:
         return None
-    if thread.first(FunctionTag.ONCE, within=4) is None:
+    if thread.level_of(FunctionTag.ONCE, within=4) is None:
         # __pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
         # generation above), waited for untimed in libc, directly called by code outside of libc.
         in_progress = futex.value & sync_objects.ONCE_STATE == sync_objects.ONCE_IN_PROGRESS

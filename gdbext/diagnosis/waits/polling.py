@@ -46,7 +46,7 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if not python:
         return wait
     known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
-    error = raised(python.handled_error(tid) if thread.python else None)
+    error = raised_error(python.handled_error(tid) if thread.python else None)
     is_agent = any("/elastic/rendezvous/" in frame.file for frame in thread.python)
     agents = awaited_rendezvous(python.stack(tid)) if is_agent else None  # of torchrun
     if agents:
@@ -54,20 +54,20 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait.with_detail(Sleep(meets, handling=error, seconds=known.seconds))
     objects = python.polled_objects(tid) if thread.python else ()
     if objects:
-        polled, children = _polled(thread, objects)
+        polled, children = _polled_objects(thread, objects)
         return wait.with_detail(Sleep(polled, handling=error, seconds=known.seconds, children=children))
     # What the loop tests is not known: any child of the process may be it.
     line = line_of_loop(thread, wait)
-    caught = raised(python.caught_error(tid) if line and not error else None)
+    caught = raised_error(python.caught_error(tid) if line and not error else None)
     pool = python_waits.lost_pool(thread) if line else None
-    aside, children = "", ()
+    exited, children = "", ()
     if line and process.procfs and not pool:
-        aside = syscall_waits.ended_children(process, only_failed=True)
+        exited = syscall_waits.exited_children_clause(process, only_failed=True)
         children = tuple(child for _, child in sorted(process.procfs.children().items()))
-    return wait.with_detail(Sleep(pool or known.polled, line, error, caught, known.seconds, children, aside))
+    return wait.with_detail(Sleep(pool or known.polled, line, error, caught, known.seconds, children, exited))
 
 
-def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
+def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
     """(what is tested: up to four objects of the kind that tells most, the processes that may change it)."""
     process, python = thread.process, thread.process.python
     kinds = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
@@ -77,7 +77,9 @@ def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Po
         children = process.processes(dict.fromkeys(polled.pid for polled in tested))
         return Polled(looks_for=f"the {process_list(children)}"), children
     if kind is PolledKind.OBJECT:
-        names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in tested])
+        names = _join_names(
+            [f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in tested]
+        )
         owed = python.polled_results(tested)
         if owed and owed.pids:
             workers = process.processes(owed.pids)
@@ -96,11 +98,11 @@ def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Po
         expects = tuple(tid for tid in tids_of_idents if tid is not None)
         text = f"{tested[0].name}, a thread that has ended"
         if expects:
-            text = f"the thread{'s' if len(expects) > 1 else ''} {_joined(list(map(str, expects)))}"
+            text = f"the thread{'s' if len(expects) > 1 else ''} {_join_names(list(map(str, expects)))}"
         return Polled(looks_for=text, expects=expects), ()
     if kind is PolledKind.FLAG:
         lost = python_waits.lost_setter(thread, [polled.name for polled in tested])
-        looks = Polled(None, lost, _joined([f"{polled.name} (which is {polled.value})" for polled in tested]))
+        looks = Polled(None, lost, _join_names([f"{polled.name} (which is {polled.value})" for polled in tested]))
         return looks if lost else python_waits.lost_pool(thread) or looks, ()
     return Polled(), ()
 
@@ -117,7 +119,7 @@ def _polled_files(process: ProcessSnapshot, paths: Sequence[str]) -> PolledFile:
             unused = ", and no process has it open" if exists and procfs.has_open(path) is False else ""
             text += f" (which exists{unused})" if exists else " (which does not exist)"
         texts.append(text)
-    return PolledFile(holder, looks_for=_joined(texts))
+    return PolledFile(holder, looks_for=_join_names(texts))
 
 
 _REPEATED = (
@@ -157,7 +159,7 @@ _REFUSED = {
 """Errors of system calls (errno(3)). Not EAGAIN: a socket without data gives it, too."""
 
 
-def raised(error: HandledError | None) -> RaisedError:
+def raised_error(error: HandledError | None) -> RaisedError:
     """The exception, with the resource that the program could not get."""
     return RaisedError(error.text, refused_by(error)) if error else NO_ERROR
 
@@ -174,7 +176,7 @@ def refused_by(error: HandledError) -> Refused | None:
     return _REFUSED.get(error.errno or 0, by_class)
 
 
-def _joined(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -182,7 +184,7 @@ def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
     """The thread waits for input at a prompt, and outside of the dispatcher: no code of the user's runs."""
     if wait.kind is not WaitKind.IO or thread.dispatch:
         return False
-    if thread.first(FunctionTag.PROMPT, within=24) is not None:
+    if thread.level_of(FunctionTag.PROMPT, within=24) is not None:
         return True
     # Prompts written in Python: that of Python 3.13, IPython's, and a notebook's kernel between two cells. Only an
     # event loop may be between the wait and them (the last one is tornado's).

@@ -72,11 +72,13 @@ def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
             continue
         # The function in which it waits does not always suffice: the pool's row says what else must be true.
         pool = tag.pool
-        if pool.main != NOTHING and not (runs(thread.inner_tags, pool) or runs(thread.outer_tags, pool)):
+        if pool.main != NOTHING and not (
+            has_pool_main(thread.inner_tags, pool) or has_pool_main(thread.outer_tags, pool)
+        ):
             continue
         if not thread.module_name(level).startswith(pool.library):
             continue
-        mains = (main for each, main in thread.inner_tags.items() if runs((each,), pool))
+        mains = (main for each, main in thread.inner_tags.items() if has_pool_main((each,), pool))
         if pool.near_main and not any(0 <= main - level <= pool.near_main for main in mains):
             continue
         if not any(thread.inner_tags.get(busy, INNER) < level for busy in _AT_WORK):
@@ -105,7 +107,7 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
     parked_in = ("futex", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll")
     if not thread.syscall or thread.syscall.name not in parked_in:
         return None
-    modules = {module for module in _modules(thread) if not module.startswith(_RUNTIME)}
+    modules = {module for module in _module_names(thread) if not module.startswith(_RUNTIME)}
     for pool in thread.process.pools.without_names if len(modules) == 1 else ():
         known = pool.alone or (pool.named and (thread.name or "").startswith(pool.named))
         if known and all(module.startswith(pool.library) for module in modules):
@@ -122,12 +124,12 @@ def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if wait.being_released or wait.external or wait.timed:
         return wait
     process = thread.process
-    modules = enumerate(_modules(thread))
+    modules = enumerate(_module_names(thread))
     level, library = next(((at, name) for at, name in modules if name and not name.startswith(_RUNTIME)), (0, ""))
     if not library or not process.fork_evidence:
         return wait
-    pool = next((pool for pool in process.pools.without_names if _has_library(pool, library)), None)
-    pool = pool or _built_in(thread, level)
+    pool = next((pool for pool in process.pools.without_names if _is_library_of(pool, library)), None)
+    pool = pool or _built_in_pool(thread, level)
     if not pool:
         return wait
     for other in process.threads:
@@ -136,14 +138,14 @@ def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         idle_in = _pool_without_names(other)
         if idle_in and idle_in.name != pool.name:
             continue  # a worker of another pool, perhaps of the same library, that was started after the fork
-        if any(_has_library(pool, module) or module == library for module in _modules(other)):
+        if any(_is_library_of(pool, module) or module == library for module in _module_names(other)):
             return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"
     detail = AbsentWorkers(MissingWorkers(pool, forked=True), wait.detail.unowned)
     return wait.with_detail(detail, none_seen, *process.fork_evidence)
 
 
-def _built_in(thread: ThreadSnapshot, level: int) -> Pool | None:
+def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
     """The pool that the library of frame ``level`` has built in, by a text among its constants."""
     module = thread.frames[level].module
     image = module.image if module else None
@@ -159,15 +161,15 @@ def _built_in(thread: ThreadSnapshot, level: int) -> Pool | None:
     return pools[0]._replace(workers=f"{names} worker threads, which {module.name} has built in") if pools else None
 
 
-def _has_library(pool: Pool, module: str) -> bool:
+def _is_library_of(pool: Pool, module: str) -> bool:
     return bool(pool.library) and bool(pool.workers) and module.startswith(pool.library)
 
 
-def _modules(thread: ThreadSnapshot) -> Iterator[str]:
+def _module_names(thread: ThreadSnapshot) -> Iterator[str]:
     return (thread.module_name(level) for level in range(len(thread.frames)))
 
 
-def runs(tags: Iterable[Tag], pool: Pool) -> bool:
+def has_pool_main(tags: Iterable[Tag], pool: Pool) -> bool:
     """The main function of that pool's workers is among these."""
     return any(isinstance(tag, PoolFunction) and tag.part is PoolPart.MAIN and tag.pool == pool for tag in tags)
 
@@ -186,7 +188,7 @@ def openmp_wait(thread: ThreadSnapshot) -> Wait | None:
     # -1 is the value of a gomp_mutex_t that is locked and waited for (libgomp/config/linux/mutex.c, do_wait). The
     # functions that wait for it are often reached by a jump, without a frame of omp_set_lock or GOMP_critical_start.
     locks = futex is not None and futex.value == 0xFFFFFFFF and thread.module_name(0).startswith(_GNU_OPENMP)
-    if locks or thread.first(FunctionTag.OPENMP_LOCK, within=12) is not None:
+    if locks or thread.level_of(FunctionTag.OPENMP_LOCK, within=12) is not None:
         return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex else None
     if is_idle_worker(thread):
         return Wait(Resource(WaitKind.WORKER_POOL, address, OPENMP.name))

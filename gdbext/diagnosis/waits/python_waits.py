@@ -101,7 +101,7 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
 NO_WORKERS = LostThread(
     (),
     Loss.ENDED,
-    nobody="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
+    no_waker_clause="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
     "nobody starts another",
     recorded=True,
 )
@@ -131,11 +131,11 @@ _MEANINGS = {
 """Every Waitable, and the wait for it."""
 
 
-def classify(thread: ThreadSnapshot) -> Wait | None:
+def python_object_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that sleeps on a lock made by Python, None for any other."""
     futex = thread.futex
     # At most 7 frames are between the kernel and PyThread_acquire_lock_timed.
-    if not futex or thread.first(FunctionTag.PYTHON_LOCK, within=7) is None:
+    if not futex or thread.level_of(FunctionTag.PYTHON_LOCK, within=7) is None:
         return None
     wait, python = _object_wait(thread, futex), thread.process.python
     if wait.kind is not WaitKind.PYTHON_LOCK:
@@ -266,7 +266,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     return Wait(resource, timed=futex.timed, evidence=(evidence,))
 
 
-def who_ends(thread: ThreadSnapshot, wait: Wait, known: Unowned, expects: tuple[int, ...]) -> Unowned:
+def with_possible_wakers(thread: ThreadSnapshot, wait: Wait, known: Unowned, expects: tuple[int, ...]) -> Unowned:
     """``known`` with the missing thread that should end the wait, or with the threads that may end it by the functions
     that they are in. ``expects``: those that have its object at hand, the answer if nothing more is found."""
     futex = thread.futex
@@ -287,7 +287,7 @@ def _recorded_loss(thread: ThreadSnapshot, python_wait: PythonWait) -> LostThrea
     if not helpers:
         return None
     if not helpers.threads:
-        return LostThread((), Loss.ENDED, nobody=f"no thread {helpers.does}", recorded=True)
+        return LostThread((), Loss.ENDED, no_waker_clause=f"no thread {helpers.does}", recorded=True)
     names = tuple(helper.name for helper in helpers.threads)
     return LostThread(names, loss_of(thread, helpers.threads), recorded=True, does=helpers.does)
 
@@ -397,7 +397,7 @@ def _lost_waker(
         error = python.error_in_future(thread.tid, {acting.function.code for acting in functions})
     names = tuple(lost.name for lost in ended)
     loss = loss_of(thread, ended) if ended else Loss.ENDED
-    return LostThread(names, loss, nobody=clause, error=error, is_proven=bool(named))
+    return LostThread(names, loss, no_waker_clause=clause, error=error, is_proven=bool(named))
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
@@ -421,7 +421,7 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
         return None
     gil, part = next(((gil, part) for gil in thread.process.gils if (part := gil.part_at(futex.address))), (None, None))
     if not gil or not part:
-        if thread.process.gils or thread.first(FunctionTag.TAKES_GIL, within=_NEAR_TAKE_GIL) is None:
+        if thread.process.gils or thread.level_of(FunctionTag.TAKES_GIL, within=_NEAR_TAKE_GIL) is None:
             return None
         return Wait(Resource(WaitKind.GIL, 0), evidence=("by the functions on its stack; the GIL could not be read",))
     evidence = f"futex {futex.address:#x} is in the GIL's {part.value} (GIL at {gil.address:#x})"
@@ -449,19 +449,19 @@ def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
     return any(gil.mutex_owner == thread.own_tid for gil in thread.process.gils)
 
 
-def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
+def repeated_gil_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
-    level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
+    level = thread.level_of(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
-        loop = thread.first(FunctionTag.EVAL_FUNCTIONS, within=5)
+        loop = thread.level_of(FunctionTag.EVAL_FUNCTIONS, within=5)
         below_take_gil = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GIL}
         if not loop or FunctionTag.CONDVAR not in thread.inner_tags:
             return None
         if not all(not thread.stack.function(at) or thread.tags(at) <= below_take_gil for at in range(loop)):
             return None
     # Inside a wait for the GIL's condition: a GIL that the thread holds then, it has held before.
-    on_condition = thread.first(FunctionTag.CONDVAR, within=_NEAR_TAKE_GIL if level is None else level) is not None
+    on_condition = thread.level_of(FunctionTag.CONDVAR, within=_NEAR_TAKE_GIL if level is None else level) is not None
     gils = thread.process.gils
     for gil in gils:
         holder = _holder(thread, gil)
@@ -515,7 +515,7 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
     return wait_for_threads(resource, parked.owners[:1], OwnerCertainty.RECORDED, evidence, why)
 
 
-def between_parkings(thread: ThreadSnapshot) -> Wait | None:
+def stop_the_world_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that stops the world: it checks every millisecond whether the others have stopped."""
     parked = thread.process.python.stopping(thread.tid)
     return _world_wait(parked, "it has asked all other threads to stop") if parked else None

@@ -57,19 +57,19 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
     glibc_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
     glibc_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
     glibc_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
-    glibc_waits.destroyed,  # a mutex by name that is none any more
-    glibc_waits.unidentified,
+    glibc_waits.destroyed_mutex_wait,  # a mutex by name that is none any more
+    glibc_waits.unidentified_lock_wait,
     glibc_waits.rwlock_wait,
-    torch_waits.classify,  # … and that says more than the condition variable below it
-    python_waits.classify,  # threading's objects, which are semaphores to glibc
+    torch_waits.torch_wait,  # … and that says more than the condition variable below it
+    python_waits.python_object_wait,  # threading's objects, which are semaphores to glibc
     glibc_waits.condvar_wait,  # what glibc's objects say by themselves
     glibc_waits.semaphore_wait,
-    glibc_waits.join,
-    glibc_waits.barrier,
+    glibc_waits.join_wait,
+    glibc_waits.barrier_wait,
     glibc_waits.once_wait,  # by its value alone where it has no name, so that the others come first
-    torch_waits.driver_without_name,  # the library alone tells, and more than the system call does
-    syscall_waits.classify,  # anything but a futex: the system call says what for
-    syscall_waits.unknown_futex,
+    torch_waits.unnamed_driver_wait,  # the library alone tells, and more than the system call does
+    syscall_waits.syscall_wait,  # anything but a futex: the system call says what for
+    syscall_waits.unknown_futex_wait,
 )
 """The recognizers for a thread inside a system call; the first that answers is right, those that prove most come
 first."""
@@ -83,11 +83,11 @@ POOLS: tuple[PoolRecognizer, ...] = (
 """The recognizers of idle workers inside a system call; they come before all recognizers of waits."""
 
 SPINNING: tuple[Recognizer, ...] = (
-    python_waits.between_gil_waits,
-    python_waits.between_parkings,
+    python_waits.repeated_gil_wait,
+    python_waits.stop_the_world_wait,
     torch_waits.polling_wait,
-    syscall_waits.between_sleeps,
-    syscall_waits.uninterruptible,
+    syscall_waits.repeated_sleep,
+    syscall_waits.uninterruptible_wait,
 )
 """Waits of threads that are in no system call."""
 
@@ -99,9 +99,6 @@ class State(NamedTuple):
     wait: Wait | None = None
     pool: Pool | None = None
 
-    def with_wait(self, wait: Wait) -> State:
-        return self._replace(wait=wait)
-
 
 def state_of(thread: ThreadSnapshot) -> State:
     """The state of a thread: running, idle, or what it waits for."""
@@ -109,8 +106,8 @@ def state_of(thread: ThreadSnapshot) -> State:
         state = _state_in_call(thread)
     elif pool := pool_workers.openmp_pool_of(thread) or pool_workers.spinning_pool_of(thread):
         state = State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
-    elif wait := _first(SPINNING, thread) or _first(thread.process.added_recognizers, thread):
-        state = State(RunState.WAITING, _with_witness(thread, wait))
+    elif wait := _first_wait(SPINNING, thread) or _first_wait(thread.process.added_recognizers, thread):
+        state = State(RunState.WAITING, _with_checked_owner(thread, wait))
     else:
         state = State(RunState.RUNNING)
     if not thread.kernel_side:
@@ -138,18 +135,18 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
-    wait = _first(GIL_RECOGNIZERS, thread) or _first(thread.process.added_recognizers, thread)
-    wait = wait or _first(RECOGNIZERS[len(GIL_RECOGNIZERS) :], thread)
-    return _with_witness(thread, wait) if wait else None
+    wait = _first_wait(GIL_RECOGNIZERS, thread) or _first_wait(thread.process.added_recognizers, thread)
+    wait = wait or _first_wait(RECOGNIZERS[len(GIL_RECOGNIZERS) :], thread)
+    return _with_checked_owner(thread, wait) if wait else None
 
 
-def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
+def _with_checked_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait. A thread that waits for itself is RECORDED only if its frames have the object, too: otherwise one
     damaged register, the address of the futex, would be enough."""
     if wait.owner != OwnerThread(thread.tid) or wait.certainty is not OwnerCertainty.RECORDED:
         return wait
     futex = thread.futex
-    if thread.syscall and (not futex or thread.has_at_hand(futex.address)):
+    if thread.syscall and (not futex or thread.has_pointer_to(futex.address)):
         return wait
     doubt = "it runs: only the functions on its stack tell what it waits for"
     if thread.syscall and futex:
@@ -157,7 +154,7 @@ def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
     return wait._replace(certainty=OwnerCertainty.INFERRED, evidence=(*wait.evidence, doubt))
 
 
-def _first(recognizers: Iterable[Recognizer], thread: ThreadSnapshot) -> Wait | None:
+def _first_wait(recognizers: Iterable[Recognizer], thread: ThreadSnapshot) -> Wait | None:
     return next(filter(None, (recognize(thread) for recognize in recognizers)), None)
 
 
@@ -183,8 +180,8 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
         if tid in chain or not thread or not state or not state.wait or state.state is RunState.IDLE:
             continue
         chain.add(tid)
-        wait = _explained(thread, state.wait, result)
-        result[tid] = state.with_wait(wait)
+        wait = _with_wakers(thread, state.wait, result)
+        result[tid] = state._replace(wait=wait)
         queue += wait.owner_tids or wait.detail.expects
     waiting = [
         (thread, state, state.wait)
@@ -197,18 +194,18 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     # A loop that repeats a timed wait does not end by itself, and may be the one that matters.
     timed = [row for row in waiting if row[2].timed and any(frame.is_users for frame in row[0].python)]
     for thread, state, wait in timed[:_MOST_OFF_CHAIN]:
-        result[thread.tid] = state.with_wait(_polled(thread, wait))
+        result[thread.tid] = state._replace(wait=_with_loop(thread, wait))
 
     # No thread is known to end these waits: the one that should may be missing.
     unowned = [row for row in waiting if not (row[2].timed or row[2].owners or row[2].detail.lost)]
     for thread, state, wait in [row for row in unowned if row[2].kind in _ENDED_BY_USERS][:_MOST_OFF_CHAIN]:
-        explained = _explained(thread, wait, result)
+        explained = _with_wakers(thread, wait, result)
         if explained.detail.lost:
-            result[thread.tid] = state.with_wait(explained)
+            result[thread.tid] = state._replace(wait=explained)
     return result
 
 
-def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
+def _with_loop(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """A timed wait with the loop that repeats it, and what that tests in between."""
     if wait.kind is WaitKind.SLEEP:
         return polled_sleep(thread, wait)
@@ -217,10 +214,10 @@ def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
     return wait.with_detail(detail.in_loop(line)) if line else wait
 
 
-def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
+def _with_wakers(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
     """The wait with the threads that may end it: users of the object that do not wait for it themselves."""
     if wait.timed:
-        wait = _polled(thread, wait)
+        wait = _with_loop(thread, wait)
     python, address = thread.process.python, wait.resource.address
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not python:
         return wait
@@ -232,4 +229,4 @@ def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | 
 
     users = python.users_of(address)
     expects = known.expects or tuple(tid for tid in users if tid != thread.tid and not waits_for_it(tid))
-    return wait.with_detail(wait.detail.with_enders(python_waits.who_ends(thread, wait, known, expects)))
+    return wait.with_detail(wait.detail.with_wakers(python_waits.with_possible_wakers(thread, wait, known, expects)))

@@ -241,7 +241,7 @@ class ThreadSnapshot:
         self.kernel_side = kernel_side
         self.stop_signal = stop_signal
 
-    def alone(self) -> ThreadSnapshot:
+    def without_procfs(self) -> ThreadSnapshot:
         """The same thread without what the operating system says of its process: only its memory remains."""
         thread, thread.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
         vars(thread.process).update(vars(self.process), procfs=NO_PROCFS)
@@ -294,7 +294,7 @@ class ThreadSnapshot:
         outermost = len(self.frames) - 1
         return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
 
-    def first(self, *tags: FunctionTag, within: int = INNER) -> int | None:
+    def level_of(self, *tags: FunctionTag, within: int = INNER) -> int | None:
         """The innermost level below ``within`` that has one of the tags, None if there is none."""
         levels = (self.inner_tags[tag] for tag in tags if tag in self.inner_tags)
         return min((level for level in levels if level < within), default=None)
@@ -328,7 +328,7 @@ class ThreadSnapshot:
         """The address is in a register or a stack word of one of these frames."""
         return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
 
-    def has_at_hand(self, word: int) -> bool:
+    def has_pointer_to(self, word: int) -> bool:
         """A callee-saved register or a stack word of the 8 innermost frames points to ``word``, or less than 64 bytes
         below it: to an object that contains it."""
         kept = self.process.memory.architecture.callee_saved

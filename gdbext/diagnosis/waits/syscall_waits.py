@@ -79,7 +79,7 @@ _SHOWN = 4
 """File descriptors and processes that a sentence names."""
 
 
-def classify(thread: ThreadSnapshot) -> Wait | None:
+def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
     call, process = thread.syscall, thread.process
     if not call or call.name == "futex":
         return None
@@ -114,7 +114,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return Wait(Resource(WaitKind.IO, 0, f"{name}{opened}"), evidence=(f"blocked in {name}",))
 
 
-def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
+def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a sleep of a
     moment only (a page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
     side = thread.kernel_side
@@ -124,7 +124,7 @@ def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
     return Wait(resource, evidence=("the kernel's state of the thread is D",))
 
 
-def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
+def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside futex(2) that no recognizer identifies, with the variable's name and the library that
     calls syscall(2)."""
     futex = any_futex_wait(thread.syscall)
@@ -139,13 +139,13 @@ def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
     )
 
 
-def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
+def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
     """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
     call of ``time.sleep`` is on its stack."""
     # In the third frame and further out, libc's function has been left, or has called something else.
-    if thread.first(FunctionTag.SLEEPS, within=2) is None:
+    if thread.level_of(FunctionTag.SLEEPS, within=2) is None:
         return None
-    return _sleeps(None) if thread.process.python.asked_to_sleep(thread.tid) is not None else None
+    return _timed_sleep(None) if thread.process.python.asked_to_sleep(thread.tid) is not None else None
 
 
 def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
@@ -155,13 +155,13 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
     is_relative = call.name == "nanosleep" or not call.arguments[1] & 1  # TIMER_ABSTIME of include/uapi/linux/time.h
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
     now = None if is_relative else procfs.clock(call.arguments[0])
-    library = _caller(thread)
+    library = _sleeping_library(thread)
     if is_relative:
-        wait = _sleeps(seconds, library=library)
+        wait = _timed_sleep(seconds, library=library)
     elif seconds is not None and now is not None:
-        wait = _sleeps(seconds - now, f" ({span(max(seconds - now, 0))} s more)")
+        wait = _timed_sleep(seconds - now, f" ({seconds_text(max(seconds - now, 0))} s more)")
     else:
-        wait = _sleeps(process.python.asked_to_sleep(thread.tid))
+        wait = _timed_sleep(process.python.asked_to_sleep(thread.tid))
     if not procfs or "sqlite" not in library:
         return wait
     locked = procfs.peers.locked_elsewhere()
@@ -174,20 +174,20 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
     return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {ours}"), seconds=wait.detail.seconds))
 
 
-def _caller(thread: ThreadSnapshot) -> str:
+def _sleeping_library(thread: ThreadSnapshot) -> str:
     """The library that called libc to sleep, "" for the interpreter or its module ``time``."""
     level = thread.inner_libc_levels[-1] + 1 if thread.inner_libc_levels else 0
     name = thread.module_name(level)
     return "" if name.startswith(("python", "libpython", "time.")) else name
 
 
-def _sleeps(seconds: float | None, left: str = "", library: str = "") -> Wait:
-    text = left or (f" ({span(seconds)} s)" if seconds is not None else "")
+def _timed_sleep(seconds: float | None, left: str = "", library: str = "") -> Wait:
+    text = left or (f" ({seconds_text(seconds)} s)" if seconds is not None else "")
     text += f" in {library}" if library else ""
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, detail=Sleep(seconds=seconds))
 
 
-def span(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """Seconds for people: three digits, but all digits before the point."""
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
@@ -236,7 +236,7 @@ def _descriptors_wait(
 ) -> Wait:
     """A wait for any of some file descriptors; ``otherwise`` is printed if there are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
-    text = "; ".join(_fd(process, fd, peer) for fd, peer in ends) or otherwise
+    text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
     resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
     return Wait(resource, timed=timed, evidence=evidence, detail=_other_ends([peer for _, peer in ends]))
 
@@ -265,7 +265,7 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
     return peers.of(link, call.name in _WRITES)
 
 
-def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
+def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     """``fd 5 (pipe:[77])``, with its other end, if that is known, and exited children that may have been it."""
     text = f"fd {fd}" if fd else "standard input (fd 0)"
     link = process.procfs.descriptor(fd)
@@ -276,18 +276,18 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     text += f", {peer.text}" if peer.text else ""
     if peer.is_listening:  # a zombie that failed may be the one that should have connected
         failed = {pid: child for pid, child in process.procfs.children().items() if child.has_failed}
-        return text + _exited({pid: f"{child.name}, {child.ending}" for pid, child in failed.items()})
+        return text + _exited_clause({pid: f"{child.name}, {child.ending}" for pid, child in failed.items()})
     is_left = peer.own and not peer.is_queued and link.startswith(("pipe:", "socket:"))
-    return f"{text}{ended_children(process)}" if is_left else text
+    return f"{text}{exited_children_clause(process)}" if is_left else text
 
 
-def _exited(endings: Mapping[int, str]) -> str:
+def _exited_clause(endings: Mapping[int, str]) -> str:
     """``; of its processes 7 (producer, exit status 1) has ended``; ``endings``: pid → name and exit status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
     return f"; of its processes {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} ended" if texts else ""
 
 
-def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
+def exited_children_clause(process: ProcessSnapshot, only_failed: bool = False) -> str:
     """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be the one that should have
     written. ``only_failed``: of the reaped ones, as those of a pool whose work is done, only those that failed."""
     children = process.procfs.children().items()
@@ -298,7 +298,7 @@ def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
             endings[reaped.pid] = f"{reaped.name}, {how}"
     is_bus = any(ending.endswith("SIGBUS") for ending in endings.values())
     full = process.procfs.machine.full_file_systems() if is_bus else ()
-    text = _exited(endings)
+    text = _exited_clause(endings)
     return f"{text} ({' and '.join(full)} {'is' if len(full) == 1 else 'are'} full)" if full else text
 
 
@@ -316,7 +316,7 @@ def _poll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
         timed, seconds = call.arguments[2] != 0, _timespec(process, call.arguments[2])
         limit = " with a timeout" if timed else ""
     if not fds and timed:
-        return _sleeps(seconds)
+        return _timed_sleep(seconds)
     used = [fd for fd in fds[:_SHOWN] if fd >= 0]
     return _descriptors_wait(process, call, used, limit, otherwise="no descriptor", timed=timed)
 
@@ -329,7 +329,7 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
         fds.update(fd for fd in range(len(raw) * 8) if raw[fd // 8] >> (fd % 8) & 1)
     timed = call.arguments[4] != 0
     if not fds and timed:
-        return _sleeps(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
+        return _timed_sleep(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
     return _descriptors_wait(process, call, sorted(fds), otherwise="descriptors that cannot be read", timed=timed)
 
 
@@ -343,7 +343,7 @@ def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     watched = [(fd, peer) for fd in fds if not (peer := _peer(process, call, fd)) or not peer.own]
     if not watched:
         return _descriptors_wait(process, call, [epoll_fd], timed=timed)
-    text = "; ".join(_fd(process, fd, peer) for fd, peer in watched[:_SHOWN])
+    text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in watched[:_SHOWN])
     more = f" and {len(watched) - _SHOWN} more" if len(watched) > _SHOWN else ""
     resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {epoll_fd}, which watches {text}{more}")
     return Wait(resource, timed=timed, detail=_other_ends([peer for _, peer in watched]))
@@ -391,11 +391,11 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
         return RunState.WAITING, Wait(resource, evidence=tuple(_kernel_evidence(thread, side)), kernel=side)
     if not wait or not (side.is_uninterruptible or side.is_served):
         return state, wait
-    path, file_system = _file(thread)
+    path, file_system = _file_of_call(thread)
     resource, detail = wait.resource, wait.detail
     if file_system:
         named = f" of {path}" if path else ""
-        others, why = _holders(thread, side, file_system)
+        others, why = _call_holders(thread, side, file_system)
         resource = resource._replace(name=f"{resource.name}{named}, on {file_system.phrase}{why}")
         detail = detail.with_peer(Peer(PeerKind.PROCESS, processes=others) if others else None)
     facts = (*wait.evidence, *_kernel_evidence(thread, side))
@@ -435,7 +435,9 @@ def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]
             yield path, file_system
 
 
-def _holders(thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem) -> tuple[tuple[ChildProcess, ...], str]:
+def _call_holders(
+    thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem
+) -> tuple[tuple[ChildProcess, ...], str]:
     """The processes for which the call waits, and a clause on what holds it up; "" if that is the file system only."""
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
@@ -446,7 +448,7 @@ def _holders(thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem) 
     return file_system.servers, ""
 
 
-def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
+def _file_of_call(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
     """The path of the call's file ("" if the wait already has it in its name), and the file system."""
     call, procfs = thread.syscall, thread.process.procfs
     if not call:

@@ -76,7 +76,7 @@ class AutogradTool(Tool):
             start = node_of_tensor(session, args.py, thread) if args.py else running_node(section)
             return section, graph_from(reporter.nodes, start)
 
-        session, (section, graph) = session.settled(read)
+        session, (section, graph) = session.read_consistently(read)
         if graph:
             files = write(args.graph, graph.nodes) if args.graph else ()
             root, stale = graph.nodes[0].node, graph.stale

@@ -187,7 +187,7 @@ class CompileTool(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read what is recorded; everything here is allowed to be unknown. Raises NotTorch."""
-        session, section = session.settled(read_compilation)
+        session, section = session.read_consistently(read_compilation)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:

@@ -139,7 +139,7 @@ class NewLibrarySites:
         self._tries = self._tries + 1 if new else 0
         places: Sequence[TracePlace] = ()
         if 0 < self._tries <= _TRIES:
-            self.session = self.session.reopened(self.session.target)
+            self.session = self.session.session_after_stop(self.session.target)
             finder = TracePlaces(self.session)
             places = finder.of_libraries(new, self._filtered)
             self.unseen += finder.unseen

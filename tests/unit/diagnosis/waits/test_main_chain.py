@@ -42,7 +42,7 @@ def test_what_a_loop_that_sleeps_looks_at(seen, text):
     wait = sleeping(seen)
     assert wait.detail.looks_for == text
     assert wait.phrase.endswith(f"in a loop that polls {text}")
-    assert wait.detail.looks_at_files == (seen.polled_as is PolledKind.FILE)
+    assert wait.detail.polls_file == (seen.polled_as is PolledKind.FILE)
     assert wait.detail.expects == ((7,) if seen.polled_as is PolledKind.THREAD else ())
     assert [child.pid for child in wait.detail.children] == ([seen.pid] if seen.pid else [])
     assert (sleeping().detail.looks_for, sleeping().phrase) == ("", "sleeps")
