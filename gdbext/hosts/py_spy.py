@@ -144,7 +144,7 @@ class DumpedProcess:
         if not thread:
             return python
         remaining, merged = list(python), []
-        for frame in all_frames(self._session, self._session.threads.of(thread)):
+        for frame in all_frames(self._session, self._session.threads.snapshot(thread)):
             if frame.kind is FrameKind.PYTHON:
                 merged += remaining[:1]
                 del remaining[:1]

@@ -87,12 +87,12 @@ class DispatchBacktrace(Tool):
                 try:
                     report = report_stack(session, thread, native=args.native, explained=args.why)
                     if args.args or args.values:
-                        stack = session.threads.of(thread).stack
+                        stack = session.threads.snapshot(thread).stack
                         report = with_arguments(session, report, stack, statistics=args.values)
                     threads.append(with_nodes(session, thread, report))
                 except GdbextError as error:
                     errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
-            return list(with_locals(session, threads, every=True)) if args.locals else threads, errors
+            return list(with_locals(session, threads, every_frame=True)) if args.locals else threads, errors
 
         session, (threads, errors) = session.read_consistently(read)
         sources = {} if args.json else source_lines(session.target, threads)
@@ -107,7 +107,7 @@ def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> 
     """The report with the nodes that run, if the thread is in a backward pass."""
     if not session.has_torch:
         return report
-    stack = session.threads.of(thread).stack
+    stack = session.threads.snapshot(thread).stack
     levels = session.dispatch_stacks.engine_calls(stack)
     if not levels:
         return report

@@ -276,7 +276,7 @@ def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, 
             report = with_nodes(session, thread, report)
             if report.python_frames and not is_crash:
                 return report
-            return report._replace(frames=all_frames(session, session.threads.of(thread)))
+            return report._replace(frames=all_frames(session, session.threads.snapshot(thread)))
         except GdbextError:
             return report
 

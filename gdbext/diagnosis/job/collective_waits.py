@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.collectives import before_torch, group_reader, read_collectives
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait_detail import NO_ERROR, OtherRanks, RaisedError, Sleep
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT

@@ -266,7 +266,7 @@ def name_devices(
         launchers = (frame for frame in snapshot.python[:24] if frame.function.rpartition(".")[2] == LAUNCHER)
         frame = next((frame for frame in launchers if frame.line and frame.file), None)
         if frame and frame.line:
-            lines = SourceReader(session.target).texts(frame.file)
+            lines = SourceReader(session.target).stripped_lines(frame.file)
             before = launched_before(lines, frame.line)
             launched += (LaunchedKernel(snapshot.tid, kernel, frame.file, line) for kernel, line in before)
     problems = tuple(dict.fromkeys(reader.problems))

@@ -11,8 +11,8 @@ from gdbext.cpython.abi.assumed_names import is_below_library
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.wait import Wait
+    from gdbext.diagnosis.report.wait_kind import Resource
     from gdbext.diagnosis.waits.pool_table import Pool
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
     from gdbext.torch.stack import DispatchFrame

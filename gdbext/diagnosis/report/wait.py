@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Union
 
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.suggestion import Suggestion
     from gdbext.diagnosis.report.wait_detail import WaitDetail
-    from gdbext.diagnosis.report.wait_kind import WaitKind
+    from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 

@@ -1,8 +1,6 @@
-"""What a thread can wait for: one row for each kind, with all that the rest of the program asks of it.
-
-A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
-waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss).
-"""
+"""What a thread can wait for or hold (Resource): one row for each kind, with all that the rest of the program asks of
+it. A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
+waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss)."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.vocabulary import json_member
 
 if TYPE_CHECKING:
-    from gdbext.engine.vocabulary import Internal
+    from gdbext.engine.vocabulary import Hexadecimal, Internal
 
 
 class Relation(Enum):
@@ -262,7 +260,7 @@ class WaitKind(Enum):
 
 
 class SelfWait(Enum):
-    """Why a thread waits for what only itself could give; the value is a clause."""
+    """Why a thread waits for what only itself could give; the value is a clause, ``advice`` says how to avoid it."""
 
     SIGNAL = "a signal handler interrupted the code that holds it"
     FINALIZER = "a finaliser (__del__) interrupted the code that holds it"
@@ -362,3 +360,37 @@ class LostThread(NamedTuple):
         text = f"the thread{'s' if count > 1 else ''} {names}{does} {loss}"
         text += f" ({self.error} is what it has left)" if self.error else ""
         return f"{text}, and {self.no_waker_clause}" if self.no_waker_clause else text
+
+
+class Resource(NamedTuple):
+    """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
+
+    kind: WaitKind
+    address: Hexadecimal
+    name: str = ""
+    """The name, for people only: what code needs to know stands in fields of its own."""
+    variable: Internal[str] = ""
+    """The variable by which the program's code has it: ``self.stats_lock``."""
+
+    @property
+    def wait_phrase(self) -> str:
+        """The wait for it in words: ``waits for the mutex 0x7f00 (config_lock)``, ``sleeps``."""
+        traits = self.kind.traits
+        is_alone = traits.naming is Naming.ALONE
+        return traits.doing.format((self.name or traits.unnamed) if is_alone else self.phrase)
+
+    @property
+    def phrase(self) -> str:
+        """The resource with name and address: ``the mutex 0x7f00 (config_lock)``."""
+        traits, name = self.kind.traits, self.name or self.kind.traits.unnamed
+        if traits.naming is Naming.OF:
+            return f"{traits.noun} of {name}" if name else traits.noun
+        if traits.naming is Naming.GUARDED:
+            return f"{traits.noun} {name} (guard {self.address:#x})"
+        if traits.naming is Naming.ALONE and self.name:
+            return self.name
+        if traits.naming is Naming.IN_BRACKETS and self.name:
+            return f"{traits.noun} ({self.name})"
+        at = f" {self.address:#x}" if self.address else ""
+        named = ": ".join(filter(None, (self.name, self.variable)))
+        return f"{traits.noun}{at}{f' ({named})' if named else ''}"

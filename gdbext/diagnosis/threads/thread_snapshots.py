@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _ThreadRegisters(NamedTuple):
-    """The place of a thread by its registers; the thread pointer is None if it is not known."""
+    """The registers that show where a thread's stack is; the thread pointer is None if unknown."""
 
     tid: int
     stack_pointer: int
@@ -37,7 +37,8 @@ class _ThreadRegisters(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """The stack below a control block is a thread's; proven if the block itself names it."""
+    """The claim that the stack below control block ``block`` belongs to thread ``tid``; proven if the block names
+    it."""
 
     block: int
     tid: int
@@ -64,25 +65,25 @@ class StackOwners:
         self._claimed: dict[int, Sequence[_Claim]] = {}
 
     def other_stack_owner(self, thread: TargetThread) -> int | None:
-        """The other thread in whose stack this one's stack pointer is, or may be; None as a rule."""
+        """The id of another thread whose stack contains this one's stack pointer, or may contain it; None normally."""
         if not (self._target.origin.is_core or self._target.origin.recorded):
             if self._target.memory.records:
-                self._tid_of_block  # noqa: B018 - a replay of the recording will ask for the blocks
+                self._tid_of_block  # noqa: B018 - read now, because a replay of the recording will need the blocks
             return None
         place = self._place(thread)
-        around = self._modules.mapping_at(place.stack_pointer) if place else None
-        if not place or not around or self._is_file(around):
+        mapping = self._modules.mapping_at(place.stack_pointer) if place else None
+        if not place or not mapping or self._is_file(mapping):
             return None
-        if self._is_first_stack(around):
+        if self._is_first_stack(mapping):
             return None if place.tid == self._target.pid else self._target.pid
-        claims = self._claims(around)
+        claims = self._claims(mapping)
         above = claims[bisect_right(claims, (place.stack_pointer, MAX_TID)) :]
         proven = next((claim for claim in above if claim.is_proven), None)
         if proven:
             return None if proven.tid == place.tid else proven.tid
         own = next((claim.block for claim in above if claim.tid == place.tid), None)
         rivals = (claim.tid for claim in above if claim.tid != place.tid and (own is None or claim.block <= own))
-        return next(rivals, None) or next(self._rivals(place, around, own), None)
+        return next(rivals, None) or next(self._rivals(place, mapping, own), None)
 
     def is_absent(self, thread: TargetThread) -> bool:
         """The core has only zeros where the stack and the control block of the thread were: 64 bytes at the top of a
@@ -96,41 +97,42 @@ class StackOwners:
     def _place(self, thread: TargetThread) -> _ThreadRegisters | None:
         return next((place for place in self._places if place.tid == thread.tid), None)
 
-    def _rivals(self, place: _ThreadRegisters, around: MemoryMapping, own: int | None) -> Iterator[int]:
-        """Threads whose stack it may be although none claims it: whose stack pointer is there, too, or could be.
-        ``own``: the control block above."""
-        claims = self._claims(around)
-        below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=around.start)
+    def _rivals(self, place: _ThreadRegisters, mapping: MemoryMapping, own: int | None) -> Iterator[int]:
+        """Ids of threads to which the stack of ``place`` may belong although none claims it: their stack pointers are
+        there, too, or could be. ``own``: the control block of this thread above its stack pointer."""
+        claims = self._claims(mapping)
+        below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=mapping.start)
         for other in self._places:
-            if other.tid != place.tid and below <= other.stack_pointer < (own or around.end):
+            if other.tid != place.tid and below <= other.stack_pointer < (own or mapping.end):
                 is_there = own is None and (place.tid in self._misplaced or other.stack_pointer == place.stack_pointer)
                 if is_there or other.tid in self._misplaced:
                     yield other.tid
         if own is None:
             yield from self._misplaced - {place.tid, self._target.pid}
 
-    def _claims(self, around: MemoryMapping) -> Sequence[_Claim]:
-        if around.start not in self._claimed:
+    def _claims(self, mapping: MemoryMapping) -> Sequence[_Claim]:
+        if mapping.start not in self._claimed:
             claims = set()
             for place in self._places:
                 block = place.thread_pointer
-                if not place.stack_pointer or block is None or not around.start < block < around.end:
+                if not place.stack_pointer or block is None or not mapping.start < block < mapping.end:
                     continue
                 named = self._tid_of_block.get(block)
                 tid = named or place.tid
-                is_first = tid == self._target.pid and not (named and self._has_stack_pointer(around, tid))
+                is_first = tid == self._target.pid and not (named and self._has_stack_pointer(mapping, tid))
                 if named != 0 and not is_first:
                     claims.add(_Claim(block, tid, bool(named)))
-            self._claimed[around.start] = sorted(claims)
-        return self._claimed[around.start]
+            self._claimed[mapping.start] = sorted(claims)
+        return self._claimed[mapping.start]
 
-    def _has_stack_pointer(self, around: MemoryMapping, tid: int | None = None) -> bool:
+    def _has_stack_pointer(self, mapping: MemoryMapping, tid: int | None = None) -> bool:
         """The stack pointer of a thread, or of thread ``tid``, is in the mapping."""
-        return any(around.start <= each.stack_pointer < around.end and tid in (None, each.tid) for each in self._places)
+        places = [place for place in self._places if tid in (None, place.tid)]
+        return any(mapping.start <= place.stack_pointer < mapping.end for place in places)
 
     @cached_property
     def _misplaced(self) -> Set[int]:
-        """Threads whose own stack is not where their thread pointer says."""
+        """Ids of threads whose stack is not where their thread pointer says."""
         # Threads that the kernel runs for the process (io_uring's) have no stack, and their maker's thread pointer.
         counts = Counter(place.thread_pointer for place in self._places if place.thread_pointer and place.stack_pointer)
 
@@ -139,10 +141,10 @@ class StackOwners:
             named = self._tid_of_block.get(block) if block is not None else None
             if block is None or named is not None:
                 return block is None or named == place.tid
-            around = self._modules.mapping_at(block)
-            if counts[block] > 1 or not around or self._is_file(around) or self._is_first_stack(around):
+            mapping = self._modules.mapping_at(block)
+            if counts[block] > 1 or not mapping or self._is_file(mapping) or self._is_first_stack(mapping):
                 return False
-            return not self._has_stack_pointer(around) if place.tid == self._target.pid else around.path != "[heap]"
+            return not self._has_stack_pointer(mapping) if place.tid == self._target.pid else mapping.path != "[heap]"
 
         return {place.tid for place in self._places if not is_credible(place)}
 
@@ -159,16 +161,18 @@ class StackOwners:
         return named
 
     @staticmethod
-    def _is_file(around: MemoryMapping) -> bool:
+    def _is_file(mapping: MemoryMapping) -> bool:
         # The kernel's names of the stack that it made for the first thread, and of the break (proc_pid_maps(5)), and
         # names that programs give to anonymous mappings (prctl(2), PR_SET_VMA; glibc's tunable
         # glibc.mem.decorate_maps).
-        return bool(around.path) and not around.path.startswith(("[stack]", "[heap]", "[anon:"))
+        return bool(mapping.path) and not mapping.path.startswith(("[stack]", "[heap]", "[anon:"))
 
-    def _is_first_stack(self, around: MemoryMapping) -> bool:
+    def _is_first_stack(self, mapping: MemoryMapping) -> bool:
         """The mapping is the stack of the first thread, by its name or by the 16 bytes that the kernel put there, whose
         address is AT_RANDOM (25) of linux/auxvec.h."""
-        return around.path.startswith("[stack]") or around.start <= self._target.memory.auxv().get(25, 0) < around.end
+        return (
+            mapping.path.startswith("[stack]") or mapping.start <= self._target.memory.auxv().get(25, 0) < mapping.end
+        )
 
     @cached_property
     def _places(self) -> Sequence[_ThreadRegisters]:
@@ -200,7 +204,7 @@ class Stacks:
         return self._stacks[thread.tid]
 
     def forget(self, thread: TargetThread) -> None:
-        """Unwind the thread again on the next question: more of its registers is known."""
+        """Unwind the thread again when its stack is next needed: more of its registers are known."""
         self._stacks.pop(thread.tid, None)
 
     def _walk(self, thread: TargetThread) -> NativeStack:
@@ -225,7 +229,7 @@ class Stacks:
         return stack
 
     def unreadable_stack(self, why: str) -> NativeStack:
-        """A stack of which nothing can be read."""
+        """An empty stack; ``why`` nothing could be read of it."""
         return NativeStack([], why, self._symbolizer)
 
 
@@ -283,14 +287,14 @@ class ThreadSnapshots:
         if not self._process.threads:
             for thread in self._target.memory.threads():
                 try:
-                    self._process.threads.append(self.of(thread))
+                    self._process.threads.append(self.snapshot(thread))
                 except TargetGone:
                     raise
                 except GdbextError as error:
                     self._errors.note(error, f"thread {thread.tid}")
         return self._process
 
-    def of(self, thread: TargetThread) -> ThreadSnapshot:
+    def snapshot(self, thread: TargetThread) -> ThreadSnapshot:
         """The snapshot of a thread. Raises TargetError if its registers cannot be read."""
         if thread.tid not in self._taken:
             self._taken[thread.tid] = self._take(thread)

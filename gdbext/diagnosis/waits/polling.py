@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import NO_THREAD, is_below_library
 from gdbext.cpython.sync.polled_objects import PolledKind
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import (
     NO_ERROR,
@@ -25,7 +24,7 @@ from gdbext.diagnosis.report.wait_detail import (
     Refused,
     Sleep,
 )
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import process_list

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
 from gdbext.diagnosis.report.wait_detail import AbsentWorkers
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
 from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, wait_for_threads

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import GilPart, GilState
 from gdbext.cpython.sync.parking import ParkedOn
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
-from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
+from gdbext.diagnosis.report.wait_kind import Loss, LostThread, Resource, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, process_list, wait_for_threads

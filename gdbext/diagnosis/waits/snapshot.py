@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.wait_view import PythonWaitView
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.thread_report import Frame
+    from gdbext.diagnosis.report.wait_kind import Resource
     from gdbext.diagnosis.waits.add_ons import AddOns
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction

@@ -10,11 +10,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Polled, PolledFile, Sleep
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import any_futex_wait
 from gdbext.engine.targets.system.linux import signal_name

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
 from gdbext.diagnosis.report.wait_detail import NO_DETAIL, AbsentWorkers, DeviceCall, OtherEnd, OtherRanks
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import (

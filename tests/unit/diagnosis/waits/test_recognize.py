@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerThread, Wait
-from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.report.wait_kind import Relation, Resource, WaitKind
 from gdbext.diagnosis.waits import recognize
 from gdbext.diagnosis.waits.function_tag import Functions, FunctionTag, tags_of
 from gdbext.diagnosis.waits.pool_table import AUTOGRAD, NCCL, POOLS, Pool, PoolIndex, PoolPart
