@@ -44,17 +44,17 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
     process, python, tid = thread.process, thread.process.python, thread.tid
     if not python:
         return wait
-    known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
+    sleep = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
     error = raised_error(python.handled_error(tid) if thread.python else None)
     is_agent = any("/elastic/rendezvous/" in frame.file for frame in thread.python)
     agents = awaited_rendezvous(python.stack(tid)) if is_agent else None  # of torchrun
     if agents:
         meets = PolledMeeting(looks_for=agents.phrase)
-        return wait.with_detail(Sleep(meets, handling=error, seconds=known.seconds))
+        return wait.with_detail(Sleep(meets, handling=error, seconds=sleep.seconds))
     objects = python.polled_objects(tid) if thread.python else ()
     if objects:
         polled, children = _polled_objects(thread, objects)
-        return wait.with_detail(Sleep(polled, handling=error, seconds=known.seconds, children=children))
+        return wait.with_detail(Sleep(polled, handling=error, seconds=sleep.seconds, children=children))
     # What the loop tests is not known: any child of the process may be it.
     line = line_of_loop(thread, wait)
     caught = raised_error(python.caught_error(tid) if line and not error else None)
@@ -63,11 +63,12 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if line and process.procfs and not pool:
         exited = syscall_waits.exited_children_clause(process, only_failed=True)
         children = tuple(child for _, child in sorted(process.procfs.children().items()))
-    return wait.with_detail(Sleep(pool or known.polled, line, error, caught, known.seconds, children, exited))
+    return wait.with_detail(Sleep(pool or sleep.polled, line, error, caught, sleep.seconds, children, exited))
 
 
 def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
-    """(what is tested: up to four objects of the kind that tells most, the processes that may change it)."""
+    """(what a loop tests: up to four of the ``objects``, of the kind that tells most; the processes that may change
+    it)."""
     process, python = thread.process, thread.process.python
     kinds = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in kinds if any(polled.polled_as is kind for polled in objects)), None)
@@ -101,8 +102,8 @@ def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> 
         return Polled(looks_for=text, expects=expects), ()
     if kind is PolledKind.FLAG:
         lost = python_waits.lost_setter(thread, [polled.name for polled in tested])
-        looks = Polled(None, lost, _join_names([f"{polled.name} (which is {polled.value})" for polled in tested]))
-        return looks if lost else python_waits.lost_pool(thread) or looks, ()
+        flags = Polled(None, lost, _join_names([f"{polled.name} (which is {polled.value})" for polled in tested]))
+        return flags if lost else python_waits.lost_pool(thread) or flags, ()
     return Polled(), ()
 
 
@@ -122,13 +123,8 @@ def _polled_files(process: ProcessSnapshot, paths: Sequence[str]) -> PolledFile:
 
 
 _REPEATED = (
-    WaitKind.SLEEP,
-    WaitKind.JOIN,
-    WaitKind.PYTHON_LOCK,
-    WaitKind.QUEUE,
-    WaitKind.CONDVAR,
-    WaitKind.SEMAPHORE,
-    WaitKind.BARRIER,
+    *(WaitKind.SLEEP, WaitKind.JOIN, WaitKind.PYTHON_LOCK, WaitKind.QUEUE),
+    *(WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER),
 )
 """Kinds of waits that Python code can repeat in a loop."""
 
@@ -139,9 +135,9 @@ def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
     if not thread.python or not wait.timed or wait.kind not in _REPEATED:
         return ""
     python = thread.process.python
-    asked = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
-    asked = wait.detail.seconds if asked is None else asked
-    return python.waiting_loop(thread.tid) if asked is not None and asked <= 2 else ""
+    seconds = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
+    seconds = wait.detail.seconds if seconds is None else seconds
+    return python.waiting_loop(thread.tid) if seconds is not None and seconds <= 2 else ""
 
 
 _REFUSED = {
@@ -164,7 +160,7 @@ def raised_error(error: HandledError | None) -> RaisedError:
 
 
 def refused_by(error: HandledError) -> Refused | None:
-    """The resource that a program could not get, by the exception that it handles; None if that does not say so."""
+    """The resource that a program was refused, by the exception that it handles; None for another exception."""
     if "MemoryError" in error.classes:
         return Refused.MEMORY
     if "RuntimeError" in error.classes:
@@ -180,7 +176,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
-    """The thread waits for input at a prompt, and outside of the dispatcher: no code of the user's runs."""
+    """True if the thread waits for input at a prompt, outside of the dispatcher: no code of the user's runs."""
     if wait.kind is not WaitKind.IO or thread.dispatch:
         return False
     if thread.level_of(FunctionTag.PROMPT, within=24) is not None:
@@ -188,37 +184,28 @@ def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
     # Prompts written in Python: that of Python 3.13, IPython's, and a notebook's kernel between two cells. Only an
     # event loop may be between the wait and them (the last one is tornado's).
     prompts = ("/_pyrepl/", "/prompt_toolkit/", "/ipykernel/kernelapp.py")
-    loops = (
-        "/selectors.py",
-        "/asyncio/base_events.py",
-        "/asyncio/runners.py",
-        "/asyncio/unix_events.py",
-        "/asyncio.py",
-    )
+    asyncio_loops = ("/asyncio/base_events.py", "/asyncio/runners.py", "/asyncio/unix_events.py", "/asyncio.py")
     for frame in thread.python:
         if any(part in frame.file for part in prompts):
             return True
-        if not frame.file.endswith(loops):
+        if not frame.file.endswith(("/selectors.py", *asyncio_loops)):
             break
-    return _descriptor(thread) == 0
+    return _read_descriptor(thread) == 0
 
 
-def _descriptor(thread: ThreadSnapshot) -> int | None:
+def _read_descriptor(thread: ThreadSnapshot) -> int | None:
     """The file descriptor that the thread reads, None if it is in another system call."""
     call = thread.syscall
     return call.arguments[0] & 0xFFFFFFFF if call and call.name == "read" else None
 
 
 def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None]:
-    """(the wait with what the program asks, whether a person can answer it: at a terminal of which the process has the
-    foreground). None if it asks nothing, or that cannot be determined."""
+    """(the wait with what the program asks, whether a user can answer it). The latter is True if the process is in the
+    foreground of the terminal, None if it asks nothing, or that cannot be determined."""
     call, procfs = thread.syscall, thread.process.procfs
     # A line is awaited in read, by the line editor in select.
-    if (
-        wait.kind is not WaitKind.IO
-        or not call
-        or call.name not in {"read", "select", "pselect6", "poll", "ppoll", "readv"}
-    ):
+    calls = {"read", "select", "pselect6", "poll", "ppoll", "readv"}
+    if wait.kind is not WaitKind.IO or not call or call.name not in calls:
         return wait, None
     question = thread.process.python.question(thread.tid)
     if not question:
@@ -235,7 +222,7 @@ def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None
         text = f"{question.by} {f'asks {question.words!r}' if question.words else 'waits for a line'} at {place}{by}"
     resource = Resource(wait.kind, wait.address, f"{wait.name}; {text}")
     asked = wait._replace(resource=resource, detail=Prompt(wait.detail.peer, wait.detail.children))
-    link = procfs.descriptor(_descriptor(thread) or 0)
+    link = procfs.descriptor(_read_descriptor(thread) or 0)
     if not link:
         return asked, None
     terminal = procfs.machine.terminal()

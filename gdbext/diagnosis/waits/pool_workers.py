@@ -61,7 +61,7 @@ _AT_WORK = (
     FunctionTag.DEVICE,
     FunctionTag.DEVICE_QUEUE,
 )
-"""Functions inside the pool's that only a worker with a job is in."""
+"""Functions that only a worker with a job is in, called by the pool's own."""
 
 
 def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
@@ -77,7 +77,7 @@ def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
             continue
         if not thread.module_name(level).startswith(pool.library):
             continue
-        mains = (main for each, main in thread.inner_tags.items() if has_pool_main((each,), pool))
+        mains = (main for tag, main in thread.inner_tags.items() if has_pool_main((tag,), pool))
         if pool.near_main and not any(0 <= main - level <= pool.near_main for main in mains):
             continue
         if not any(thread.inner_tags.get(busy, INNER) < level for busy in _AT_WORK):
@@ -86,7 +86,7 @@ def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
 
 
 def spinning_pool_of(thread: ThreadSnapshot) -> Pool | None:
-    """The pool whose worker this is, which runs and only looks for work; None for any other thread."""
+    """The pool of a worker that runs but only polls for work; None for any other thread."""
     for tag, level in thread.inner_tags.items():
         # A loop that looks for work yields the CPU in between, so it is one of the two innermost frames.
         if isinstance(tag, PoolFunction) and tag.part is PoolPart.SPINS and level < 2:
@@ -99,8 +99,8 @@ _RUNTIME = ("libc.", "libc-2", "libpthread", "ld-linux", "libstdc++", "libgcc_s"
 
 
 def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
-    """The pool whose idle worker this is by what the library calls its threads, or by the library alone, where its
-    functions have no names. An idle worker has at most 12 frames, all in the library and in those below all others."""
+    """The pool whose idle worker this is, in a library whose functions have no names: by the thread's name, or by the
+    library alone. An idle worker has at most 12 frames, all in the library and in the runtime libraries below it."""
     if thread.python or thread.tid == thread.process.pid or not 0 < len(thread.frames) <= 12:
         return None
     parked_in = ("futex", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll")
@@ -108,13 +108,13 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
         return None
     modules = {module for module in _module_names(thread) if not module.startswith(_RUNTIME)}
     for pool in thread.process.pools.without_names if len(modules) == 1 else ():
-        known = pool.alone or (pool.named and (thread.name or "").startswith(pool.named))
-        if known and all(module.startswith(pool.library) for module in modules):
+        is_worker_name = pool.alone or (pool.named and (thread.name or "").startswith(pool.named))
+        if is_worker_name and all(module.startswith(pool.library) for module in modules):
             return pool
     return None
 
 
-def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
+def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait with the workers that a fork left behind: the waiting code belongs to a library with threads of its own,
     and no thread of the process is in it."""
     is_explained = wait.owners or wait.detail.missing_workers is not None
@@ -145,7 +145,8 @@ def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
-    """The pool that the library of frame ``level`` has built in, by a text among its constants."""
+    """The pool that is built into the library of frame ``level``, by a text among its constants; None if there is
+    none."""
     module = thread.frames[level].module
     image = module.image if module else None
     if not module or not image:
@@ -161,6 +162,7 @@ def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
 
 
 def _is_library_of(pool: Pool, module: str) -> bool:
+    """True if the module is the pool's library, and the pool's workers may be missing."""
     return bool(pool.library) and bool(pool.workers) and module.startswith(pool.library)
 
 
@@ -169,7 +171,7 @@ def _module_names(thread: ThreadSnapshot) -> Iterator[str]:
 
 
 def has_pool_main(tags: Iterable[Tag], pool: Pool) -> bool:
-    """The main function of that pool's workers is among these."""
+    """True if the main function of the pool's workers is among these tags."""
     return any(isinstance(tag, PoolFunction) and tag.part is PoolPart.MAIN and tag.pool == pool for tag in tags)
 
 
@@ -224,7 +226,7 @@ def _innermost_openmp_frame(thread: ThreadSnapshot) -> int | None:
 
 
 def is_worker(thread: ThreadSnapshot) -> bool:
-    """The thread was started by an OpenMP runtime: the outermost frames are libc's, then the runtime's."""
+    """True if an OpenMP runtime started the thread: the outermost frames are libc's, then the runtime's."""
     for level in range(len(thread.frames) - 1, max(len(thread.frames) - 6, -1), -1):
         module = thread.module_name(level)
         if module.startswith(_OPENMP_LIBRARIES):
@@ -235,8 +237,8 @@ def is_worker(thread: ThreadSnapshot) -> bool:
 
 
 def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
-    """The wait of a master for its team: to start, at a barrier, or to end the region. (The entry to a region often has
-    no frame: GOMP_parallel jumps to the function that waits.)"""
+    """The wait of a team's master, on the futex at ``address``: to start, at a barrier, or to end the region. (The
+    entry to a region often has no frame: GOMP_parallel jumps to the function that waits.)"""
     process = thread.process
     workers = [other for other in process.threads if other is not thread and is_worker(other)]
     resource = Resource(WaitKind.WORKER_POOL, address, OPENMP.name)
@@ -261,8 +263,8 @@ def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
 
 
 def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
-    """The number of threads of a gomp_barrier_t (libgomp/config/linux/bar.h): total +0, generation +4 (the futex), and
-    in the next cache line awaited +64. None if the numbers cannot be those."""
+    """The number of threads of the gomp_barrier_t with its futex at ``generation`` (libgomp/config/linux/bar.h): total
+    +0, generation +4, and in the next cache line awaited +64. None if the numbers make no sense."""
     is_gnu = thread.module_name(0).startswith(_GNU_OPENMP)
     raw = thread.process.memory.try_read(generation - 4, 68) if is_gnu else b""
     if not raw:
@@ -272,14 +274,15 @@ def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
 
 
 def is_in_a_team(thread: ThreadSnapshot) -> bool:
-    """A worker of the OpenMP runtime, or a thread with a frame of it: one that has started a parallel region."""
+    """True for a worker of the OpenMP runtime, and for a thread with a frame of it, which has started a parallel
+    region."""
     inner = range(min(len(thread.frames), INNER))
     return is_worker(thread) or any(thread.module_name(level).startswith(_OPENMP_LIBRARIES) for level in inner)
 
 
 def _wait_for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[ThreadSnapshot]) -> Wait:
-    """The wait for those mates that are neither at the barrier ``resource`` nor without work. With several teams, the
-    mates of this one are known only if the barrier waits for just as many."""
+    """The wait for those team mates that are neither at the barrier ``resource`` nor idle. With several teams, the
+    mates of this one are known only if the barrier waits for exactly as many."""
     generation = resource.address
     late = [
         mate.tid

@@ -92,7 +92,7 @@ SPINNING: tuple[Recognizer, ...] = (
 
 
 class State(NamedTuple):
-    """The state of a thread: what it does, what it waits for, and the pool whose idle worker it is."""
+    """What a thread does, what it waits for, and the pool whose idle worker it is."""
 
     state: RunState
     wait: Wait | None = None
@@ -115,7 +115,8 @@ def state_of(thread: ThreadSnapshot) -> State:
 
 
 def _state_in_call(thread: ThreadSnapshot) -> State:
-    """The state of a thread inside a system call, with the person, the processes or the workers that would end it."""
+    """The state of a thread inside a system call; its wait with the user, the processes or the workers that would end
+    it."""
     pool = next(filter(None, (pool_of(thread) for pool_of in POOLS)), None)
     if pool:
         address = thread.syscall.arguments[0] if thread.syscall and thread.syscall.name == "futex" else 0
@@ -124,24 +125,25 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
     if not wait:
         return State(RunState.RUNNING)
     if wait.kind is WaitKind.IO:  # perhaps at a prompt
-        asked, is_heard = with_question(thread, wait)
-        if is_heard is False or (asked.detail.about_question and thread.dispatch):
-            return State(RunState.WAITING, asked)
-        if is_heard or is_at_prompt(thread, wait):
-            return State(RunState.IDLE, asked)
+        question, is_answerable = with_question(thread, wait)
+        if is_answerable is False or (question.detail.about_question and thread.dispatch):
+            return State(RunState.WAITING, question)
+        if is_answerable or is_at_prompt(thread, wait):
+            return State(RunState.IDLE, question)
     wait = torch_waits.with_child_processes(thread, wait)
-    return State(RunState.WAITING, pool_workers.add_lost_workers(thread, wait))
+    return State(RunState.WAITING, pool_workers.with_lost_workers(thread, wait))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside a system call, None if no recognizer knows it."""
     wait = _first_wait(GIL_RECOGNIZERS, thread) or _first_wait(thread.process.added_recognizers, thread)
     wait = wait or _first_wait(RECOGNIZERS[len(GIL_RECOGNIZERS) :], thread)
     return _with_checked_owner(thread, wait) if wait else None
 
 
 def _with_checked_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait. A thread that waits for itself is RECORDED only if its frames have the object, too: otherwise one
-    damaged register, the address of the futex, would be enough."""
+    """The wait, INFERRED if the thread is its own owner and its frames do not contain the object, too: otherwise one
+    damaged register, the address of the futex, would prove a self-deadlock."""
     if wait.owner != OwnerThread(thread.tid) or wait.certainty is not OwnerCertainty.RECORDED:
         return wait
     futex = thread.futex
@@ -154,20 +156,21 @@ def _with_checked_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _first_wait(recognizers: Iterable[Recognizer], thread: ThreadSnapshot) -> Wait | None:
+    """The answer of the first recognizer that knows the thread's wait."""
     return next(filter(None, (recognize(thread) for recognize in recognizers)), None)
 
 
 _MOST_OFF_CHAIN = 8
-"""Further threads, besides those of the main thread's chain, whose waits are examined."""
+"""Threads outside of the main thread's chain whose waits are examined."""
 _ENDED_BY_USERS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK)
 
 
 def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | None]) -> dict[int, State | None]:
-    """The states, with more on the waits along the chain of waits that begins at the main thread.
+    """The states by thread id, with likely wakers added to the waits on the chain that begins at the main thread.
 
-    The main thread's wait is what a user asks about. Python's objects do not record which thread will put into a queue
-    or set an event, and a loop that sleeps does not say what for, but both often follow from what the frames have at
-    hand. That costs time and proves nothing, so it is done along this chain (12 threads) and for few others, and no
+    Users ask about the main thread's wait. Python's objects do not record which thread will put into a queue or set an
+    event, and a loop that sleeps does not record what for, but both often follow from the objects that frames can
+    reach. That costs time and proves nothing, so it is done along this chain (12 threads) and for few others, and no
     deadlock is concluded from it.
     """
     result = dict(states)
@@ -205,7 +208,7 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
 
 
 def _with_loop(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """A timed wait with the loop that repeats it, and what that tests in between."""
+    """A timed wait with the loop that repeats it, and with what the loop tests in between."""
     if wait.kind is WaitKind.SLEEP:
         return polled_sleep(thread, wait)
     line = line_of_loop(thread, wait)
@@ -220,12 +223,12 @@ def _with_wakers(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State 
     python, address = thread.process.python, wait.resource.address
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not python:
         return wait
-    known = wait.detail.unowned
+    detail = wait.detail.unowned
 
     def waits_for_it(tid: int) -> bool:
         state = states.get(tid)
         return bool(state and state.wait and state.wait.resource.address == address)
 
     users = python.users_of(address)
-    expects = known.expects or tuple(tid for tid in users if tid != thread.tid and not waits_for_it(tid))
-    return wait.with_detail(wait.detail.with_wakers(python_waits.with_possible_wakers(thread, wait, known, expects)))
+    expects = detail.expects or tuple(tid for tid in users if tid != thread.tid and not waits_for_it(tid))
+    return wait.with_detail(wait.detail.with_wakers(python_waits.with_possible_wakers(thread, wait, detail, expects)))

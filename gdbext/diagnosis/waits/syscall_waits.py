@@ -30,48 +30,30 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.peer import ChildProcess, Peer
 
 
-_BY_DESCRIPTOR = frozenset(
-    [
+_BY_DESCRIPTOR = {
+    *(
         "read",
         "readv",
         "pread64",
+        "preadv",
+        "preadv2",
         "recvfrom",
         "recvmsg",
         "recvmmsg",
         "accept",
         "accept4",
-        "write",
-        "writev",
-        "sendto",
-        "sendmsg",
-        "sendmmsg",
-        "sendfile",
         "connect",
-        "splice",
-        "fsync",
-        "fdatasync",
-        "flock",
-        "fcntl",
-        "io_uring_enter",
-        "pwrite64",
-        "preadv",
-        "pwritev",
-        "preadv2",
-        "pwritev2",
-        "ftruncate",
-        "fallocate",
-    ]
-)
-"""Calls whose first argument is the file descriptor that they wait for."""
+    ),
+    *("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice"),
+    *("fsync", "fdatasync", "flock", "fcntl", "io_uring_enter", "ftruncate", "fallocate"),
+}
+"""System calls whose first argument is the fd that they wait for."""
 _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
 _PATH_ARGUMENTS = {
-    **dict.fromkeys(
-        ["open", "stat", "lstat", "access", "execve", "readlink", "mkdir", "unlink", "rename", "chdir", "statfs"], 0
-    ),
-    **dict.fromkeys(
-        ["openat", "newfstatat", "statx", "faccessat", "faccessat2", "execveat", "unlinkat", "renameat2", "readlinkat"],
-        1,
-    ),
+    **dict.fromkeys(("open", "stat", "lstat", "access", "execve", "readlink", "mkdir"), 0),
+    **dict.fromkeys(("unlink", "rename", "chdir", "statfs"), 0),
+    **dict.fromkeys(("openat", "newfstatat", "statx", "faccessat", "faccessat2"), 1),
+    **dict.fromkeys(("execveat", "unlinkat", "renameat2", "readlinkat"), 1),
 }
 """System call → the number of the argument that is a path."""
 _SHOWN = 4
@@ -79,6 +61,7 @@ _SHOWN = 4
 
 
 def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that is blocked in a system call other than futex, None for any other thread."""
     call, process = thread.syscall, thread.process
     if not call or call.name == "futex":
         return None
@@ -114,8 +97,8 @@ def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a sleep of a
-    moment only (a page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
+    """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a short sleep (a
+    page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
     side = thread.kernel_side
     if thread.kernel_state != "D" or (side and (not side.stands or side.is_frozen)):
         return None
@@ -148,8 +131,8 @@ def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
-    """A sleep. SQLite sleeps between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout): with its
-    holder."""
+    """The wait in nanosleep. SQLite sleeps between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout):
+    then with the lock's holder."""
     process, procfs = thread.process, thread.process.procfs
     is_relative = call.name == "nanosleep" or not call.arguments[1] & 1  # TIMER_ABSTIME of include/uapi/linux/time.h
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
@@ -181,13 +164,14 @@ def _sleeping_library(thread: ThreadSnapshot) -> str:
 
 
 def _timed_sleep(seconds: float | None, left: str = "", library: str = "") -> Wait:
+    """A sleep. ``left``: `` (3 s more)`` in place of the duration; ``library``: the one that sleeps, "" for Python."""
     text = left or (f" ({seconds_text(seconds)} s)" if seconds is not None else "")
     text += f" in {library}" if library else ""
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, detail=Sleep(seconds=seconds))
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds for people: three digits, but all digits before the point."""
+    """Seconds for people: three significant digits, but all digits before the point."""
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
@@ -201,6 +185,7 @@ def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> flo
 
 
 def _child_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """The wait in wait4 or waitid for one child process, or for any."""
     pid = _signed32(call.arguments[0] if call.name == "wait4" else call.arguments[1])
     is_one = call.name == "wait4" or call.arguments[0] & 0xFF == 1  # P_PID of waitid
     if pid > 0 and is_one:
@@ -233,7 +218,8 @@ def _descriptors_wait(
     timed: bool = False,
     evidence: tuple[str, ...] = (),
 ) -> Wait:
-    """A wait for any of some file descriptors; ``otherwise`` is printed if there are none."""
+    """The wait for any of these file descriptors. ``limit``: a clause on the timeout; ``otherwise``: printed if there
+    are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
     resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
@@ -241,12 +227,13 @@ def _descriptors_wait(
 
 
 def _other_ends(peers: Sequence[Peer | None]) -> OtherEnd:
+    """The first known peer, and the processes of all."""
     peer = next(filter(None, peers), None)
     return OtherEnd(peer, tuple(process for peer in peers if peer for process in peer.processes))
 
 
 def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
-    """The other end of a file descriptor, as far as the system shows it."""
+    """The other end of a file descriptor in this system call, None if unknown."""
     peers = process.procfs.peers
     if call.name in ("flock", "fcntl"):
         return peers.lock_holder(fd, call.name == "flock")
@@ -265,7 +252,7 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
 
 
 def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
-    """``fd 5 (pipe:[77])``, with its other end, if that is known, and exited children that may have been it."""
+    """``fd 5 (pipe:[77])``, with its other end if known, and exited children that may have been the other end."""
     text = f"fd {fd}" if fd else "standard input (fd 0)"
     link = process.procfs.descriptor(fd)
     if link:
@@ -281,14 +268,15 @@ def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> st
 
 
 def _exited_clause(endings: Mapping[int, str]) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``; ``endings``: pid → name and exit status."""
+    """``; of its processes 7 (producer, exit status 1) has ended``; "" for none. ``endings``: pid → name and exit
+    status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
     return f"; of its processes {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} ended" if texts else ""
 
 
 def exited_children_clause(process: ProcessSnapshot, only_failed: bool = False) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be the one that should have
-    written. ``only_failed``: of the reaped ones, as those of a pool whose work is done, only those that failed."""
+    """``; of its processes 7 (producer, exit status 1) has ended``: it may be the process that should have written.
+    ``only_failed``: of the reaped children, only those that failed (a pool's workers exit normally)."""
     children = process.procfs.children().items()
     endings = {pid: f"{child.name}, {child.ending}" for pid, child in children if child.state is ProcessState.ENDED}
     for reaped in process.python.ended_processes():
@@ -321,6 +309,7 @@ def _poll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 
 def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """The wait in select: three bit sets (fd_set), of up to 1024 fds here."""
     fds: set[int] = set()
     size = (min(call.arguments[0], 1024) + 7) // 8
     for pointer in call.arguments[1:4]:
@@ -333,8 +322,8 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 
 def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
-    """The wait in epoll_wait for the watched file descriptors. Those whose other end is the process itself only wake
-    its loop, as an eventfd does."""
+    """The wait in epoll_wait for the watched fds, without those whose other end is the process itself: they only wake
+    its own loop, as an eventfd does."""
     epoll_fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
     procfs = process.procfs
@@ -353,30 +342,16 @@ def _signed32(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-_DESCRIPTORS = frozenset(
-    [
-        "read",
-        "readv",
-        "pread64",
-        "preadv",
-        "write",
-        "writev",
-        "pwrite64",
-        "close",
-        "fstat",
-        "getdents64",
-        "fsync",
-        "fdatasync",
-        "ftruncate",
-        "fallocate",
-        "fstatfs",
-        "sendfile",
-    ]
-)
-"""System calls on a file whose first argument is its descriptor."""
+_FILE_CALLS = {
+    *("read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "close", "fstat", "getdents64"),
+    *("fsync", "fdatasync", "ftruncate", "fallocate", "fstatfs", "sendfile"),
+}
+"""System calls on a file whose first argument is its fd."""
 
 
 def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None) -> tuple[RunState, Wait | None]:
+    """(state, wait) of a thread, corrected by what the kernel says of it: a page fault or an uninterruptible sleep is a
+    wait, and a call on a file waits for its file system's server."""
     side, process = thread.kernel_side, thread.process
     if not side or state is RunState.IDLE or process.frozen_group:
         return state, wait
@@ -402,7 +377,7 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
 
 
 def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
-    """The page for which a thread waits in a page fault, and what should provide it."""
+    """The page for which a thread waits in a page fault, and what should provide it, in words."""
     process = thread.process
     if side.is_out_of_memory:
         group = process.procfs.machine.group_out_of_memory()
@@ -427,8 +402,8 @@ def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
 
 def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]:
     """(path, file system) of the mapped files whose file system needs a server."""
-    paths = dict.fromkeys(each.path for each in thread.process.modules.mappings if each.path.startswith("/"))
-    for path in paths:
+    mappings = thread.process.modules.mappings
+    for path in dict.fromkeys(mapping.path for mapping in mappings if mapping.path.startswith("/")):
         file_system = thread.process.procfs.machine.file_system_of(path)
         if file_system and file_system.is_served:
             yield path, file_system
@@ -437,22 +412,22 @@ def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]
 def _call_holders(
     thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem
 ) -> tuple[tuple[ChildProcess, ...], str]:
-    """The processes for which the call waits, and a clause on what holds it up; "" if that is the file system only."""
+    """(the processes for which the call waits, a clause on what blocks it or "" if only the file system does)."""
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
-        who = listed(watchers) or "a process that is not seen here"
-        return watchers, f", until it is allowed by who watches files there (fanotify): {who}"
+        names = listed(watchers) or "a process that is not seen here"
+        return watchers, f", until it is allowed by who watches files there (fanotify): {names}"
     if side.channel == "percpu_rwsem_wait":  # sb_start_write of fs/super.c
         return (), ", to which nobody may write now, as while it is frozen (fsfreeze, a snapshot)"
     return file_system.servers, ""
 
 
 def _file_of_call(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
-    """The path of the call's file ("" if the wait already has it in its name), and the file system."""
+    """(the path of the system call's file, "" if unknown or already in the wait's name; its file system)."""
     call, procfs = thread.syscall, thread.process.procfs
     if not call:
         return "", None
-    if call.name in _DESCRIPTORS:
+    if call.name in _FILE_CALLS:
         return "", procfs.machine.file_system(call.arguments[0])
     if call.name == "mmap":
         return procfs.descriptor(call.arguments[4]), procfs.machine.file_system(call.arguments[4])

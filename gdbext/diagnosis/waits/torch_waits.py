@@ -48,11 +48,12 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _LOWEST = 0x10000
+"""Addresses below are never mapped (vm.mmap_min_addr)."""
 
 
 def _store_key(thread: ThreadSnapshot, level: int) -> str:
-    """The key for which the store's client waits: the text that frames ``level`` to ``level`` + 2 (doWait, doGet, get)
-    hold most often as a std::string of up to 512 characters; "" if there is none."""
+    """The key for which the store's client waits: the most frequent std::string of up to 512 characters in frames
+    ``level`` to ``level`` + 2 (doWait, doGet, get); "" if there is none."""
     memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
     counts: Counter[str] = Counter()
     frames = range(level, min(level + 3, len(thread.frames)))
@@ -80,7 +81,7 @@ class AwaitedBatch(NamedTuple):
 
     pids: tuple[int, ...]
     number: int | None = None
-    """The batch's number, counted from 0; None where it is not known, and so whose it is."""
+    """The batch's number, from 0; None if unknown, and then also which worker makes it."""
 
 
 def awaited_batch(stack: PyStack) -> AwaitedBatch | None:
@@ -116,7 +117,7 @@ _JOIN_DEPTH = 6
 
 
 def _is_call_of(frame: PythonFrame | Frame, functions: Collection[tuple[str, str]]) -> bool:
-    """The frame is of one of these (end of the file's path, function)."""
+    """True if the frame runs one of these functions: (end of the file's path, function name)."""
     last_name = frame.function.rpartition(".")[2]
     return any(frame.file.endswith(ending) and last_name == name for ending, name in functions)
 
@@ -135,7 +136,8 @@ def joined_processes(stack: PyStack) -> tuple[int, ...]:
 
 
 def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait for child processes to exit, or for what the DataLoader's workers bring; other waits unchanged."""
+    """The wait, as one for child processes if the code above it joins them or is a DataLoader's, whose workers make the
+    batch; other waits unchanged."""
     process, name, code = thread.process, "", ""
     children: tuple[ChildProcess, ...] = ()
     # The kinds of waits in which the loader waits, from version to version.
@@ -173,7 +175,8 @@ _OUTSIDE: dict[Tag, WaitKind] = {
 
 
 def torch_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that is blocked inside such a function, None for any other."""
+    """The wait of a thread that is blocked inside a function of PyTorch or of the libraries below it, None for any
+    other."""
     if not thread.syscall:
         return None
     meanings = {*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE}
@@ -218,14 +221,14 @@ def torch_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _backward_clause(thread: ThreadSnapshot, level: int) -> str:
-    """``, during backward`` if the thread is in autograd further out; this does not change what is waited for."""
+    """``, during backward`` if a frame of autograd is further out than frame ``level``; else ""."""
     backward = (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.AUTOGRAD_MAIN, FunctionTag.AUTOGRAD_EVALUATE)
     return ", during backward" if any(thread.inner_tags.get(tag, -1) > level for tag in backward) else ""
 
 
 def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str = "", polls: bool = False) -> Wait:
-    """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name.
-    ``evidence``: what shows that, if no name does."""
+    """The wait in a call of a device's runtime or driver; frame ``level`` is its innermost one with a name.
+    ``evidence`` replaces the name of the call; ``polls``: the thread runs."""
     from gdbext.diagnosis.waits.device_waits import device_wait  # 7 ms, where a device is waited for
 
     call = device_wait(thread, level, polls)
@@ -237,7 +240,7 @@ def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str
 
 
 def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
-    """A thread that sleeps in CUDA's driver, in a function that has no name: only its library is known."""
+    """The wait of a thread that sleeps in a function of CUDA's driver without a name, None for any other."""
     level = len(thread.inner_libc_levels)
     if not thread.syscall or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
         return None
@@ -260,7 +263,8 @@ def polling_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
-    """Python or an operator runs inside the function of frame ``level``: the wait is its own."""
+    """True if Python or an operator runs inside the function of frame ``level``: then the wait is not that
+    function's."""
     inside = (FunctionTag.EVAL_FUNCTIONS, FunctionTag.AUTOGRAD_EVALUATE)
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
@@ -283,7 +287,7 @@ def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_
 
 
 def _absent_workers_wait(thread: ThreadSnapshot, resource: Resource, pool: Pool, *evidence: str) -> Wait:
-    """A wait for workers that do not exist. They vanished in a fork only if something shows a fork."""
+    """The wait for workers that do not exist; a fork is named as the reason only if something shows one."""
     forked = thread.process.fork_evidence
     detail = AbsentWorkers(MissingWorkers(pool, forked=bool(forked)))
     return Wait(resource, evidence=(*evidence, *forked), detail=detail)
