@@ -8,11 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import RANK, SIZE, first_number, job_names
-from gdbext.diagnosis.job.collectives_section import (
-    CollectivesSection,
-    CollectivesSource,
-    JobRank,
-)
+from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.engine.numbers import number
 from gdbext.errors import GdbextError
 from gdbext.known.package_versions import nccl_version

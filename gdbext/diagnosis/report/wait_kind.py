@@ -5,7 +5,8 @@ waits for what only itself could give (SelfWait), or if the thread that should e
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.engine.vocabulary import json_member
 
@@ -40,6 +41,8 @@ class Naming(Enum):
 class WaitTraits(NamedTuple):
     """Properties that distinguish a kind of wait."""
 
+    word: str
+    """The word of the JSON report."""
     noun: str
     """The resource in a sentence, with its article."""
     naming: Naming = Naming.AFTER_ADDRESS
@@ -80,177 +83,128 @@ _SERVES_PAGE = "Look at who serves the page: the file system's server, or the ho
 _NO_OWNER = "This lock records no owner: look for a thread that is inside the same library (all-threads --stacks)."
 
 
+_native_lock = partial(WaitTraits, is_lock=True, is_native=True, may_be_lock=True)
+_outside_wait = partial(WaitTraits, is_outside=True, needs_thread=False)
+
+
 class WaitKind(Enum):
     """The kind of a wait. The value is the word of the JSON report; the last rows tell most about a hang."""
 
     traits: WaitTraits
 
-    GIL = "gil", WaitTraits("the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
-    STOP_THE_WORLD = (
+    GIL = WaitTraits("gil", "the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
+    STOP_THE_WORLD = WaitTraits(
         "stop-the-world",
-        WaitTraits(
-            "a stop-the-world pause",
-            Naming.ALONE,
-            "waits for {}",
-            "a stop-the-world pause",
-            Relation.OWES,
-            timeout_ends_it=False,
-            advice_in_deadlock="A thread waits in C code without letting go of its thread state: "
-            "release it around what "
-            "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
-        ),
+        "a stop-the-world pause",
+        Naming.ALONE,
+        unnamed="a stop-the-world pause",
+        relation=Relation.OWES,
+        timeout_ends_it=False,
+        advice_in_deadlock="A thread waits in C code without letting go of its thread state: release it around what "
+        "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
     )
-    MUTEX = "mutex", WaitTraits("the mutex", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True)
-    RWLOCK = (
-        "rwlock",
-        WaitTraits("the read-write lock", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True),
-    )
-    CONDVAR = (
+    MUTEX = _native_lock("mutex", "the mutex", told_apart_by_address=True)
+    RWLOCK = _native_lock("rwlock", "the read-write lock", told_apart_by_address=True)
+    CONDVAR = WaitTraits(
         "condvar",
-        WaitTraits(
-            "the condition variable",
-            relation=Relation.OWES,
-            advice_in_deadlock=_RELEASE_FIRST,
-            advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
-            "ended.",
-        ),
+        "the condition variable",
+        relation=Relation.OWES,
+        advice_in_deadlock=_RELEASE_FIRST,
+        advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
+        "ended.",
     )
-    SEMAPHORE = "semaphore", WaitTraits("the semaphore", handler_may_end_it=True)
-    PYTHON_LOCK = (
+    SEMAPHORE = WaitTraits("semaphore", "the semaphore", handler_may_end_it=True)
+    PYTHON_LOCK = WaitTraits(
         "python-lock",
-        WaitTraits(
-            "the Python lock",
-            is_lock=True,
-            may_be_lock=True,
-            advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
-            "does.",
-        ),
+        "the Python lock",
+        is_lock=True,
+        may_be_lock=True,
+        advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
+        "does.",
     )
-    OBJECT_LOCK = (
+    OBJECT_LOCK = WaitTraits(
         "object-lock",
-        WaitTraits(
-            "the lock of the object",
-            is_lock=True,
-            may_be_lock=True,
-            advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
-            "there wait for another thread (a key's __eq__ or __hash__, a callback).",
-        ),
+        "the lock of the object",
+        is_lock=True,
+        may_be_lock=True,
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
+        "there wait for another thread (a key's __eq__ or __hash__, a callback).",
     )
-    STATIC_INIT = (
+    STATIC_INIT = _native_lock(
         "static-init",
-        WaitTraits(
-            "the initialisation of",
-            Naming.GUARDED,
-            unnamed="a static variable",
-            relation=Relation.RUNS,
-            is_lock=True,
-            is_native=True,
-            may_be_lock=True,
-            told_apart_by_address=True,
-            advice_in_deadlock="Run the initialiser once at import time, "
-            "before threads start (call the operator once), "
-            "or keep Python out of it: a static's guard is a lock like any other.",
-        ),
+        "the initialisation of",
+        Naming.GUARDED,
+        unnamed="a static variable",
+        relation=Relation.RUNS,
+        told_apart_by_address=True,
+        advice_in_deadlock="Run the initialiser once at import time, before threads start (call the operator once), "
+        "or keep Python out of it: a static's guard is a lock like any other.",
     )
-    ONCE = (
-        "once",
-        WaitTraits(
-            "a one-time initialisation", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True
-        ),
+    ONCE = _native_lock("once", "a one-time initialisation", told_apart_by_address=True)
+    LOADER_LOCK = _native_lock("loader-lock", "the dynamic loader's lock")
+    LIBC_LOCK = _native_lock("libc-lock", "a lock inside the C library", advice_when_blocked=_NO_OWNER)
+    JOIN = WaitTraits(
+        *("join", "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS),
+        advice_in_deadlock=_RELEASE_FIRST,
     )
-    LOADER_LOCK = "loader-lock", WaitTraits("the dynamic loader's lock", is_lock=True, is_native=True, may_be_lock=True)
-    LIBC_LOCK = (
-        "libc-lock",
-        WaitTraits(
-            "a lock inside the C library", is_lock=True, is_native=True, may_be_lock=True, advice_when_blocked=_NO_OWNER
-        ),
+    BARRIER = WaitTraits("barrier", "the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
+    WORKER_POOL = WaitTraits(
+        *("worker-pool", "worker threads", Naming.IN_BRACKETS),
+        relation=Relation.OWES,
+        advice_in_deadlock=_RELEASE_FIRST,
     )
-    JOIN = (
-        "join",
-        WaitTraits(
-            "the end of",
-            Naming.ALONE,
-            "waits for the end of {}",
-            "a thread",
-            Relation.IS,
-            advice_in_deadlock=_RELEASE_FIRST,
-        ),
-    )
-    BARRIER = "barrier", WaitTraits("the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
-    WORKER_POOL = (
-        "worker-pool",
-        WaitTraits("worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST),
-    )
-    QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
-    FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
-    IO = (
+    QUEUE = WaitTraits("queue", "the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
+    FUTEX = WaitTraits("futex", "an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
+    IO = WaitTraits(
         "io",
-        WaitTraits(
-            "io",
-            Naming.ALONE,
-            "waits in {}",
-            relation=Relation.OWES,
-            needs_thread=False,
-            heading="waits for input or output",
-            advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
-            "writing.",
-            advice_in_kernel="Look at the device, or at the server of that file system: the kernel waits for its "
-            "answer (dmesg).",
-        ),
+        "io",
+        Naming.ALONE,
+        "waits in {}",
+        relation=Relation.OWES,
+        needs_thread=False,
+        heading="waits for input or output",
+        advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
+        "writing.",
+        advice_in_kernel="Look at the device, or at the server of that file system: the kernel waits for its "
+        "answer (dmesg).",
     )
-    PAGE = (
+    PAGE = WaitTraits(
         "page",
-        WaitTraits(
-            "a page of memory",
-            Naming.ALONE,
-            needs_thread=False,
-            advice_when_blocked=_SERVES_PAGE,
-            advice_in_kernel=_SERVES_PAGE,
-        ),
+        "a page of memory",
+        Naming.ALONE,
+        needs_thread=False,
+        advice_when_blocked=_SERVES_PAGE,
+        advice_in_kernel=_SERVES_PAGE,
     )
-    CHILD_PROCESS = (
-        "child-process",
-        WaitTraits(
-            "child-process", Naming.ALONE, is_outside=True, needs_thread=False, heading="waits for a child process"
-        ),
+    CHILD_PROCESS = _outside_wait("child-process", "child-process", Naming.ALONE, heading="waits for a child process")
+    SLEEP = WaitTraits(
+        "sleep", "sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, may_poll=True, heading="sleeps"
     )
-    SLEEP = (
-        "sleep",
-        WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, may_poll=True, heading="sleeps"),
-    )
-    DEVICE = (
+    DEVICE = _outside_wait(
         "device",
-        WaitTraits(
-            "the device",
-            Naming.IN_BRACKETS,
-            is_outside=True,
-            needs_thread=False,
-            heading="waits for the device",
-            advice_when_outside=(
-                "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1.",
-            ),
+        "the device",
+        Naming.IN_BRACKETS,
+        heading="waits for the device",
+        advice_when_outside=(
+            "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1.",
         ),
     )
-    COLLECTIVE = (
+    COLLECTIVE = _outside_wait(
         "collective",
-        WaitTraits(
-            "the other ranks",
-            Naming.IN_BRACKETS,
-            relation=Relation.OWES,
-            is_outside=True,
-            needs_thread=False,
-            heading="waits for other ranks",
-            advice_when_outside=(
-                "A rank has not come to this collective, or is in another one.",
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
-            ),
+        "the other ranks",
+        Naming.IN_BRACKETS,
+        relation=Relation.OWES,
+        heading="waits for other ranks",
+        advice_when_outside=(
+            "A rank has not come to this collective, or is in another one.",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
         ),
     )
 
-    def __new__(cls, value: str, traits: WaitTraits) -> WaitKind:
+    def __new__(cls, *traits: Any) -> WaitKind:
         member = object.__new__(cls)
-        member._value_ = value
-        member.traits = traits
+        member.traits = WaitTraits(*traits)
+        member._value_ = member.traits.word
         return member
 
     @property
@@ -259,39 +213,43 @@ class WaitKind(Enum):
         return -list(WaitKind).index(self)
 
 
+_NO_LOCK_IN_CALLBACKS = (
+    "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
+    "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
+)
+
+
 class SelfWait(Enum):
     """Why a thread waits for what only itself could give; the value is a clause, ``advice`` says how to avoid it."""
 
-    SIGNAL = "a signal handler interrupted the code that holds it"
-    FINALIZER = "a finaliser (__del__) interrupted the code that holds it"
-    WEAKREF = "the callback of a weak reference interrupted the code that holds it"
-    POOL = "it is the only worker of the pool that should run the job"
-    EVENT_LOOP = "only the event loop that it blocks could complete it"
-    SERVER = "it is connected to its own process, where only the event loop that it blocks could accept and answer"
+    advice: str
 
-    @property
-    def advice(self) -> str:
-        if self is SelfWait.EVENT_LOOP:
-            return (
-                "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
-                "blocking call to loop.run_in_executor()."
-            )
-        if self is SelfWait.SERVER:
-            return (
-                "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
-                "handler a plain def where the server runs those in threads, or call the function instead of the URL."
-            )
-        if self is SelfWait.POOL:
-            return "A job must not wait for a job of its own pool: give those jobs a pool of their own."
-        if self is SelfWait.SIGNAL:
-            return (
-                "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
-                "write to signal.set_wakeup_fd(), or use queue.SimpleQueue."
-            )
-        return (
-            "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
-            "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
-        )
+    SIGNAL = (
+        "a signal handler interrupted the code that holds it",
+        "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
+        "write to signal.set_wakeup_fd(), or use queue.SimpleQueue.",
+    )
+    FINALIZER = ("a finaliser (__del__) interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
+    WEAKREF = ("the callback of a weak reference interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
+    POOL = (
+        "it is the only worker of the pool that should run the job",
+        "A job must not wait for a job of its own pool: give those jobs a pool of their own.",
+    )
+    EVENT_LOOP = (
+        "only the event loop that it blocks could complete it",
+        "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
+        "blocking call to loop.run_in_executor().",
+    )
+    SERVER = (
+        "it is connected to its own process, where only the event loop that it blocks could accept and answer",
+        "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
+        "handler a plain def where the server runs those in threads, or call the function instead of the URL.",
+    )
+
+    def __new__(cls, value: str, advice: str) -> SelfWait:
+        member = object.__new__(cls)
+        member._value_, member.advice = value, advice
+        return member
 
 
 class Loss(Enum):

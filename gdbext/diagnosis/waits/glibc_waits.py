@@ -50,7 +50,7 @@ def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
         return _pi_deadlock_wait(thread, futex) if futex else None
     mutex = Mutex.read(thread.process.memory, futex.address)
     is_owned = mutex and mutex.lock and isinstance(thread.process.owner(mutex.owner), OwnerThread)
-    if not mutex or not (_is_named(thread) or is_owned):
+    if not mutex or not (_is_in_mutex_function(thread) or is_owned):
         return None
     return _mutex_wait(thread, futex, mutex)
 
@@ -58,7 +58,7 @@ def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
 def destroyed_mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside pthread_mutex_lock for memory that holds no mutex any more; None for any other."""
     futex = thread.futex
-    if not futex or not futex.is_lock or not _is_named(thread):
+    if not futex or not futex.is_lock or not _is_in_mutex_function(thread):
         return None
     if Mutex.read(thread.process.memory, futex.address):
         return None
@@ -66,11 +66,12 @@ def destroyed_mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
 
 
-def _is_named(thread: ThreadSnapshot) -> bool:
+def _is_in_mutex_function(thread: ThreadSnapshot) -> bool:
     return thread.level_of(FunctionTag.MUTEX, FunctionTag.CONDVAR, within=_NEAR) is not None
 
 
 def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
+    """The wait for ``mutex``, with its owner unless its words contradict each other."""
     process, address = thread.process, futex.address
     module = process.modules.find(address)
     level = thread.level_of(FunctionTag.MUTEX, within=_NEAR)
@@ -110,8 +111,8 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
 
 def _pi_deadlock_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc lets the
-    thread wait for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only one of that kind,
-    and locked, to which libc's frames have a pointer (or to its kind, which the function has just read)."""
+    thread wait for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only locked one of
+    that kind to which libc's frames point (or to its kind field, which the function has just read)."""
     process, levels = thread.process, thread.inner_libc_levels
     if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
         return None
@@ -149,7 +150,7 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
         return _interrupted_malloc(thread, futex) or _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
     if thread.level_of(FunctionTag.STDIO, within=_NEAR_LIBC_LOCK) is not None:
         stream = StreamLock.read(thread.process.memory, futex.address)
-        owners = [each.tid for each in thread.process.threads if stream and each.thread_pointer == stream.owner]
+        owners = [other.tid for other in thread.process.threads if stream and other.thread_pointer == stream.owner]
         if not stream or len(owners) != 1:
             return _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK, "stdio stream")
         owner = f"owner {stream.owner:#x} at +8 is the thread pointer of thread {owners[0]}"
@@ -173,8 +174,8 @@ def unidentified_lock_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _with_parent_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait with an owner, if only a thread of the parent can be it: the process was forked, and has one thread,
-    which is in no other function of libc that could hold the lock, and which no signal has interrupted."""
+    """The wait, owned by a thread of the parent process if no other can be the owner: the process was forked, and has
+    one thread, which is in no other function of libc that could hold the lock, and which no signal has interrupted."""
     process = thread.process
     if len(process.tids) > 1 or wait.being_released or not process.fork_evidence:
         return wait
@@ -189,12 +190,13 @@ def _with_parent_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _calls_syscall(thread: ThreadSnapshot) -> bool:
-    """The thread has called syscall(2) of libc: the futex is its caller's, and not libc's."""
+    """True if the thread is in syscall(2) of libc: the futex is its caller's, not libc's."""
     function = thread.stack.function(0) if thread.frames else None
     return function is not None and "syscall" in function.names
 
 
 def _libc_lock_wait(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:
+    """The wait for a low-level lock of libc or ld.so, which records no owner."""
     raw = thread.process.memory.try_read(futex.address, 4)
     return Wait(
         Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
@@ -218,7 +220,7 @@ def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None
 
 
 def static_initializer_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside __cxa_guard_acquire."""
+    """The wait of a thread inside __cxa_guard_acquire for the initializer of a static variable, None for any other."""
     level, futex = thread.level_of(FunctionTag.STATIC_GUARD, within=6), thread.futex
     if level is None or not futex:
         return None
@@ -274,7 +276,7 @@ def _initializers(thread: ThreadSnapshot, guard: int, level: int, waits_in: Func
 
 
 def _is_between_uses(memory: Memory, function: Function, guard: int, pc: int) -> bool:
-    """The function's code (at most its first MiB) uses the guard's address before ``pc`` and after it."""
+    """True if the function's code (at most its first MiB) uses the guard's address before ``pc`` and after it."""
     code = memory.try_read(function.start, min(function.size, 1 << 20)) if function.size else b""
     uses = [
         use.instruction
@@ -295,8 +297,8 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     address = base if base is not None else sync_objects.condvar_by_alignment(futex.address)
     how = "found in the waiter's frames" if base is not None else "by the layout of glibc up to 2.40"
     evidence = [f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})"]
-    known = base is not None and not futex.timed
-    condvar = sync_objects.Condvar.read(process.memory, futex.address, address) if known else None
+    is_readable = base is not None and not futex.timed
+    condvar = sync_objects.Condvar.read(process.memory, futex.address, address) if is_readable else None
     lost_signal = condvar is not None and condvar.loses_signals
     if lost_signal:
         evidence.append(f"the condition variable {address:#x} counts signals for waiters that it has not got")
@@ -311,8 +313,8 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
-    """``address`` may be the mutex of a condition variable for which the thread waits. The wait has unlocked it but
-    counts as a user of it, so its kind, its user count and its owner are checked."""
+    """True if ``address`` may be the mutex of a condition variable for which the thread waits. The wait has unlocked it
+    but counts as a user of it, so its kind, its user count and its owner are checked."""
     process = thread.process
     # Pages below 0x10000 are never mapped (vm.mmap_min_addr).
     if not address or address % 8 or not 0x10000 <= address < process.memory.architecture.user_limit:
@@ -345,7 +347,7 @@ def join_wait(thread: ThreadSnapshot) -> Wait | None:
     elif futex.value in (JOINABLE, EXITING):
         word = "join state"
         others = (other for other in process.threads if other is not thread)  # a join with itself is refused: EDEADLK
-        tids = [each.tid for each in others if join_state_word(process.memory, each.thread_pointer) == futex.address]
+        tids = [other.tid for other in others if join_state_word(process.memory, other.thread_pointer) == futex.address]
     if len(tids) != 1:
         named = thread.level_of(FunctionTag.JOIN, within=5) is not None
         return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
@@ -429,13 +431,13 @@ def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _unnamed_in_libc(thread: ThreadSnapshot, most: int) -> bool:
-    """The innermost frames are in libc, without names, and at most ``most``."""
+    """True if the innermost frames are in libc, without names, and at most ``most``."""
     levels = thread.inner_libc_levels
     return 0 < len(levels) <= most and not any(thread.stack.function(level) for level in levels)
 
 
 def _shared_with(thread: ThreadSnapshot, address: int) -> str:
-    """A semaphore's name by the other processes that have it mapped: one that took it may have exited."""
+    """A shared semaphore's name in words, with the other processes that map it: one that took it may have exited."""
     name, process = "shared between processes", thread.process
     mapping = process.modules.mapping_at(address)
     sharers = process.procfs.sharers(mapping) if mapping else None
@@ -472,8 +474,8 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _runs_initializer(thread: ThreadSnapshot, control: int) -> bool:
-    """A frame of libc (of the 200 innermost) that has the address ``control`` has called the initializer through a
-    pointer. That may itself be inside libc, if it ended in a jump to it."""
+    """True if the thread runs the initializer of the once control at ``control``: a frame of libc (of the 200
+    innermost) with that address has called a function through a pointer, or code outside of libc."""
     memory = thread.process.memory
     for level in range(1, min(len(thread.frames), 200)):
         if not thread.in_libc(level) or not thread.mentions(control, (level,)):

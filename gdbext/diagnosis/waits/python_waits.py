@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
-    """The interruption of the thread's own code by which it waits for itself, by the frames on its stack."""
+    """Why a thread waits for a lock that it holds: what interrupted its own code, by the frames on its stack."""
     if any(frame.function.rpartition(".")[2] == "__del__" for frame in thread.python):
         return SelfWait.FINALIZER
     if FunctionTag.RUNS_SIGNAL_HANDLERS in thread.inner_tags:
@@ -52,7 +52,8 @@ def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
 def _pool_result_wait(
     thread: ThreadSnapshot, python_wait: PythonWait, name: str, timed: bool, evidence: tuple[str, ...]
 ) -> Wait:
-    """The wait for a result that a pool's workers owe; for a helper thread of the pool, if that is lost or blocked."""
+    """The wait for a result that a pool's workers must deliver, or for a helper thread of the pool that is lost or
+    blocked. ``name``: of the result."""
     process = thread.process
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
@@ -87,8 +88,8 @@ def _pool_result_wait(
 
 
 def _runs_job(thread: ThreadSnapshot) -> bool:
-    """The thread is a worker of a multiprocessing.pool.ThreadPool, and has a job: ``worker`` of multiprocessing/pool.py
-    calls the job, and between two jobs takes one from a SimpleQueue."""
+    """True if the thread is a worker of a multiprocessing.pool.ThreadPool with a job: ``worker`` of
+    multiprocessing/pool.py calls the job, and between two jobs takes one from a SimpleQueue."""
     calls = [(frame.file.endswith("multiprocessing/pool.py"), frame.function) for frame in thread.python]
     futex, python = thread.futex, thread.process.python
     if calls[:1] != [(True, "worker")] or not futex or not python:
@@ -107,6 +108,8 @@ NO_WORKERS = LostThread(
 
 
 class _Meaning(NamedTuple):
+    """The wait for a kind of Python object; ``name``: of the object."""
+
     kind: WaitKind
     name: str = ""
     set_by_handlers: bool = False
@@ -127,7 +130,6 @@ _MEANINGS = {
     Waitable.THREAD: _Meaning(WaitKind.JOIN),
     Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are not daemons (the interpreter is shutting down)"),
 }
-"""Every Waitable, and the wait for it."""
 
 
 def python_object_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -167,17 +169,17 @@ def _object_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait:
     if not free:
         if python_wait.pids or python_wait.helpers or python_wait.lacks_workers:
             return _pool_result_wait(thread, python_wait, meaning.name, futex.timed, evidence)
-        wait = _wait_for_debtor(thread, futex, python_wait, resource, evidence)
+        wait = _wait_for_known_thread(thread, futex, python_wait, resource, evidence)
         if wait:
             return wait
     detail = Unowned(expects=python_wait.awaited, set_by_handlers=meaning.set_by_handlers)
     return Wait(resource, timed=futex.timed, evidence=evidence, being_released=free, detail=detail)
 
 
-def _wait_for_debtor(
+def _wait_for_known_thread(
     thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait, resource: Resource, evidence: tuple[str, ...]
 ) -> Wait | None:
-    """The wait for a semaphore or a future that a known thread has to release or complete, None if none is known."""
+    """The wait for a semaphore or future that a known thread must release or complete, None if no thread is known."""
     python, kind = thread.process.python, python_wait.kind
     certainty, self_wait = OwnerCertainty.RECORDED, None
     loop = None
@@ -203,7 +205,7 @@ def _wait_for_debtor(
 
 
 def _lock_wait(thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait, free: bool) -> Wait:
-    """The wait for a lock object: also that of a condition which takes its lock back."""
+    """The wait for a lock object, also of a Condition that takes its lock back; ``free``: the lock is free now."""
     process, lock, kind = thread.process, python_wait.lock, python_wait.kind
     if kind is not Waitable.IMPORT:
         kind = Waitable.RLOCK if Waitable.RLOCK in (kind, lock and lock.kind) else Waitable.LOCK
@@ -235,7 +237,7 @@ def _lock_wait(thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait
 
 def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, name: str, free: bool) -> Wait:
     """The wait for a lock that records no owner: the holder follows from the ``with`` and ``try`` blocks of all
-    threads, or from a fork."""
+    threads, or from a fork. ``free``: the lock is free now."""
     process, tid = thread.process, thread.tid
     resource = Resource(WaitKind.PYTHON_LOCK, address, name)
     evidence = f"semaphore {futex.address:#x} of a Python lock, which records no owner"
@@ -265,23 +267,24 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     return Wait(resource, timed=futex.timed, evidence=(evidence,))
 
 
-def with_possible_wakers(thread: ThreadSnapshot, wait: Wait, known: Unowned, expects: tuple[int, ...]) -> Unowned:
-    """``known`` with the missing thread that should end the wait, or with the threads that may end it by the functions
-    that they are in. ``expects``: those that have its object at hand, the answer if nothing more is found."""
+def with_possible_wakers(thread: ThreadSnapshot, wait: Wait, detail: Unowned, expects: tuple[int, ...]) -> Unowned:
+    """``detail`` with the missing thread that should end the wait, or the ids of the threads that may end it by the
+    functions that they are in. ``expects``: ids of those that can reach its object, used if nothing more is found."""
     futex = thread.futex
     python_wait = thread.process.python.wait(thread.tid, futex.address) if futex else None
-    lost = known.lost
+    lost = detail.lost
     if python_wait and not lost and not wait.external and not python_wait.awaited:
         lost = _recorded_loss(thread, python_wait)
         lost, expects = (lost, ()) if lost else _concluded_loss(thread, python_wait, wait, expects)
-    return known._replace(lost=lost, expects=expects)
+    return detail._replace(lost=lost, expects=expects)
 
 
 def _recorded_loss(thread: ThreadSnapshot, python_wait: PythonWait) -> LostThread | None:
+    """The missing threads that the awaited object itself names, None if it names none."""
     python = thread.process.python
-    unborn = python.never_began(python_wait)
-    if unborn:
-        return LostThread((unborn.name,), Loss.NEVER_BEGAN, recorded=True)
+    never_started = python.never_began(python_wait)
+    if never_started:
+        return LostThread((never_started.name,), Loss.NEVER_BEGAN, recorded=True)
     helpers = python.lost_executor(thread.tid, python_wait.address) if python_wait.kind.is_future else None
     if not helpers:
         return None
@@ -292,8 +295,8 @@ def _recorded_loss(thread: ThreadSnapshot, python_wait: PythonWait) -> LostThrea
 
 
 def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
-    """How these threads, which do not run, were lost. LEFT_BEHIND if the process was forked and all their ids are lower
-    than its own: ids grow, so they were started in the parent."""
+    """How these missing threads were lost: LEFT_BEHIND if the process was forked and all their ids are lower than its
+    own (ids grow, so they were started in the parent), else ENDED."""
     process = thread.process
     main = process.thread(process.pid)
     own = main.own_tid if main else None
@@ -304,14 +307,15 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 def _concluded_loss(
     thread: ThreadSnapshot, python_wait: PythonWait, wait: Wait, expects: tuple[int, ...]
 ) -> tuple[LostThread | None, tuple[int, ...]]:
-    """The missing thread, and the threads that may end the wait."""
+    """(the missing thread by the functions that could end the wait, None if no thread is missing; ids of the threads
+    that may end it). ``expects``: as in with_possible_wakers()."""
     process, python = thread.process, thread.process.python
     wakers = python.possible_wakers(thread.tid, python_wait)
     if not wakers or (expects and not any(function.is_proven for function in wakers.functions)):
-        return None, expects  # those that have it at hand may do anything with it
+        return None, expects  # threads that can reach the object may do anything with it
 
     def waits_alike(tid: int) -> bool:
-        """The thread waits for the very same object, as at a barrier."""
+        """True if the thread waits for the very same object, as at a barrier."""
         other = process.thread(tid)
         other_wait = python.wait(tid, other.futex.address) if other and other.futex else None
         return other_wait is not None and other_wait.address == python_wait.address
@@ -341,7 +345,7 @@ def _concluded_loss(
 
 
 def lost_pool(thread: ThreadSnapshot) -> Polled | None:
-    """The pool that a loop's code has at hand, if it has jobs and a fork left its threads behind."""
+    """The pool that a loop's code can reach, if it has jobs and a fork left its threads behind; None otherwise."""
     pool = thread.process.python.lost_pool(thread.tid) if thread.process.fork_evidence else None
     if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return None
@@ -351,7 +355,8 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
 
 
 def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | None:
-    """The missing thread that should change one of the variables that a loop tests; None if a signal handler may."""
+    """The missing thread that should change one of these variables, which a loop tests; None if a signal handler
+    may."""
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
@@ -364,8 +369,9 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 def _lost_waker(
     thread: ThreadSnapshot, wakers: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
-    """The exited threads and the functions that could end the wait, if no thread (no ``absent``) is in these.
-    ``sets``: the variable that they should set; ``may_be_handled``: a signal handler may end the wait as well."""
+    """The exited threads and the functions that could end the wait, which no thread is in; None if another thread or
+    (``may_be_handled``) a signal handler may end it. ``sets``: the variable that they should set; ``absent``: "thread"
+    or "other thread"."""
     functions = wakers.functions
     named = tuple(ended for ended in wakers.ended if ended.function)
     ended = named or wakers.ended
@@ -376,11 +382,11 @@ def _lost_waker(
     # The clause names functions that are proven to act on the very object, else that of a thread that has exited.
     proven = [function for function in functions if function.is_proven]
     last_names = {thread_object.function.rpartition(".")[2] for thread_object in named}
-    of_ended = [acting for acting in functions if acting.function.qualname.rpartition(".")[2] in last_names]
+    of_ended = [waker for waker in functions if waker.function.qualname.rpartition(".")[2] in last_names]
     places = []
-    for acting in proven or of_ended:
-        file = (acting.function.file or "").rpartition("/")[2]
-        places.append(f"{acting.function.qualname} ({file}:{acting.function.line})")
+    for waker in proven or of_ended:
+        file = (waker.function.file or "").rpartition("/")[2]
+        places.append(f"{waker.function.qualname} ({file}:{waker.function.line})")
     places = list(dict.fromkeys(places))
     method = functions[0].method
     does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
@@ -393,14 +399,15 @@ def _lost_waker(
     python = thread.process.python
     error = next((text for lost in ended if (text := python.kept_error(lost.value))), "")
     if not ended:
-        error = python.error_in_future(thread.tid, {acting.function.code for acting in functions})
+        error = python.error_in_future(thread.tid, {waker.function.code for waker in functions})
     names = tuple(lost.name for lost in ended)
     loss = loss_of(thread, ended) if ended else Loss.ENDED
     return LostThread(names, loss, no_waker_clause=clause, error=error, is_proven=bool(named))
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
-    """Python runs signal handlers in the main thread, also while it waits."""
+    """True if a signal handler may act on the thread's object: Python runs handlers in the main thread while it
+    waits."""
     handled = thread.process.procfs.handled_signals()
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
@@ -410,11 +417,9 @@ _NEAR_TAKE_GIL = 8
 
 
 def gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that wants the GIL (or has just offered it to another thread).
-
-    A waiter waits 5 ms at a time and begins again, so its timeout means nothing. The address decides: take_gil has no
-    name in a stripped Python, and a thread may as well wait for something else under PyEval_RestoreThread.
-    """
+    """The wait of a thread that wants the GIL (or has just offered it to another thread), None for any other. A waiter
+    waits 5 ms at a time and begins again, so its timeout means nothing. The futex's address decides: take_gil has no
+    name in a stripped Python, and a thread may wait for something else under PyEval_RestoreThread."""
     futex = thread.futex
     if not futex:
         return None
@@ -442,14 +447,15 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
-    """The thread sleeps in the wait for the GIL, and yet has its mutex: it woke up while memory was read."""
+    """True if the thread waits for the GIL but has its mutex: it woke up while memory was read."""
     if not wait or wait.kind is not WaitKind.GIL or not thread.syscall or not thread.own_tid:
         return False
     return any(gil.mutex_owner == thread.own_tid for gil in thread.process.gils)
 
 
 def repeated_gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
+    """The wait for the GIL of a thread that runs only between two waits of 5 ms, inside take_gil; None for any
+    other."""
     level = thread.level_of(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
@@ -493,13 +499,15 @@ def gil_resource(gil: GilState) -> Resource:
 
 
 def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> Wait:
+    """The wait for a GIL that is held; ``holder``: see _holder()."""
     tid, certainty = holder
     state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
     return Wait(gil_resource(gil), OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
 
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread of a free-threaded Python that is parked on anything but a lock object."""
+    """The wait of a thread of a free-threaded Python that is parked on an object's lock, or in a stop-the-world pause;
+    None for any other."""
     futex = thread.futex
     parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
     if not futex or not parked:
@@ -515,12 +523,14 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def stop_the_world_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that stops the world: it checks every millisecond whether the others have stopped."""
+    """The wait of a thread that stops the world, checking every millisecond whether the others have stopped; None for
+    any other."""
     parked = thread.process.python.stopping(thread.tid)
     return _world_wait(parked, "it has asked all other threads to stop") if parked else None
 
 
 def _world_wait(parked: Parked, evidence: str) -> Wait:
+    """The wait for a stop-the-world pause: to begin it, or until it is over."""
     owners = parked.owners
     if parked.kind is ParkedOn.PAUSE:
         name, why = "all other threads, to stop the world", f"not stopped: {', '.join(map(str, owners))}"
