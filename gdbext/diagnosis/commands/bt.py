@@ -63,7 +63,6 @@ class DispatchBacktrace(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options: which threads, and how much of them."""
         parser.epilog = _EPILOG
         add_thread_choice(parser)
         parser.add_argument("--native", action="store_true", help="also show every native frame")
@@ -164,7 +163,7 @@ def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[st
 
 def headline(thread: ThreadReport) -> str:
     """``Thread 1 "MainThread" (tid 2056): aten::mm, key Meta, in-kernel``."""
-    return title(thread) + where(thread)
+    return title(thread) + innermost_operator(thread)
 
 
 def title(thread: ThreadReport) -> str:
@@ -176,8 +175,8 @@ def title(thread: ThreadReport) -> str:
     return f"Thread{number}{named} (tid {thread.tid}{signal})"
 
 
-def where(thread: ThreadReport) -> str:
-    """The innermost operator in a few words, "" outside the dispatcher."""
+def innermost_operator(thread: ThreadReport) -> str:
+    """``: aten::mm, key Meta, in-kernel``; "" outside the dispatcher."""
     if not thread.dispatch:
         return ""
     step = thread.dispatch[0]
@@ -186,7 +185,7 @@ def where(thread: ThreadReport) -> str:
 
 
 def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines) -> list[Block]:
-    """The frames, dispatch steps and nodes of a thread, innermost first."""
+    """The blocks of a thread's text: frames, dispatch steps and nodes, innermost first."""
     blocks: list[tuple[int, int, Block]] = []
     for order, frame in enumerate(thread.frames or thread.python_frames):
         identity: Hashable = frame.function, frame.file, frame.line
@@ -203,6 +202,7 @@ def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines)
 
 
 def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
+    """One pass through the dispatcher, as _EPILOG describes it."""
     indent, kernel = f"{_PASS}   ", step.kernel
     yield style(f"#{step.level:<4} {dispatch_words(step)}", "bold") + f"  {step.stage.value}, {step.confidence.value}"
     if step.arguments:
@@ -211,7 +211,9 @@ def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
             for argument in step.arguments
         ]
         texts = ", ".join(argument.short + doubt for argument, doubt in zip(step.arguments, doubted))
-        from_frame = "  as the kernel's frame has them now" if any(each.variable for each in step.arguments) else ""
+        from_frame = (
+            "  as the kernel's frame has them now" if any(argument.variable for argument in step.arguments) else ""
+        )
         yield f"{indent}{escape(f'({texts}){from_frame}')}"
     for argument in step.arguments:
         for tensor in argument.tensors:
@@ -244,8 +246,8 @@ def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
 
 def _node_text(node: BackwardNode) -> str:
     variable = f" of {escape(node.variable)}" if node.variable else ""
-    known = node.sequence_nr is not None and not node.variable
-    text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
+    number = f", sequence number {node.sequence_nr}" if node.sequence_nr is not None and not node.variable else ""
+    text = f"node  {escape(node.name)}{variable}{number}"
     return text + (f", made at {escape(node.made_at)}" if node.made_at else "")
 
 

@@ -90,15 +90,15 @@ class DeviceSection(Section):
         """PyTorch's bookkeeping of the devices, for people."""
         return (
             *(
-                f"thread {each.tid} launched {each.kernel} ({each.file}:{each.line}); whether it runs is not known"
-                for each in self.launched
+                f"thread {tid} launched {kernel} ({file}:{line}); whether it runs is not known"
+                for tid, kernel, file, line in self.launched
             ),
             *(
-                f"thread {each.tid} replays a CUDA graph that was captured on stream {each.graph.stream_id} of "
-                f"cuda:{each.graph.device}, with memory of the private pool {each.graph.pool}"
-                for each in self.replayed
+                f"thread {tid} replays a CUDA graph that was captured on stream {graph.stream_id} of "
+                f"cuda:{graph.device}, with memory of the private pool {graph.pool}"
+                for tid, graph in self.replayed
             ),
-            *(line for each in self.memory for line in _memory_lines(each)),
+            *(line for memory in self.memory for line in _memory_lines(memory)),
         )
 
     @property
@@ -162,8 +162,8 @@ def core_settings(environ: Mapping[str, str]) -> DeviceCore:
 
 
 def _trigger(core: DeviceCore, target: Target) -> str:
-    """The command that writes into the pipe, which the driver has made by that name in the process's folder. The host
-    name is the process's own, in its container, and so is its PID."""
+    """The shell command that asks the driver for a core by the pipe that it made in the process's folder; "" if it
+    cannot be asked. Host name and PID in the pipe's name are those inside the process's container."""
     if not core.user_triggered or target.origin.is_core:
         return ""
     own = target.pid if target.origin.recorded else own_tid(target.pid, target.pid)
@@ -201,18 +201,18 @@ class DeviceSystemSection(Section):
                 else "",
             )
             place = f", /dev/nvidia{figures.minor}" if figures.minor is not None else ""
-            told = ", ".join(filter(None, parts)) or "tells nothing"
-            lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {told}")
+            text = ", ".join(filter(None, parts)) or "tells nothing"
+            lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {text}")
         return (
             *lines,
-            *(f"kernel log: {each}" for each in facts.xids),
+            *(f"kernel log: {line}" for line in facts.xids),
             f"open device files: {files}" if files else "the process has no file of an NVIDIA device open",
-            *(f"unknown: {each}" for each in facts.problems),
+            *(f"unknown: {problem}" for problem in facts.problems),
         )
 
 
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
-    """Ask the driver and the kernel, within a time limit. A core or a recording has no answer."""
+    """What the driver and the kernel report, within a time limit; a problem for a core or a recording."""
     if target.origin.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
@@ -222,7 +222,7 @@ def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
 def name_devices(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], DeviceSection]:
-    """(the reports, in the snapshots' order, whose waits for a device name its stream; what is known of the
+    """(the reports with waits for a device that name its stream, in the snapshots' order; what is known of the
     devices)."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
@@ -255,7 +255,7 @@ def name_devices(
     if reader.devices:  # CUDA was initialized
         try:
             pending = CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
-            if any(not 0 <= count < 1 << 32 for each in pending for count in (each.retries, each.ooms)):
+            if any(not 0 <= count < 1 << 32 for device in pending for count in (device.retries, device.ooms)):
                 raise BadData("its counts of failures make no sense")
             memory = pending
         except GdbextError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
 from gdbext.diagnosis.report.finding import Finding
@@ -11,11 +10,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, listed, operator_clause, thread_clause
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
-from gdbext.diagnosis.verdict.recursion import repeating
+from gdbext.diagnosis.verdict.recursion import longest_repetition
 from gdbext.torch.stack import DispatchFrame
-
-if TYPE_CHECKING:
-    pass
 
 
 class Crashed(VerdictKind):
@@ -72,10 +68,10 @@ class RunawayRecursion(VerdictKind):
             yield Finding(self, text, (tid,), evidence, recursion.innermost)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        thread = next((each for each in involved if each.dispatch), None)
+        thread = next((thread for thread in involved if thread.dispatch), None)
         if not thread:
             return
-        group, _ = repeating(thread.dispatch)
+        group, _ = longest_repetition(thread.dispatch)
         yield _advice_to_break(group or thread.dispatch[:1])
         step = thread.dispatch[0]
         if step.op is not None and step.keyset:
@@ -83,7 +79,7 @@ class RunawayRecursion(VerdictKind):
 
 
 def _advice_to_break(group: Sequence[DispatchFrame]) -> str:
-    """The advice that ends a recursion, by the steps that repeat."""
+    """Advice how to end a recursion; ``group``: the steps that repeat."""
     if all(step.event and step.event.is_redispatch for step in group):
         return (
             "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the "

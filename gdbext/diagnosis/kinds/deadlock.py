@@ -26,7 +26,7 @@ class Deadlock(VerdictKind):
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
             tids = tuple(edge.tid for edge in cycle)
-            parts = "; ".join(f"{thread_clause(graph.threads[edge.tid])} {_needs(edge, graph)}" for edge in cycle)
+            parts = "; ".join(f"{thread_clause(graph.threads[edge.tid])} {_edge_clause(edge, graph)}" for edge in cycle)
             proven = all(edge.wait.certainty.is_proven for edge in cycle)
             text = f"{parts}{'' if proven else ' (an owner is inferred from stacks)'}."
             yield Finding(self, text, tids, evidence, next(filter(None, steps), None), cycle)
@@ -58,7 +58,8 @@ class Deadlock(VerdictKind):
         yield from dict.fromkeys(kind.traits.advice_in_deadlock for kind in others if kind.traits.advice_in_deadlock)
 
 
-def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
+def _edge_clause(edge: WaitEdge, graph: WaitGraph) -> str:
+    """``waits for the GIL, which MainThread (tid 1) holds``."""
     owner, relation = graph.threads[edge.held_by].label, edge.wait.kind.traits.relation
     if relation is Relation.IS:
         return f"{edge.wait.phrase}, which is {owner}"

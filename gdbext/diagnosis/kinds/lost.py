@@ -69,7 +69,7 @@ class WorkersMissing(VerdictKind):
 def waits_for_lost(
     kind: VerdictKind, losses: Sequence[Loss], facts: Observations, graph: WaitGraph
 ) -> Iterator[Finding]:
-    """Findings of that kind on threads that wait for one that was lost in one of these ways."""
+    """Findings of this kind: threads that wait for a thread that was lost in one of these ways."""
     for thread, wait in facts.waits:
         lost = wait.detail.lost
         if lost and lost.loss in losses and _is_lost(thread, wait, lost, facts):
@@ -83,14 +83,14 @@ def waits_for_lost(
 
 
 def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, facts: Observations) -> bool:
-    """The loss is proven, or no other thread (besides those that poll for this one) can wake any: conclusions from
-    functions and names count only then. A timed wait counts only if a loop repeats it."""
+    """True if the loss is proven, or no other thread (besides those that poll for this one) can wake any: conclusions
+    from functions and names count only then. A timed wait counts only if a loop repeats it."""
     if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.detail.looks_for):
         return False
     if lost.recorded or lost.is_proven:
         return True
     polling = {
-        each.tid for each, other in facts.waits if other.detail.looks_for and other.detail.expects == (thread.tid,)
+        waiter.tid for waiter, own in facts.waits if own.detail.looks_for and own.detail.expects == (thread.tid,)
     }
     others = [other for other in facts.threads if other is not thread and other.tid not in polling]
     return facts.complete and no_thread_can_wake_others(others)
@@ -100,9 +100,9 @@ ORPHANED_LOCK = OrphanedLock()
 MISSING_WORKERS = WorkersMissing()
 
 
-def of_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
-    """Advice for a process that waits for a child whose verdict is of one of these kinds: damage by a fork is repaired
-    in the parent."""
+def advice_on_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
+    """Advice for a process that waits for children with verdicts of these kinds: damage by a fork is repaired in the
+    parent."""
     if any(kind in (ORPHANED_LOCK, MISSING_WORKERS) for kind in kinds):
         return (f"In this process, which made the child: {_WITHOUT_FORK}",)
     return ()

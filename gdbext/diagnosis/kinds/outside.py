@@ -50,23 +50,23 @@ class WaitingExternal(VerdictKind):
                 step = next((thread.innermost for thread in threads if thread.dispatch), None)
                 yield Finding(self, f"{explained_chain(chain, graph)}.", chain.tids, evidence, step, wait=end)
         for thread, wait in external_waits(facts):
-            if _want_gil_in_device_call(thread, wait, facts):
-                continue  # a finding of its own
+            if _waiters_for_gil(thread, wait, facts):
+                continue  # GIL_IN_DEVICE_CALL finds it
             if thread.tid == facts.pid and wait.kernel and wait.kernel.stands:
-                continue  # the stronger finding says it
+                continue  # KERNEL_WAIT finds it
             if is_stuck(thread, facts) or is_unwoken(thread):
-                continue  # so do those
+                continue  # BLOCKED finds it
             is_io = wait.kind is WaitKind.IO
             serves = thread.loop is not None or (wait.detail.peer is not None and wait.detail.peer.is_listening)
-            # Four threads at one line are what a server has no more of, rather than work on its way.
-            crowds = groups_by_line(facts.threads) if serves and is_io else []
-            group = next((crowd for crowd in crowds if len(crowd) >= 4), [])
+            # Four threads at one line are a resource that the server has run out of, rather than normal work.
+            lines = groups_by_line(facts.threads) if serves and is_io else []
+            group = next((line for line in lines if len(line) >= 4), [])
             groups = []
             text = f"{waiting_clause(thread, wait)}{loop_clause(thread)}."
             tids: tuple[int, ...] = (thread.tid,)
             if group:
                 text = f"{group_sentence(group)} {text}"
-                tids = (*(each.tid for each in group), thread.tid)
+                tids = (*(member.tid for member in group), thread.tid)
             elif thread is facts.main and is_io:
                 groups = bystanders(facts, tids)
             text += meanwhile_clause(groups, graph.threads)
@@ -96,7 +96,7 @@ class GilInDeviceCall(VerdictKind):
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for thread, wait in facts.waits:
-            waiters = _want_gil_in_device_call(thread, wait, facts)
+            waiters = _waiters_for_gil(thread, wait, facts)
             if not waiters:
                 continue
             others = f"{len(waiters)} threads want" if len(waiters) > 1 else f"{waiters[0].label} wants"
@@ -124,12 +124,12 @@ class GilInDeviceCall(VerdictKind):
         yield from WAITING_EXTERNAL.advice(finding, involved)
 
 
-def _want_gil_in_device_call(holder: ThreadReport, wait: Wait, facts: Observations) -> list[ThreadReport]:
-    """The threads that wait for the GIL, if ``holder`` has it while it waits for a device."""
+def _waiters_for_gil(holder: ThreadReport, wait: Wait, facts: Observations) -> list[ThreadReport]:
+    """The threads that wait for the GIL, if ``holder`` has it while it waits for a device; else []."""
     if not wait.detail.device or not wait.detail.device.holds_gil:
         return []
-    waits = ((each, other) for each, other in facts.waits if other.kind is WaitKind.GIL and not other.being_released)
-    return [each for each, other in waits if holder.tid in other.owner_tids]
+    for_gil = [(thread, want) for thread, want in facts.waits if want.kind is WaitKind.GIL and not want.being_released]
+    return [thread for thread, want in for_gil if holder.tid in want.owner_tids]
 
 
 class KernelWait(VerdictKind):
@@ -142,8 +142,8 @@ class KernelWait(VerdictKind):
     can_be_dumped = False
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Threads that others need, or that the user asked for, and that sleep in the kernel for no lock of the
-        process."""
+        """Threads that sleep in the kernel for no lock of the process, if others wait for them, they are inside an
+        operator, or the main thread."""
         for thread, wait in facts.waits:
             side = wait.kernel
             if not side or not side.stands:

@@ -235,11 +235,6 @@ def with_locals(
     return tuple(reader.with_variables(thread, every_frame) if thread.python_frames else thread for thread in threads)
 
 
-def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadReport:
-    """The report with the arguments of Python kernels from their frames."""
-    return FrameLocals(session).with_kernel_arguments(thread) if thread.python_frames else thread
-
-
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
     """The Python frames of a thread, innermost first, each with the interpreter's own frame; [] without Python."""
     sources = FrameLocals(session).interpreter_frames(thread.tid, thread.python)

@@ -9,7 +9,7 @@ from gdbext.diagnosis.report.thread_report import TaskState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
-from gdbext.diagnosis.verdict.recursion import repeating
+from gdbext.diagnosis.verdict.recursion import longest_repetition
 from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 TASKS = 3
@@ -31,7 +31,7 @@ def operator_clause(step: DispatchFrame | None) -> str:
 
 def thread_clause(thread: ThreadReport) -> str:
     """``MainThread (tid 1) in aten::mm (CPU kernel)``: the thread, its operator and its node of a backward pass."""
-    _, times = repeating(thread.dispatch)
+    _, times = longest_repetition(thread.dispatch)
     depth = f", {times} levels deep," if times else ""
     backward = f", in {thread.backward[0].clause}," if thread.backward else ""
     return thread.label + operator_clause(thread.innermost) + depth + backward

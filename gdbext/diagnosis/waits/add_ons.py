@@ -25,7 +25,7 @@ WAITS_GROUP = "gdbext.waits"
 
 
 class AddOns:
-    """Loads both when they are first asked for."""
+    """The pools and recognizers of other packages, loaded when they are first needed."""
 
     def __init__(self, errors: ErrorLog) -> None:
         self._errors = errors
@@ -50,6 +50,7 @@ class AddOns:
         return tuple(AddedRecognizer(point, function, self) for point, function in loaded if function is not None)
 
     def _loaded(self, point: EntryPoint) -> Any:
+        """The object of an entry point; None after a failure, which is recorded."""
         try:
             return point.load()
         except AddOnError as error:
