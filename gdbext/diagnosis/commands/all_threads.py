@@ -72,7 +72,6 @@ class AllThreads(Tool):
         )
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 

@@ -98,7 +98,6 @@ class DispatchBacktrace(Tool):
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 

@@ -179,7 +179,6 @@ class Diagnose(Tool):
         return report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 

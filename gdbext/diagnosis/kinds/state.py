@@ -87,7 +87,7 @@ class Slow(VerdictKind):
         if not slowness or not reasons or facts.stop:
             return
         running = [thread for thread in facts.threads if thread.state is RunState.RUNNING]
-        thread = min(running, key=lambda each: not each.dispatch, default=facts.main)
+        thread = min(running, key=lambda running_thread: not running_thread.dispatch, default=facts.main)
         text = f"The process {self.how}: {'; and '.join(reason.summary for reason in reasons)}."
         if thread and thread.dispatch:
             text += f" {thread.label} is{operator_clause(thread.innermost)}."
@@ -172,7 +172,7 @@ def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Findi
     # The holder of a GIL first, because the others wait for it, then threads of which a line is known.
     running = [thread for thread in facts.threads if thread.state is RunState.RUNNING]
     with_gil = {thread.tid for thread in running if any(held.kind is WaitKind.GIL for held in thread.holds)}
-    running.sort(key=lambda each: (each.tid not in with_gil, not each.python_frames, each.tid != facts.pid))
+    running.sort(key=lambda thread: (thread.tid not in with_gil, not thread.python_frames, thread.tid != facts.pid))
 
     def idle_or_busy(text: str, threads: Sequence[ThreadReport], wait: Wait | None = None) -> Finding:
         tids = tuple(thread.tid for thread in threads)

@@ -29,15 +29,13 @@ from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from gdbext.diagnosis.report.wait_kind import Resource
-    from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognize import State
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.stack.known_fallbacks import RecoveredCall
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 

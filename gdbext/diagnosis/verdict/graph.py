@@ -16,11 +16,10 @@ from gdbext.diagnosis.report.wait import Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import WaitKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gdbext.diagnosis.report.finding import ProcessStop
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
-    from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.system import control_groups as groups
-    from gdbext.engine.targets.system.surroundings import Surroundings, Turns
     from gdbext.engine.vocabulary import Internal
 
 

@@ -31,7 +31,6 @@ from gdbext.engine.process.symbolizer import Function, demangle, without_clone_s
 from gdbext.engine.targets.system.peer import listed
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.process.memory import Memory
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.sync.waker_search import PossibleWakers
-    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 
 
 def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:

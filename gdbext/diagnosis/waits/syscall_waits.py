@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.code_reader import Syscall
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.machine import FileSystem
-    from gdbext.engine.targets.system.peer import ChildProcess, Peer
+    from gdbext.engine.targets.system.peer import ChildProcess
 
 
 _BY_DESCRIPTOR = {
