@@ -1,7 +1,5 @@
-"""``all-threads``: what each thread does and waits for, which thread holds that, and what is wrong with it.
-
-As text: findings first, then each thread on one or two lines, equal ones folded.
-"""
+"""``all-threads``: what each thread does and waits for, which thread holds that, and findings; equal threads are
+folded."""
 
 from __future__ import annotations
 
@@ -123,6 +121,7 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
     their first threads."""
 
     def key(thread: ThreadReport) -> object:
+        """Equal for threads that one line can describe."""
         if thread.pool:
             return ("pool", thread.pool)
         if thread.signal or thread.holds or thread.loop or not thread.stack_key or thread.notes:
@@ -156,6 +155,7 @@ def whose_numbers(group: Sequence[ThreadReport]) -> str:
 def _group_lines(
     group: Sequence[ThreadReport], threads: Sequence[ThreadReport], style: Style, why: bool
 ) -> Iterator[str]:
+    """The lines of a group of equal threads; ``threads``: all of the report, to name owners."""
     first = group[0]
     if first.pool:
         yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool.name)} worker{'s' if len(group) > 1 else ''}"

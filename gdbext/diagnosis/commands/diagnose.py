@@ -334,6 +334,7 @@ def _child_report(child: ChildProcess, parent: int | None) -> ChildReport:
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
+    """The report on a child process after an inspection of it, by a helper process if reading it may block."""
     report = _child_report(child, parent)
     if child.ending:
         return report
@@ -347,6 +348,7 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
 
 
 def _inspected_child(report: ChildReport) -> ChildReport:
+    """The report with the child's verdict and line, or with the reason why it cannot be read."""
     try:
         target = brief_look(report.pid)
     except GdbextError as error:

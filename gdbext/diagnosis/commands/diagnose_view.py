@@ -131,6 +131,7 @@ def child_lines(report: Report) -> Iterator[str]:
 
 
 def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], style: Style) -> Iterator[str]:
+    """The waits of a deadlock's cycle: for each thread, what it waits for and which thread holds that."""
     for edge in cycle:
         wait, owner = edge.wait, escape(by_tid[edge.held_by].label)
         relation = wait.kind.traits.relation

@@ -177,6 +177,7 @@ class _Recorded:
                 session.errors.note(error, "flight recorder")
 
     def _read(self, recorder: flight_recorder.FlightRecorder) -> None:
+        """Add what a recorder has of groups and operations."""
         statuses = recorder.statuses()
         for (name, description), ranks in recorder.groups().items():
             self.described[name] = (description, ranks)

@@ -1,7 +1,6 @@
-"""The device as the host sees it: which stream or event each thread waits for, the threads' current streams, and
-whether the process was started so that it can write a core of its device. What the device does is not known here: work
-is said to be launched, never to run. Nothing is read unless a thread is in a call of CUDA. CUDA_… variables: cuda.h
-(CUcoredumpSettings) and the documentation of cuda-gdb."""
+"""The devices as the host sees them: the stream or event for which each thread waits, the threads' current streams, and
+whether the process can write a core of its device. Work is said to be launched, never to run. Nothing is read unless a
+thread is in a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the documentation of cuda-gdb."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""The variables of Python frames as short texts: numbers, cut strings, lengths, keys, tensors, locks held or free.
+"""The variables of Python frames as short texts, read from memory (no repr() runs): their values now, as a function may
+have assigned to an argument since it was called.
 
-All of it is read from memory; no repr() runs. A variable is shown as it is now: a function may have assigned to an
-argument since it was called.
-
-A Python kernel of an operator takes its arguments from a list that the boxed call gives up, so that they are on no
-native stack any more. They are variables of the kernel's own frame, which is known by its code object's file, name and
-first line. PythonKernelHolder (torch/csrc/utils/python_dispatch.cpp) gives them by position, and those that the schema
-has for keywords alone by name; a leading one may be the key set (with_keyset=True), which its type tells. Where the
-names of parameters are the schema's in another order, nothing tells which is which.
+A Python kernel of an operator takes its arguments from a list that the boxed call gives up; they remain as variables of
+the kernel's frame, which its code object's file, name and first line identify. PythonKernelHolder
+(torch/csrc/utils/python_dispatch.cpp) passes them by position, and keyword-only ones of the schema by name; a leading
+one may be the key set (with_keyset=True), which its type shows.
 """
 
 from __future__ import annotations

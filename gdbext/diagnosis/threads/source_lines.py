@@ -71,6 +71,7 @@ class SourceReader:
         return [text, changed] if text else []
 
     def _read(self, file: str) -> tuple[list[bytes], str]:
+        """(the lines, the doubt whether the process runs them or ""); ([], "") if the file cannot be read."""
         try:
             data, modified = self._target.origin.foreign.source(file, MAX_FILE)
         except OSError:

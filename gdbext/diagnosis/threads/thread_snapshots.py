@@ -111,6 +111,7 @@ class StackOwners:
             yield from self._misplaced - {place.tid, self._target.pid}
 
     def _claims(self, mapping: MemoryMapping) -> Sequence[_Claim]:
+        """The claims on stacks in a mapping, ascending by control block."""
         if mapping.start not in self._claimed:
             claims = set()
             for place in self._places:
@@ -208,6 +209,7 @@ class Stacks:
         self._stacks.pop(thread.tid, None)
 
     def _walk(self, thread: TargetThread) -> NativeStack:
+        """Unwind a thread; an empty stack if its registers cannot be believed. Problems of files are recorded."""
         registers = thread.registers()
         if self._owners.is_absent(thread):
             self._errors.note(StacklessCore("the core has only zeros where stacks of threads were"), "core")

@@ -125,6 +125,7 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
 
 
 def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
+    """(the kind, what happened in words) of a SIGSEGV; ``address``: that faulted, None if unknown."""
     signal = stop.signal
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"

@@ -85,6 +85,8 @@ def _thread_facts(
     thread: ThreadReport,
     crashed: Collection[int],
 ) -> ThreadFacts:
+    """What patterns of known bugs can ask about a thread. ``native``: see _native_frames_reader()."""
+
     def lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
         return [(frame.file, frame.function) for frame in frames]
 

@@ -1,14 +1,9 @@
-"""Runaway redispatch: the same operator, or a group of operators, that enters itself again without end.
-A repeated operator alone proves nothing: Autograd → CPU is the same operator with another keyset, nested vmap
-levels and Python code may call one operator at many depths and return. Proofs that it has no end are, from the
-strongest to the weakest:
+"""Runaway redispatch: an operator, or a group of operators, that enters itself without end. Repetition alone proves
+nothing (Autograd → CPU, nested vmap, Python code that returns). Proofs are, from the strongest to the weakest:
 
 * a *redispatch* with the identical keyset: the table gives the very kernel that just did this, again;
 * a *call* with identical keysets and identical arguments, very often;
-* any of it when the stack has overflown.
-
-Levels whose arguments differ or cannot be read, or between which passes may be missing, prove nothing: a recursion that
-ends may be thousands of levels deep."""
+* any of it when the stack has overflown."""
 
 from __future__ import annotations
 

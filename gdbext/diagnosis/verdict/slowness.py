@@ -167,6 +167,8 @@ def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequen
 def _explain(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
 ) -> Slowness:
+    """Collect the inputs of all explanations, most of which are read only if needed, and explain."""
+
     def recompiled() -> int:
         return len(recompilations(DynamoReader(session.python).compilations())) if session.python else 0
 
@@ -329,6 +331,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """The CPU quota of the cgroup throttled the process in at least an eighth of its periods."""
     quota = inputs.surroundings.quota if inputs.surroundings else None
     if not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
         return
@@ -359,6 +362,7 @@ def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """Threads that are ready wait for a CPU: pinned to few, too many of their own, or beside other processes."""
     machine = inputs.surroundings
     if not machine or not machine.seconds:
         return
@@ -676,6 +680,7 @@ def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _explain_single_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """The only thread that runs computes without an OpenMP team, because a setting allows one thread."""
     computing = [thread for thread in inputs.running if thread.dispatch]
     machine, environ = inputs.surroundings, inputs.environ
     room = min(len(machine.allowed), int(machine.quota.processors) if machine.quota else 1 << 16) if machine else 0

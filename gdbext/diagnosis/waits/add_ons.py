@@ -1,7 +1,5 @@
-"""Recognizers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) that other packages add.
-
-A fault of an add-on is recorded in the error log; it costs only what the add-on would have added.
-"""
+"""Recognizers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) of other packages. Their faults are recorded
+in the error log, and cost only what they would have added."""
 
 from __future__ import annotations
 

@@ -79,6 +79,7 @@ def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
 
 
 def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
+    """An event loop as it is reported, with its tasks; ``tid``: the thread that runs it."""
     assert process.python
     awaited = {task.address: process.python.awaited(loop, task) for task in loop.tasks if task.waiter}
     labels = {task.address: _label(task) for task in loop.tasks}

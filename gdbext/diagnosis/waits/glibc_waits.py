@@ -1,10 +1,6 @@
 """Waits for glibc's synchronization objects and its own locks, and for the guards of static variables, with their
-owners.
-
-On a stripped libc only exported functions have names, so a wait is recognized by the exported caller, by the futex
-operation and by what is in memory. The C library's own locks are malloc's, those of stdio streams, the loader's and
-others. Most record no owner.
-"""
+owners. On a stripped libc only exported functions have names: the exported caller, the futex operation and the memory
+decide."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""What a loop that sleeps repeatedly waits for, and threads that wait for a person to type.
-A polling loop waits for what it tests in between. If that is proven it is followed; otherwise the loop's line is
-reported, and any other thread or child may be the one that has to act.
-
-A process at a terminal's prompt is idle. A question on a standard input that is no terminal, or on a terminal of which
-another process group has the foreground, may reach no person: then the program waits, and the report has its text.
-"""
+"""What a loop that sleeps repeatedly tests in between, and threads that wait for a user to type. At a terminal's prompt
+a process is idle; a question that may reach no user (standard input is no terminal, or the process is in the
+background) is a wait, and the report has its text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Workers of pools: which are idle, and OpenMP's teams, barriers and missing workers.
-
-An idle worker is known by the functions of its pool's row in diagnosis/waits/pool_table.py: by the native functions
-that it waits in, by its innermost Python frames, or by the names of threads and libraries. Workers of libraries are
-missing after a fork.
+"""Workers of pools: which are idle, by their pool's row in pool_table.py, and OpenMP's teams, barriers and missing
+workers.
 
 The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
 frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).

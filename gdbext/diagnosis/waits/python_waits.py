@@ -1,12 +1,9 @@
 """Waits for Python's own locks, what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
 
-Locks and what is built on them sleep in PyThread_acquire_lock_timed, on a semaphore without an owner. Its meaning, and
-the thread that has to act, follow from the Python frames and objects (cpython/sync/python_wait.py).
-
-A thread that should act may be missing: it has exited, was left behind by a fork, or was never started. That is
-recorded if the objects name it: the helpers of a pool, the workers of an executor, the thread that Thread.start() waits
-for. Otherwise it is concluded: functions of the program could end the wait, no thread is in one of them, and threads
-have exited (cpython/sync/waker_search.py).
+Locks sleep in PyThread_acquire_lock_timed, on a semaphore without an owner; which thread has to act follows from the
+Python frames and objects (cpython/sync/python_wait.py). That a thread is missing is recorded if objects name it (a
+pool's helpers, an executor's workers, a thread that start() waits for), else concluded: functions of the program could
+end the wait, no thread is in one of them, and threads have exited (cpython/sync/waker_search.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The registry of recognizers, the state of each thread, what it holds, and the chain of waits from the main thread.
-A recognizer takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. A new one is a
-function in the file of its family and a line in RECOGNIZERS. Those of other packages (add_ons.py) come after what is
-proven of the GIL and before all others, because only they know what their own objects are."""
+A recognizer takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. Those of other
+packages (add_ons.py) come after what is proven of the GIL and before all others: only they know their own objects."""
 
 from __future__ import annotations
 

@@ -442,6 +442,7 @@ def _file_of_call(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
 
 
 def _kernel_evidence(thread: ThreadSnapshot, side: KernelSide) -> Iterator[str]:
+    """The lines of /proc that show the kernel's view of a thread."""
     folder = f"/proc/{thread.process.pid}/task/{thread.tid}"
     yield f"{folder}/stat: state {side.state}"
     if side.channel:

@@ -1,7 +1,5 @@
-"""Waits in PyTorch's functions: autograd, futures, collectives, devices, stores, DataLoader workers.
-The functions are recognized by their names (FunctionTag); below them there is only a condition variable, a futex or a
-poll, which by itself says nothing. Below the DataLoader's code there is only a queue, a poll or a sleep, which a child
-process ends."""
+"""Waits in PyTorch's functions, recognized by their names: autograd, futures, collectives, devices, stores, DataLoader
+workers. Below them is only a condition variable, a futex, a poll or a sleep, which by itself means nothing."""
 
 from __future__ import annotations
 

@@ -109,7 +109,9 @@ def test_the_children_of_an_idle_parent_may_be_what_hangs():
     assert told.endswith(": gdbext -p 1 dispatch-diagnose --children")
     assert advice_on_children(Finding(DEADLOCK, "It is so."), outside) == ()
     assert (
-        advice_on_children(idle, CommandLine("gdbext", "-r x", may_run=False)) == advice_on_children(idle, outside, ["--children"]) == ()
+        advice_on_children(idle, CommandLine("gdbext", "-r x", may_run=False))
+        == advice_on_children(idle, outside, ["--children"])
+        == ()
     )
 
 
