@@ -51,7 +51,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         texts = [text for thread in involved if thread.wait for text in thread.wait.evidence]
         for finding in filter(verdict.is_about, report.findings):
             shown = set(texts)
-            texts += (text for text in dict.fromkeys(finding.evidence) if text not in shown)
+            texts += (evidence for evidence in dict.fromkeys(finding.evidence) if evidence not in shown)
         yield from _titled("Evidence", (f"  {text}" for text in texts), style)
     yield from _titled("The device, as the host knows it", device_lines(report), style)
     yield from _paths(involved, style, report)
