@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, VanishedThread, Wait
-    from gdbext.diagnosis.report.wait_kind import WaitKind
+    from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
     from gdbext.diagnosis.reporting import make_report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import Tool
@@ -61,8 +60,7 @@ _MODULES = {
     "diagnosis.waits.function_tag": "Functions",
     "diagnosis.waits.snapshot": "ThreadSnapshot",
     "diagnosis.report.wait": "Owner OwnerThread VanishedThread ParentsThread Wait",
-    "diagnosis.report.resource": "Resource",
-    "diagnosis.report.wait_kind": "WaitKind",
+    "diagnosis.report.wait_kind": "Resource WaitKind",
     "diagnosis.tool_mode": "Mode",
     "diagnosis.tool": "Tool",
     "diagnosis.report": "Report",

@@ -28,10 +28,10 @@ from gdbext.diagnosis.verdict.known_bugs import known_bugs
 from gdbext.diagnosis.verdict.progress import SamplePlace
 from gdbext.diagnosis.verdict.recursion import detect
 from gdbext.diagnosis.waits import pool_workers
-from gdbext.diagnosis.waits.event_loops import asks_itself, event_loops
+from gdbext.diagnosis.waits.event_loops import event_loops, own_server_states
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.python_waits import is_of_two_moments
-from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
+from gdbext.diagnosis.waits.recognize import State, follow_main_thread, held_resources, state_of
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | None:
-    """The stop that all threads were in before the debugger came, None if they were in none."""
+    """The stop that all threads were in before the debugger attached, None if there was none."""
     tracer = target.origin.files.fact(f"tracer of {process.pid}", "", lambda: target.moment.holder)
     if tracer:
         return ProcessStop(tracer=tracer)
@@ -81,11 +81,12 @@ def _signal_stop(snapshot: ThreadSnapshot) -> SignalStop | None:
         user_limit=architecture.user_limit,
         at_trap=architecture.stopped_at_trap(registers, memory.try_read),
         # Few frames are between a signal and the function that ended the program.
-        aborted_by=next((tag for tag in ABORTS if snapshot.first(tag, within=16) is not None), None),
+        aborted_by=next((tag for tag in ABORTS if snapshot.level_of(tag, within=16) is not None), None),
     )
 
 
 def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Observations:
+    """The input of the verdict: the reports with crashes, recursions, stops and reasons for slowness."""
     target = session.target
     crashes: dict[int, Crash] = {}
     recursions: dict[int, Recursion] = {}
@@ -133,14 +134,14 @@ class Inspection(NamedTuple):
     places: Mapping[int, SamplePlace] = MappingProxyType({})
     """Thread id → its place, to compare several samples; empty unless asked for."""
     known: tuple[KnownBugReport, ...] = ()
-    """Bugs of other projects because of which the process may hang."""
+    """Known bugs because of which the process may hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None if nothing had to be read."""
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
-    """Inspect every thread; ``frames``: with its whole stack, ``placed``: with its place, to compare several samples.
-    Errors of reading are in the session's error log."""
+    """Inspect every thread and judge; ``frames``: with whole stacks, ``placed``: with places, to compare several
+    samples. Errors of reading are in the session's error log."""
     process = session.threads.all()
     states = {thread.tid: _state(thread, session) for thread in process.threads}
     for thread in process.threads:
@@ -165,11 +166,11 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     judgement = judge(observations)
     notes = tuple(missing_kernels(session, process, threads))
     judgement = Judgement(judgement.findings + notes, judgement.verdict)
-    places = {thread.tid: _place(thread) for thread in process.threads} if placed else {}
+    places = {thread.tid: _sample_place(thread) for thread in process.threads} if placed else {}
     return Inspection(tuple(threads), judgement, tuple(sections), places, slowness=observations.slowness)
 
 
-def _place(thread: ThreadSnapshot) -> SamplePlace:
+def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
     # The 200 outermost frames: deeper ones differ only in recursions.
     addresses = tuple(frame.pc for frame in reversed(thread.frames[-200:]))
     lines = tuple((frame.function, frame.line) for frame in thread.python)
@@ -179,7 +180,7 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
 
 
 def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """Find what may slow the process down. Nothing is imported or read if all threads wait."""
+    """The reasons for slowness; None, and nothing is imported or read, if all threads wait."""
     # A thread rests if it neither runs nor retries by itself, nor lacks workers.
     waits = (thread.wait for thread in threads if thread.state is not RunState.IDLE)
     rests = all(wait and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None for wait in waits)
@@ -190,7 +191,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
         from gdbext.diagnosis.verdict.slowness import slowness_of_core  # 11 ms
 
         return slowness_of_core(session, process, threads)
-    if not (session.target.origin.files.are_here or session.target.origin.files.stored_text("machine")):
+    if not (session.target.origin.files.are_here or session.target.origin.files.kept("machine")):
         return None
     ordinary = all(not thread.kernel_side and thread.kernel_state != "R" for thread in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else a thread had no turn in which to stop, perhaps
@@ -204,8 +205,8 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
 
 
 def with_known_bugs(session: Session, inspection: Inspection) -> Inspection:
-    """The inspection with the bugs of other projects that fit. They are searched only if a thread waits for something,
-    or the program crashed: healthy programs pay nothing for it."""
+    """The inspection with the known bugs that fit. They are searched only if a thread waits, or the program crashed:
+    healthy programs pay nothing for it."""
     threads, judgement = inspection.threads, inspection.judgement
     crashed = judgement.verdict.kind is CRASH
     if not crashed and all(not thread.wait or thread.state is RunState.IDLE for thread in threads):
@@ -216,6 +217,7 @@ def with_known_bugs(session: Session, inspection: Inspection) -> Inspection:
 def _report_threads(
     session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
 ) -> tuple[ThreadReport, ...]:
+    """The reports of all threads; ``states``: by thread id, None if a wait could not be read."""
     states = follow_main_thread(process, states)
     # A process without a frame of asyncio, trio or a hub of greenlets has no event loop that runs.
     files = ("/asyncio/", "/trio/_core/", *GREENLET_HUBS)
@@ -224,7 +226,7 @@ def _report_threads(
     ]
     loops = event_loops(process, users) if users else {}
     if loops:
-        states = {**states, **dict(asks_itself(process, states, loops))}
+        states = {**states, **dict(own_server_states(process, states, loops))}
     held = held_resources((state.wait for state in states.values() if state), process.gils)
     return tuple(
         report_thread(
@@ -239,12 +241,12 @@ def _report_threads(
 
 
 def _state(thread: ThreadSnapshot, session: Session) -> State | None:
-    """The state of a thread, None if its wait cannot be read. If it has moved on since, its file descriptors may refer
-    to other files by now, so they are not used."""
+    """The state of a thread, None if its wait cannot be read. If it has run since it was stopped, its fds may refer to
+    other files by now, so they are not used."""
     try:
         state = state_of(thread)
         is_io = state.wait is not None and state.wait.kind is WaitKind.IO
-        return state_of(thread.alone()) if is_io and session.target.moment.may_have_left(thread.tid) else state
+        return state_of(thread.without_procfs()) if is_io and session.target.moment.has_moved_on(thread.tid) else state
     except GdbextError as error:
         session.errors.note(error, f"wait of thread {thread.tid}")
         return None
@@ -268,7 +270,8 @@ def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[
 
 def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
     """The nodes of autograd that run, for threads inside of a backward pass."""
-    stacks = {each.tid: each.stack for each in process.threads if FunctionTag.AUTOGRAD_EVALUATE in each.inner_tags}
+    inside = [thread for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags]
+    stacks = {thread.tid: thread.stack for thread in inside}
     if not session.has_torch or not stacks:
         return threads, None
     nodes = {

@@ -9,7 +9,7 @@ from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report,
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import NO_EXTRAS, Extras
-from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments
+from gdbext.diagnosis.threads.frame_locals import FrameLocals
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.verdict.clauses import listed
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 _ORIGIN = "origin"
-"""The text of a recording that has program and machine."""
+"""The name of a recording's text with the program and the machine."""
 
 
 def keep_origin(session: Session) -> None:
-    """Have a recording keep its program and machine, for a page that is made from it."""
-    session.target.origin.files.store_text(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
+    """Let a recording store its program and machine, for a page that is made from it."""
+    session.target.origin.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
 
 
 def _program_and_machine(session: Session) -> tuple[str, str]:
@@ -47,27 +47,27 @@ def _program_and_machine(session: Session) -> tuple[str, str]:
     if not session.procfs:
         return "", ""
     if not files.are_here:
-        program, _, machine = files.stored_text(_ORIGIN).partition("\n")
+        program, _, machine = files.kept(_ORIGIN).partition("\n")
         return program, machine
     return session.procfs.process(session.target.pid).command, files.host()
 
 
 def page_origin(session: Session, command: str) -> Origin:
-    """The facts of a page that is made now, by ``command``."""
+    """The facts about the making of a page: date, version, program, machine and ``command``."""
     from gdbext.render.page import origin_now  # 7 ms, for pages
 
     return origin_now(*_program_and_machine(session), command)
 
 
 def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
-    """The facts that a core lacks, because only the kernel has them while the process lives: file descriptors,
+    """Clauses on facts that a core lacks, because only the kernel of a live process has them: file descriptors,
     processes, files and clocks; each with the threads whose waits it would explain."""
 
     def lacks_store(wait: Wait) -> bool:
         collective = wait.detail.collective
         return collective is not None and collective.is_store and not collective.server
 
-    def may_come_of_fork(wait: Wait) -> bool:
+    def may_result_from_fork(wait: Wait) -> bool:
         missing = wait.detail.missing_workers
         lacks_owner = wait.kind.traits.is_lock and not wait.owners and not wait.being_released
         return lacks_owner or (missing is not None and not missing.forked)
@@ -78,7 +78,7 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
             "what file descriptors refer to and which process is at their other end",
         ),
         (lacks_store, "where the store is"),
-        (lambda wait: wait.detail.looks_at_files, "whether files exist and who has locked them"),
+        (lambda wait: wait.detail.polls_file, "whether files exist and who has locked them"),
         (
             lambda wait: wait.external and wait.kind.traits.needs_thread,
             "which other processes share the memory that is waited on",
@@ -100,20 +100,20 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
         unknown.append(f"what process{'es' if len(pids) > 1 else ''} {names} do{'' if len(pids) > 1 else 'es'}")
     if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.detail.children for _, wait in waiting):
         unknown.append("which child processes there are, and what they do")
-    if len(threads) == 1 and any(may_come_of_fork(wait) for _, wait in waiting):
+    if len(threads) == 1 and any(may_result_from_fork(wait) for _, wait in waiting):
         unknown.append("whether the process was forked from another one, whose threads it lacks")
     return unknown
 
 
 def report_target(session: Session) -> TargetReport:
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
-    found = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
+    layout_report = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(
         kind=target.origin.kind,
         pid=target.pid,
         debugger=target.debugger,
         architecture=target.architecture.name,
-        torch=TorchReport(version, found) if version is not None else None,
+        torch=TorchReport(version, layout_report) if version is not None else None,
         python=PythonReport(session.python.version) if session.python.version else None,
         paused_ms=None if target.moment.paused_ms is None else round(target.moment.paused_ms, 3),
         moved=tuple(target.moment.threads_that_ran()),
@@ -124,14 +124,13 @@ def report_target(session: Session) -> TargetReport:
 
 
 def target_errors(target: Target) -> tuple[ErrorReport, ...]:
-    """Errors on what the target lacks, whatever is asked of it: the end of a core; what a recording does not have."""
+    """Errors on what the target lacks for any command: a core's end, what the kernel lets no process read, parts that a
+    recording does not have."""
     again = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
     damage = tuple(ErrorReport(what, "core", again) for what in target.origin.damage())
     if target.origin.unreadable:
-        kernel = "it must leave the kernel first; until then its Python and torch state cannot be read"
-        damage = (
-            ErrorReport(f"the kernel does not let any process read {target.origin.unreadable}", "process", kernel),
-        )
+        kernel = "what keeps it there has to end first; what Python and torch do in it cannot be told until then"
+        damage = (ErrorReport(f"the kernel lets nobody read {target.origin.unreadable}", "process", kernel),)
     lacks = target.origin.missing_from_recording()
     again = "record the process again with this very command: a recording holds only what was read"
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage
@@ -170,13 +169,11 @@ def make_report(
     target: TargetReport | None = None,
     ending: Ending | None = None,
 ) -> Report:
-    """The report of a tool: its results, the target, and everything that could not be read.
-
-    ``errors`` are those that the session does not have.
-    A live command gives the ``ending`` of its run, and the ``target`` as it was if it may have changed since.
-    """
+    """The report of a tool: its results, the target, and everything that could not be read. ``errors``: those that are
+    not in the session. A live command gives the ``ending`` of its run, and the ``target`` as it was if that may have
+    changed since."""
     shown = target or report_target(session)
-    threads = [thread.of_two_moments() if thread.tid in shown.moved else thread for thread in threads]
+    threads = [thread.without_values() if thread.tid in shown.moved else thread for thread in threads]
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # nothing is missing of an exited process
     failed = () if not ending or not ending.error else (ErrorReport.of(ending.error, tool.name),)
@@ -187,7 +184,7 @@ def make_report(
     )
     return Report(
         command=tool.name,
-        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.is_unproven_source, files))),
+        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.withholds, files))),
         view=tool.view,
         threads=tuple(threads),
         verdict=verdict,
@@ -205,7 +202,7 @@ def make_report_alone(tool: Tool, args: Namespace, sections: Sequence[Section]) 
 
 
 def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
-    """The reason why nothing is known of the dispatcher; () if it can be read."""
+    """The reason why the dispatcher cannot be read; () if it can."""
     error = None if session.target.origin.unreadable else session.dispatcher_error
     return (ErrorReport.of(error, "torch"),) if error else ()
 
@@ -213,10 +210,8 @@ def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
 def with_arguments(
     session: Session, report: ThreadReport, stack: NativeStack, statistics: bool = False, limit: int | None = None
 ) -> ThreadReport:
-    """A thread's report with the arguments of its ``limit`` innermost dispatcher frames; unchanged if no layout fits.
-
-    ``statistics``: also of the tensors among them.
-    """
+    """A thread's report with the arguments of its ``limit`` innermost dispatcher frames (all by default); unchanged if
+    no layout fits. ``statistics``: with statistics of the tensors among them."""
     if session.dispatcher_error:
         return report
     steps = ArgumentReporter(session, statistics).frames(stack, limit)
@@ -224,7 +219,8 @@ def with_arguments(
         old if old.arguments == new.arguments else old._replace(arguments=new.arguments)
         for old, new in zip(report.dispatch, steps)
     )
-    return with_kernel_arguments(session, report._replace(dispatch=tuple(dispatch)))
+    report = report._replace(dispatch=tuple(dispatch))
+    return FrameLocals(session).with_kernel_arguments(report) if report.python_frames else report
 
 
 class ToolExtras(Extras):

@@ -12,7 +12,7 @@ from gdbext.diagnosis.report.thread_report import ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.diagnosis.verdict.judgement import Judgement
-from gdbext.diagnosis.verdict.slowness import collects_again, over_samples
+from gdbext.diagnosis.verdict.slowness import repeated_collector, with_collection_history
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
@@ -56,20 +56,21 @@ class Sampled:
     section: SamplesSection
 
     def with_calls(self, calls: int) -> Sampled:
-        """The same, given that so many operator calls were counted meanwhile."""
+        """The result given that operators were called ``calls`` times meanwhile."""
         judgement, threads, section = self.inspection.judgement, self.inspection.threads, self.section
-        found = progress.with_calls(section.threads, threads, calls)
-        summary = progress.summary(found, threads, section.count, section.seconds)
-        note = progress.dispatches(calls, section.seconds)
-        judgement = progress.agreeing(Judgement(judgement.findings[1:], judgement.verdict), found, threads)
-        verdict = progress.goes_on(judgement.verdict, calls, section.seconds)
+        rows = progress.with_operator_calls(section.threads, threads, calls)
+        summary = progress.samples_note(rows, threads, section.count, section.seconds)
+        note = progress.dispatch_note(calls, section.seconds)
+        judgement = progress.revise_judgement(Judgement(judgement.findings[1:], judgement.verdict), rows, threads)
+        verdict = progress.busy_if_called(judgement.verdict, calls, section.seconds)
         judgement = Judgement((summary, note, *judgement.findings), verdict)
-        section = replace(section, calls=calls, threads=tuple(found))
+        section = replace(section, calls=calls, threads=tuple(rows))
         return Sampled(self.inspection._replace(judgement=judgement), section)
 
 
 def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
-    """Take ``count`` samples, ``interval`` seconds apart. The caller has to close the last sample's session.
+    """Take ``count`` samples, ``interval`` seconds apart: (the last sample's session, which the caller must close; the
+    result).
 
     Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed.
     """
@@ -79,32 +80,34 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
         raise UsageError("--samples takes 2 to 1000 looks, --interval up to 3600 seconds")
     pause = host.pause(session.target)
     inspect = partial(inspect_threads, placed=True)
-    session, first = session.settled(inspect)
-    looks: list[Inspection] = [first]
+    session, first = session.read_consistently(inspect)
+    inspections: list[Inspection] = [first]
     counters: list[dict[int, ThreadActivity]] = []
     started = time.monotonic()
     pid = session.target.pid
-    while len(looks) < count:
+    while len(inspections) < count:
         session.target.close()
-        session, look = Session(pause(interval, lambda: counters.append(activities(pid)))).settled(inspect)
-        looks.append(look)
+        session, inspection = Session(pause(interval, lambda: counters.append(activities(pid)))).read_consistently(
+            inspect
+        )
+        inspections.append(inspection)
     elapsed, ran = time.monotonic() - started, interval * (count - 1)
-    done: list[dict[int, progress.Done]] = [
+    work: list[dict[int, progress.Work]] = [
         {
-            tid: tuple(None if one is None or two is None else two - one for one, two in zip(before[tid], activity))
+            tid: tuple(None if old is None or new is None else new - old for old, new in zip(before[tid], activity))
             for tid, activity in after.items()
             if tid in before
         }
         for before, after in zip(counters[::2], counters[1::2])
     ]
-    last = looks[-1]
+    last = inspections[-1]
     waking = {thread.tid for thread in last.threads if thread.wait and thread.wait.wakes_by_itself}
-    found = progress.compare([look.places for look in looks], done, ran, waking)
-    slowness = [look.slowness for look in looks]
-    found = progress.with_collections(found, collects_again(slowness))
-    note = progress.summary(found, last.threads, len(looks), elapsed)
-    judgement = progress.agreeing(last.judgement, found, last.threads)
+    rows = progress.compare([inspection.places for inspection in inspections], work, ran, waking)
+    slowness = [inspection.slowness for inspection in inspections]
+    rows = progress.with_collections(rows, repeated_collector(slowness))
+    note = progress.samples_note(rows, last.threads, len(inspections), elapsed)
+    judgement = progress.revise_judgement(last.judgement, rows, last.threads)
     judgement = Judgement((note, *judgement.findings), judgement.verdict)
-    section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
-    last = last._replace(judgement=judgement, slowness=over_samples(slowness, interval))
+    section = SamplesSection(len(inspections), round(elapsed, 3), tuple(rows))
+    last = last._replace(judgement=judgement, slowness=with_collection_history(slowness, interval))
     return session, Sampled(last, section)

@@ -47,7 +47,7 @@ Made = TypeVar("Made")
 
 
 class LazyResult(Generic[Made]):
-    """The result of ``make``, which is called on the first question; kept, or its error, for every later one."""
+    """The result of ``make``, or its error: called when it is first needed, and cached."""
 
     def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
@@ -71,11 +71,8 @@ class LazyResult(Generic[Made]):
 
 
 class LoadedFiles:
-    """Modules, their symbols, and the steps from frame to frame: they are kept as long as no file is mapped or
-    unmapped.
-
-    ``earlier`` are those of another inspection of the same process: what has not changed since is taken over.
-    """
+    """Modules, their symbols, and the unwinder's steps. ``earlier``: those of another inspection of the same process,
+    reused unless a file was mapped or unmapped since."""
 
     def __init__(self, target: Target, memory: Memory, earlier: LoadedFiles | None = None) -> None:
         known: Sequence[Module] = earlier.modules.modules if earlier else ()
@@ -132,12 +129,11 @@ class Session:
     """One stopped target, and the readers of everything in it, each made once and when it is first needed."""
 
     def __init__(self, target: Target, layout: Layout | None = None, files: LoadedFiles | None = None) -> None:
-        """``layout``: torch's, ``files``: those that were mapped, if an earlier inspection of the process has found
-        them."""
+        """``layout``: torch's, ``files``: the mapped ones, if an earlier inspection of the process found them."""
         self.target = target
         self.memory = memory_of(target)
         target.moment.on_change(self.memory.forget)
-        # Questions that a process that runs must be asked while it is stopped.
+        # What can be read of a running process only while it is stopped.
         target.moment.before_stops(lambda: prepare_walk(target, self.modules, self.symbolizer))
         self.files = LoadedFiles(target, self.memory, files)
         self.modules = self.files.modules
@@ -151,30 +147,30 @@ class Session:
         self.extras: Extras = NO_EXTRAS
         """The additions of tools to reports; set by the code that runs tools."""
 
-    def reopened(self, target: Target) -> Session:
-        """A session of the same process at a later stop: its libtorch, and so the layout, is the same."""
+    def session_after_stop(self, target: Target) -> Session:
+        """A session of the same process at a later stop; it keeps the layout, as libtorch is the same."""
         return Session(target, self.layout)
 
     def retake(self, in_doubt: bool = False) -> Session | None:
-        """A session of another inspection of the process, None if none is needed: nothing moved during this one.
-        ``in_doubt``: what was read contradicts itself."""
+        """A session for another inspection of the process; None if none is needed, because nothing moved during this
+        one. ``in_doubt``: what was read contradicts itself."""
         if not self.target.moment.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
         later.extras = self.extras
         return later
 
-    def settled(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
-        """Call ``read`` with a session: (the session, the result). Repeated with a later session while something moved:
-        what was read, or an error, may be of two moments. So ``read`` must change nothing: a caller that writes a file
-        or resumes the process does so afterwards, once."""
+    def read_consistently(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
+        """(the session, the result of ``read`` with it). Repeated with a later session while something moved: what was
+        read, or an error, may mix two moments. So ``read`` must change nothing: a caller that writes a file or resumes
+        the process does so afterwards, once."""
         session: Session = self
         while True:
-            made: Made | None = None
+            result: Made | None = None
             failure: GdbextError | None = None
             try:
-                made = read(session)
-            except (MemoryFault, BadData, UsageError) as error:  # of two moments, if something moved
+                result = read(session)
+            except (MemoryFault, BadData, UsageError) as error:  # perhaps because something moved
                 failure = error
             later = session.retake(in_doubt=failure is not None)
             if later:
@@ -182,7 +178,7 @@ class Session:
             elif failure:
                 raise failure
             else:
-                return session, cast("Made", made)
+                return session, cast("Made", result)
 
     # --- threads ---------------------------------------------------------------------------------
 

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
 
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
-"""The pattern of an address or an offset; ``number`` takes it."""
-
-
+"""The pattern of an address or an offset, which number() parses."""
 WORD = (1 << 64) - 1
 
 
 def number(text: str) -> int:
-    """The number that ``NUMBER`` matches, as C's programmers mean it but without octal: 010 is ten."""
+    """The number that ``NUMBER`` matches: decimal or 0x…; 010 is ten."""
     return integer(text, 16 if text.startswith("0x") else 10)
 
 
@@ -52,17 +50,17 @@ def register_value(session: Session, expression: str, instead: str) -> int | Non
 
 
 def find_thread(target: Target, word: str) -> TargetThread:
-    """The thread with that number in the debugger, or that tid. Raises UsageError."""
+    """The thread with this number in the debugger, or this tid. Raises UsageError."""
     threads = target.memory.threads()
-    known = ", ".join(str(thread.tid) for thread in threads[:8]) + (" …" if len(threads) > 8 else "")
+    tids = ", ".join(str(thread.tid) for thread in threads[:8]) + (" …" if len(threads) > 8 else "")
     try:
         number = integer(word, 0)
     except ValueError:
-        raise UsageError(f"{word!r} is neither a thread number nor a tid", help=f"tids are {known}") from None
+        raise UsageError(f"{word!r} is neither a thread number nor a tid", help=f"tids are {tids}") from None
     for thread in threads:
         if number in (thread.number, thread.tid):
             return thread
-    raise UsageError(f"no thread {number} in the target", why="it may have exited", help=f"tids are {known}")
+    raise UsageError(f"no thread {number} in the target", why="it may have ended", help=f"tids are {tids}")
 
 
 def running_thread(process: RunningProcess, word: str) -> int:
@@ -70,8 +68,8 @@ def running_thread(process: RunningProcess, word: str) -> int:
     names = process.thread_names()
     tid = numbers.number(word)
     if tid is None or tid not in names:
-        known = ", ".join(f"{tid} ({name})" for tid, name in sorted(names.items())[:20])
-        raise UsageError(f"there is no thread {word!r}", help=f"name one by its thread id: {known}")
+        tids = ", ".join(f"{tid} ({name})" for tid, name in sorted(names.items())[:20])
+        raise UsageError(f"there is no thread {word!r}", help=f"name one by its thread id: {tids}")
     return tid
 
 
@@ -85,12 +83,12 @@ def takes(option: argparse.Action) -> bool:
 
 
 def takes_all(action: argparse.Action) -> bool:
-    """All words up to the next option are its values."""
+    """True if all words up to the next option are its values."""
     return action.nargs in ("*", "+")
 
 
 def names_file(action: argparse.Action) -> bool:
-    """Its value is the path of a file or of a folder."""
+    """True if its value is the path of a file or of a folder."""
     return action.metavar in ("FILE", "DIR")
 
 
@@ -188,13 +186,12 @@ class CommandParser(argparse.ArgumentParser):
         """The option or argument whose value a word after these would be."""
         arguments = self.arguments()
         option: argparse.Action | None = None
-        takes_all = ("*", "+")  # all words up to the next option are values
         for word in words:
             if word.startswith("-"):
-                options = (each for each in self.options() if word in each.option_strings and each.nargs != 0)
-                option = next(options, None)
+                named = (action for action in self.options() if word in action.option_strings and takes(action))
+                option = next(named, None)
             elif option:
-                option = option if option.nargs in takes_all else None
-            elif arguments and arguments[0].nargs not in takes_all:
+                option = option if takes_all(option) else None
+            elif arguments and not takes_all(arguments[0]):
                 del arguments[0]
         return option or next(iter(arguments), None)

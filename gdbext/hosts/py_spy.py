@@ -55,7 +55,7 @@ class DumpedProcess:
         self.pid = target.pid
         is_core = target.origin.is_core
         self.command = getattr(target, "command", "") if is_core else command_text(read_command(target.pid))
-        session, self._inspected = Session(target).settled(inspect_threads)
+        session, self._inspected = Session(target).read_consistently(inspect_threads)
         self._session = session
         table = session.python_threads
         if not session.python:
@@ -146,7 +146,7 @@ class DumpedProcess:
         if not thread:
             return python
         remaining, merged = list(python), []
-        for frame in all_frames(self._session, self._session.threads.of(thread)):
+        for frame in all_frames(self._session, self._session.threads.snapshot(thread)):
             if frame.kind is FrameKind.PYTHON:
                 merged += remaining[:1]
                 del remaining[:1]

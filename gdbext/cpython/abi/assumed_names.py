@@ -1,6 +1,6 @@
 """Names in CPython that are assumed: its own C functions, and files, functions and attributes of its standard library.
 
-C functions are recognised by name on native stacks. Compared with the symbol tables of 3.8.18, 3.9.18, 3.10.13,
+C functions are recognized by name on native stacks. Compared with the symbol tables of 3.8.18, 3.9.18, 3.10.13,
 3.11.7, 3.12.1 and 3.13.0; a name has every version unless noted. Static functions (take_gil, drop_gil) have no name in
 a stripped Python, so a search for them has another way, too.
 

@@ -1,7 +1,5 @@
-"""``all-threads``: what each thread does and waits for, which thread holds that, and what is wrong with it.
-
-As text: findings first, then each thread on one or two lines, equal ones folded.
-"""
+"""``all-threads``: what each thread does and waits for, which thread holds that, and findings; equal threads are
+folded."""
 
 from __future__ import annotations
 
@@ -41,7 +39,6 @@ class AllThreads(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options: what is shown besides the threads' waits."""
         parser.add_argument(
             "--stacks", action="store_true", help="also show all frames of all threads; equal stacks are shown once"
         )
@@ -54,7 +51,7 @@ class AllThreads(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
-        session, inspection = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
+        session, inspection = session.read_consistently(lambda session: inspect_threads(session, frames=args.stacks))
         threads = inspection.threads
         sections: list[Section] = []
         if args.dot:
@@ -73,7 +70,6 @@ class AllThreads(Tool):
         )
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 
@@ -100,7 +96,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
-    """The verdict with what it is: ``deadlock: …``, ``sleeps: …``."""
+    """The line of the verdict: ``deadlock: …``, ``sleeps: …``."""
     finding, kind = verdict.finding, verdict.finding.kind
     color = "red" if kind.is_defect else "yellow" if kind.is_hang else "green"
     yield _finding_line(finding, style, color)
@@ -113,7 +109,7 @@ def _finding_line(finding: Finding, style: Style, *colors: str) -> str:
 
 
 def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
-    """One finding that is not the verdict."""
+    """The line of a finding that is not the verdict; with ``why`` also its evidence."""
     yield _finding_line(finding, style)
     if why:
         for text in finding.evidence:
@@ -121,9 +117,11 @@ def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
 
 
 def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """Groups of threads that one line can describe, in order of their first thread."""
+    """Groups of threads with equal stacks and waits (or of one idle pool), which one line can describe, in order of
+    their first threads."""
 
     def key(thread: ThreadReport) -> object:
+        """Equal for threads that one line can describe."""
         if thread.pool:
             return ("pool", thread.pool)
         if thread.signal or thread.holds or thread.loop or not thread.stack_key or thread.notes:
@@ -148,7 +146,8 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 
 
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
-    """The thread whose fds and seconds are shown for all of a group, if those of others differ."""
+    """`` (numbers of 7)``: the thread whose fds and seconds are shown for a group, if those of others differ; else
+    ""."""
     numbers = {(thread.wait.name, thread.wait.detail.seconds) for thread in group if thread.wait}
     return f" (numbers of {group[0].tid})" if len(numbers) > 1 else ""
 
@@ -156,6 +155,7 @@ def whose_numbers(group: Sequence[ThreadReport]) -> str:
 def _group_lines(
     group: Sequence[ThreadReport], threads: Sequence[ThreadReport], style: Style, why: bool
 ) -> Iterator[str]:
+    """The lines of a group of equal threads; ``threads``: all of the report, to name owners."""
     first = group[0]
     if first.pool:
         yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool.name)} worker{'s' if len(group) > 1 else ''}"
@@ -213,7 +213,7 @@ def python_stack_lines(
 ) -> Iterator[str]:
     """The Python frames from the innermost one on, each with its source; the middle of a long stack is omitted.
 
-    ``between``: (level, lines) that precede the first frame that is not inside of the native frame at that level.
+    ``between``: (native level, lines) to insert before the first frame at that level or further out.
     """
     frames = thread.python_frames
     left_out = len(frames) - _MAX_FRAMES
@@ -240,18 +240,18 @@ def _title(group: Sequence[ThreadReport]) -> str:
 
 
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
-    """``waits for the GIL, which MainThread (tid 1) holds``, ``runs``."""
+    """What a thread does: ``waits for the GIL, which MainThread (tid 1) holds``, ``runs``. ``threads``: all, to name
+    the owner."""
     if not thread.wait:
         if thread.signal:
             return f"stopped by {thread.signal}"
         return "runs" if thread.state is RunState.RUNNING else thread.state.value
-    known = {each.tid: each for each in threads}
     text = thread.wait.phrase
     if thread.wait.detail.absence:
         return f"{text}{thread.wait.detail.absence}"
     if thread.tid in thread.wait.owner_tids:
         return f"{text}, which it holds itself"
-    return text + owner_clause(thread.wait, known)
+    return text + owner_clause(thread.wait, {other.tid: other for other in threads})
 
 
 def step_text(thread: ThreadReport) -> str:

@@ -58,7 +58,6 @@ class DispatchBacktrace(Tool):
     """The command ``dispatch-bt`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
-        """Add the options: which threads, and how much of them."""
         parser.epilog = _EPILOG
         add_thread_choice(parser)
         parser.add_argument("--native", action="store_true", help="also show every native frame")
@@ -82,19 +81,18 @@ class DispatchBacktrace(Tool):
                 try:
                     report = report_stack(session, thread, native=args.native, explained=args.why)
                     if args.args or args.values:
-                        stack = session.threads.of(thread).stack
+                        stack = session.threads.snapshot(thread).stack
                         report = with_arguments(session, report, stack, statistics=args.values)
                     threads.append(with_nodes(session, thread, report))
                 except GdbextError as error:
                     errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
-            return list(with_locals(session, threads, every=True)) if args.locals else threads, errors
+            return list(with_locals(session, threads, every_frame=True)) if args.locals else threads, errors
 
-        session, (threads, errors) = session.settled(read)
+        session, (threads, errors) = session.read_consistently(read)
         sources = {} if args.json else source_lines(session.target, threads)
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 
@@ -102,7 +100,7 @@ def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> 
     """The report with the nodes that run, if the thread is in a backward pass."""
     if not session.has_torch:
         return report
-    stack = session.threads.of(thread).stack
+    stack = session.threads.snapshot(thread).stack
     levels = session.dispatch_stacks.engine_calls(stack)
     if not levels:
         return report
@@ -159,7 +157,7 @@ def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[st
 
 def headline(thread: ThreadReport) -> str:
     """``Thread 1 "MainThread" (tid 2056): aten::mm, key Meta, in-kernel``."""
-    return title(thread) + where(thread)
+    return title(thread) + innermost_operator(thread)
 
 
 def title(thread: ThreadReport) -> str:
@@ -171,8 +169,8 @@ def title(thread: ThreadReport) -> str:
     return f"Thread{number}{named} (tid {thread.tid}{signal})"
 
 
-def where(thread: ThreadReport) -> str:
-    """The innermost operator in a few words, "" outside the dispatcher."""
+def innermost_operator(thread: ThreadReport) -> str:
+    """``: aten::mm, key Meta, in-kernel``; "" outside the dispatcher."""
     if not thread.dispatch:
         return ""
     step = thread.dispatch[0]
@@ -181,7 +179,7 @@ def where(thread: ThreadReport) -> str:
 
 
 def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines) -> list[Block]:
-    """The frames, dispatch steps and nodes of a thread, innermost first."""
+    """The blocks of a thread's text: frames, dispatch steps and nodes, innermost first."""
     blocks: list[tuple[int, int, Block]] = []
     for order, frame in enumerate(thread.frames or thread.python_frames):
         identity: Hashable = frame.function, frame.file, frame.line
@@ -198,6 +196,7 @@ def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines)
 
 
 def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
+    """One pass through the dispatcher, as _EPILOG describes it."""
     indent, kernel = f"{_PASS}   ", step.kernel
     yield style(f"#{step.level:<4} {dispatch_words(step)}", "bold") + f"  {step.stage.value}, {step.confidence.value}"
     if step.arguments:
@@ -206,7 +205,9 @@ def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
             for argument in step.arguments
         ]
         texts = ", ".join(argument.short + doubt for argument, doubt in zip(step.arguments, doubted))
-        from_frame = "  as the kernel's frame has them now" if any(each.variable for each in step.arguments) else ""
+        from_frame = (
+            "  as the kernel's frame has them now" if any(argument.variable for argument in step.arguments) else ""
+        )
         yield f"{indent}{escape(f'({texts}){from_frame}')}"
     for argument in step.arguments:
         for tensor in argument.tensors:
@@ -239,8 +240,8 @@ def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
 
 def _node_text(node: BackwardNode) -> str:
     variable = f" of {escape(node.variable)}" if node.variable else ""
-    known = node.sequence_nr is not None and not node.variable
-    text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
+    number = f", sequence number {node.sequence_nr}" if node.sequence_nr is not None and not node.variable else ""
+    text = f"node  {escape(node.name)}{variable}{number}"
     return text + (f", made at {escape(node.made_at)}" if node.made_at else "")
 
 

@@ -12,7 +12,7 @@ from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS, render
 from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
 from gdbext.diagnosis.job import is_one_of_several
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.kinds.lost import of_child
+from gdbext.diagnosis.kinds.lost import advice_on_child
 from gdbext.diagnosis.kinds.state import IDLE
 from gdbext.diagnosis.report.finding import Verdict
 from gdbext.diagnosis.report.suggestion import CHILDREN, SAMPLES
@@ -29,7 +29,8 @@ from gdbext.diagnosis.threads.frame_locals import with_locals
 from gdbext.diagnosis.threads.source_lines import source_lines
 from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
+from gdbext.diagnosis.tool_mode import Mode
+from gdbext.diagnosis.verdict.advice import advice, advice_on_children, advice_on_ranks
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.live import supervision
@@ -64,8 +65,11 @@ MAX_EXAMINED = 64
 class Diagnose(Tool):
     """The command ``dispatch-diagnose`` as a tool."""
 
+    name = "dispatch-diagnose"
+    summary = "Say why the process hangs or crashed, with evidence and what to try next."
+    mode = Mode.STOPPED
+
     def arguments(self, parser: ArgumentParser) -> None:
-        """Several looks, and child processes."""
         parser.add_argument(
             "--samples",
             type=integer,
@@ -81,7 +85,7 @@ class Diagnose(Tool):
             help="also diagnose the child processes; each is stopped for a few milliseconds",
         )
 
-        parser.add_argument("--device", action="store_true", help="also query NVIDIA's driver and the kernel log")
+        parser.add_argument("--device", action="store_true", help="also ask NVIDIA's driver and the kernel's log")
         parser.add_argument(
             "--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0"
         )
@@ -98,23 +102,21 @@ class Diagnose(Tool):
         )
 
     def exit_status(self, report: Report, args: Namespace) -> int:
-        """The verdict as a number, if --exit-code asks for it."""
         if not args.exit_code or not report.verdict:
             return 0
         kind = report.verdict.finding.kind
         return CRASHED if kind is CRASH else HANGS if kind.is_defect else 0
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Inspect all threads, judge, and add advice."""
         if args.samples is not None:
-            return self._sampled(session, args, host)
+            return self._report_samples(session, args, host)
         few = args.only_text and not args.html and not session.target.memory.records
-        session, inspection = session.settled(partial(_inspected, few=few))
+        session, inspection = session.read_consistently(partial(_inspected, few=few))
         keep_origin(session)
         return self._report(session, args, inspection, (), host.called)
 
-    def _sampled(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Take several samples; closes the last session."""
+    def _report_samples(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """The report on several samples; closes their sessions."""
         from gdbext.diagnosis.samples import sample  # 16 ms, for --samples
 
         counting = session.extras.call_count(session)
@@ -177,31 +179,30 @@ class Diagnose(Tool):
         return report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        """The lines of the report as text."""
         return render(report, style)
 
 
 def _advice(
     session: Session, inspection: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
-    """The steps to try; for a rank or a launcher of ranks, to examine all of them comes first."""
+    """The steps to try; for a rank or a launcher of ranks, the first is to examine all ranks."""
     used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = inspection.judgement.verdict.finding, session.target
     stop = next((other.stop for other in inspection.judgement.findings if other.stop), None)
     steps = advice(finding, inspection.threads, target.pid, target.origin.is_core, called, target.debugger, stop, used)
     if children:
         if not all(child.summary for child in children.children):
-            steps = (*of_parent(finding, called, used), *steps)
+            steps = (*advice_on_children(finding, called, used), *steps)
         awaited = {child.pid for child in finding.wait.detail.children} if finding.wait else set()
-        steps = (*of_child(child.kind for child in children.children if child.pid in awaited), *steps)
+        steps = (*advice_on_child(child.kind for child in children.children if child.pid in awaited), *steps)
     is_stopped = finding.kind.is_hang or finding.kind is IDLE
     if is_stopped and called.may_run and not target.origin.is_core and _is_of_job(session, children):
-        steps = tuple(dict.fromkeys((of_ranks(target.pid, called), *steps)))
+        steps = tuple(dict.fromkeys((advice_on_ranks(target.pid, called), *steps)))
     return steps
 
 
 def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
-    """A launcher gave the process, or one of its children, a rank in a job of several."""
+    """True if the process, or one of its children, is a rank of a job with several."""
     if is_one_of_several(session.target.origin.environ()):
         return True
     if not children or session.target.origin.recorded:  # the children in a recording are not on this machine
@@ -222,11 +223,12 @@ def _inspected(session: Session, few: bool = False) -> Inspection:
 
 
 def _completed(session: Session, inspection: Inspection, few: bool = False) -> Inspection:
-    """``few``: with arguments of only those operators that the text shows."""
+    """The inspection with known bugs, and with what the verdict's threads hold: arguments (``few``: of those operators
+    that the text shows), native frames and variables."""
     inspection = with_known_bugs(session, inspection)
     finding = inspection.judgement.verdict.finding
     threads = _with_innermost_arguments(session, finding, inspection.threads, few)
-    threads = _with_ends(session, finding, threads)
+    threads = _with_native_frames(session, finding, threads)
     return inspection._replace(threads=_with_variables(session, finding, threads))
 
 
@@ -255,10 +257,12 @@ def _with_innermost_arguments(
     )
 
 
-def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, ...]) -> tuple[ThreadReport, ...]:
-    """The threads; the last three of the verdict's chain, if they are neither in the dispatcher nor in Python, with
-    their native frames, and with the nodes of backward passes: a chain may end on a thread of torch's own. For a thread
-    that crashed outside of the dispatcher, the native frames tell where."""
+def _with_native_frames(
+    session: Session, finding: Finding, threads: tuple[ThreadReport, ...]
+) -> tuple[ThreadReport, ...]:
+    """The threads; the last three of the verdict's chain, if they are outside of the dispatcher, with the nodes of
+    their backward passes, and without Python (or after a crash) with native frames: a chain may end on a thread of
+    torch's own."""
     is_crash = finding.kind is CRASH
     involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-3:]
     outside = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
@@ -271,15 +275,11 @@ def _with_ends(session: Session, finding: Finding, threads: tuple[ThreadReport, 
             report = with_nodes(session, thread, report)
             if report.python_frames and not is_crash:
                 return report
-            return report._replace(frames=all_frames(session, session.threads.of(thread)))
+            return report._replace(frames=all_frames(session, session.threads.snapshot(thread)))
         except GdbextError:
             return report
 
     return tuple(with_stack(thread, targets[thread.tid]) if thread.tid in targets else thread for thread in threads)
-
-
-MAX_EXAMINED = 64
-"""Children that are looked at: each stands still for some milliseconds."""
 
 
 def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
@@ -293,8 +293,8 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
 
 
 def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
-    """The verdict, with the cause that was found in a child that the process waits for; if it waits for that child
-    alone, at least with the program's line that it is at, or with its verdict."""
+    """The verdict with the cause that was found in a child for which the process waits, or, if it waits for only one
+    child, with that child's line or verdict."""
     wait = verdict.finding.wait
     awaited = {child.pid for child in wait.detail.children} if wait else set()
     examined = [child for child in children.children if child.pid in awaited and child.verdict]
@@ -310,8 +310,8 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
 
 
 def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:
-    """The children and theirs; None if there are none, or they are unknown (a core). ``examine``: each is read as the
-    process itself is, and stopped unless it sleeps; else only those that are ``awaited``."""
+    """Children and grandchildren; None if there are none, or they are unknown (a core). ``examine``: inspect each,
+    which stops it unless it sleeps; otherwise only those whose pids are ``awaited``."""
     children = session.procfs.children()
     if not children:
         return None
@@ -323,38 +323,38 @@ def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) 
     reports = (
         _examined(child, parent)
         if number < MAX_EXAMINED and (examine or child.pid in awaited)
-        else _report(child, parent)
+        else _child_report(child, parent)
         for number, (child, parent) in enumerate(family)
     )
     return ChildrenSection(tuple(reports))
 
 
-def _report(child: ChildProcess, parent: int | None) -> ChildReport:
+def _child_report(child: ChildProcess, parent: int | None) -> ChildReport:
     return ChildReport(child.pid, child.command or child.name, child.doing, parent=parent)
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
-    report = _report(child, parent)
+    """The report on a child process after an inspection of it, by a helper process if reading it may block."""
+    report = _child_report(child, parent)
     if child.ending:
         return report
     if not supervision.is_suspect(child.pid):
         return _inspected_child(report)
-    # reading it may block, so a process of ours does that
+    # Reading it may block, so a child process of gdbext does that.
     data = supervision.by_child(lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS)
     if not data:
-        return report._replace(
-            summary=f"the kernel does not let any process read it ({supervision.sleepers(child.pid)})"
-        )
+        return report._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
     return report._replace(**json.loads(data))
 
 
 def _inspected_child(report: ChildReport) -> ChildReport:
+    """The report with the child's verdict and line, or with the reason why it cannot be read."""
     try:
         target = brief_look(report.pid)
     except GdbextError as error:
         return report._replace(summary=error.what)
     try:
-        _, inspection = Session(target).settled(inspect_threads)
+        _, inspection = Session(target).read_consistently(inspect_threads)
     except GdbextError as error:
         return report._replace(summary=error.what)
     finally:
@@ -365,6 +365,6 @@ def _inspected_child(report: ChildReport) -> ChildReport:
         verdict=finding.kind.value,
         summary=finding.summary,
         line=(main.user_line or main.python_line) if main else "",
-        stands=main is not None and main.stands,
+        stands=main is not None and main.waits_in_user_code,
         is_rank=any(section.name == "collectives" for section in inspection.sections),
     )

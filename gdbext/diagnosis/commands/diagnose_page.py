@@ -1,10 +1,5 @@
-"""``dispatch-diagnose --html FILE``: the whole report as one page, made to be sent to another person.
-
-The verdict, a drawing of which thread waits for which, each thread with its stack behind a fold, what the machine and
-the child processes do, what to try next; the date, the version and the command that made it. It needs no network,
-follows the reader's light or dark setting, and is readable on a telephone. ``--without-values`` leaves out what the
-process holds: variables, arguments and lines of source.
-"""
+"""``dispatch-diagnose --html FILE``: the whole report as one HTML page to send to another person. It needs no network;
+``--without-values`` leaves out what the process holds: variables, arguments and lines of source."""
 
 from __future__ import annotations
 
@@ -70,6 +65,7 @@ def without_values(report: Report) -> Report:
 
 
 def _target_facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, str]]:
+    """(label, value) for the table about the process and the page; an empty value is not shown."""
     yield from origin.facts
     if target:
         kind = "a recording" if target.recording else "a core" if target.kind == "core" else "live"
@@ -82,6 +78,7 @@ def _target_facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple
 
 
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
+    """The HTML of the verdict, of known bugs and of the advice."""
     kind = verdict.finding.kind
     weight = "bad" if kind.is_defect else "hangs" if kind.is_hang else "good"
     yield verdict_box(weight, verdict.finding.heading, verdict.finding.summary)

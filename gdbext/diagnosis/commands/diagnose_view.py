@@ -51,7 +51,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         texts = [text for thread in involved if thread.wait for text in thread.wait.evidence]
         for finding in filter(verdict.is_about, report.findings):
             shown = set(texts)
-            texts += (each for each in dict.fromkeys(finding.evidence) if each not in shown)
+            texts += (evidence for evidence in dict.fromkeys(finding.evidence) if evidence not in shown)
         yield from _titled("Evidence", (f"  {text}" for text in texts), style)
     yield from _titled("The device, as seen from the host", device_lines(report), style)
     yield from _paths(involved, style, report)
@@ -82,14 +82,14 @@ def known_bug_lines(report: Report) -> Iterator[str]:
 
 
 def explanation_lines(report: Report) -> Iterator[str]:
-    """Explanations besides the proven ones, which are in the verdict."""
+    """Explanations why the process is slow; with --why also the proven ones, which the verdict states."""
     if not report.has("explanations"):
         return
     from gdbext.diagnosis.verdict.slowness import ExplanationsSection  # 11 ms, if something is slow
 
     section = report.find_section(ExplanationsSection)
-    listed = [each for each in section.found if report.why or not each.proven] if section else []
-    for explanation in listed[:_MAX_FINDINGS]:
+    explanations = [row for row in section.found if report.why or not row.proven] if section else []
+    for explanation in explanations[:_MAX_FINDINGS]:
         yield f"  - {explanation.summary}"
         if report.why:
             yield from (f"      for: {text}" for text in explanation.for_)
@@ -106,7 +106,7 @@ def device_lines(report: Report) -> Iterator[str]:
 
 
 def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
-    """A section, unless it has no lines."""
+    """A blank line, the title and the lines; nothing if there are no lines."""
     shown = list(lines)
     if shown:
         yield ""
@@ -115,7 +115,7 @@ def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
 
 
 def child_lines(report: Report) -> Iterator[str]:
-    """The child processes with what each of them does."""
+    """What each child process does, and its verdict if it was examined."""
     section = report.find_section(ChildrenSection)
     if not section:
         return
@@ -131,6 +131,7 @@ def child_lines(report: Report) -> Iterator[str]:
 
 
 def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], style: Style) -> Iterator[str]:
+    """The waits of a deadlock's cycle: for each thread, what it waits for and which thread holds that."""
     for edge in cycle:
         wait, owner = edge.wait, escape(by_tid[edge.held_by].label)
         relation = wait.kind.traits.relation
@@ -147,8 +148,8 @@ def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], sty
 
 
 def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
-    """The dispatcher's path of the threads that the verdict is about, and their Python lines; the main thread last:
-    what it does is what a user came for."""
+    """The dispatcher's path and the Python lines of the verdict's threads; the main thread last, nearest to the
+    prompt."""
     for thread in [thread for thread in involved if thread.dispatch][:MAX_PATHS]:
         yield ""
         lines = list(thread_lines(thread, style, report.why, report.sources))
@@ -162,7 +163,7 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
             yield from _stack(thread, style, report)
     pid = report.target.pid if report.target else 0
     main = [thread for thread in report.threads if thread.tid == pid and thread not in involved]
-    for thread, others in _alike([*involved, *main], pid):
+    for thread, others in _folded_threads([*involved, *main], pid):
         if not thread.dispatch and thread.python_line:
             if not thread.frames:
                 yield ""
@@ -177,8 +178,7 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
 
 
 def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
-    """The innermost 16 lines of native frames; of a thread that has Python frames, too, which follow, ten frames and
-    the line that there is no dispatcher in them."""
+    """The innermost native frames of a thread outside of the dispatcher: 15, or 10 if Python frames follow."""
     native = tuple(frame for frame in thread.frames if frame.kind is FrameKind.NATIVE)
     heading, *lines = thread_lines(thread._replace(python_frames=(), frames=native), style, report.why, report.sources)
     most = 11 if thread.python_frames else 16
@@ -189,11 +189,11 @@ def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
         yield f"      … {more}: {report.called.command(f'dispatch-bt --native --thread {thread.tid}')}"
 
 
-def _alike(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadReport, int]]:
-    """Each thread with the number of those like it, which are not shown; the main thread, and those whose native frames
-    are shown, are not folded."""
-    alike = folded([each for each in threads if each.tid != pid and not each.frames])
-    others = {group[0].tid: len(group) - 1 for group in alike}
+def _folded_threads(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadReport, int]]:
+    """The threads without those that are like an earlier one, each with the number of those. The main thread, and
+    threads whose native frames are shown, are not folded."""
+    groups = folded([thread for thread in threads if thread.tid != pid and not thread.frames])
+    others = {group[0].tid: len(group) - 1 for group in groups}
     for thread in threads:
         if thread.tid == pid or thread.frames or thread.tid in others:
             yield thread, others.get(thread.tid, 0)
@@ -220,7 +220,7 @@ def _other_threads(report: Report, involved: Sequence[ThreadReport], style: Styl
             what = state_text(first, threads) + whose_numbers(group)
             line = f", at {first.user_line}" if first.user_line else ""
         operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
-        who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
-        yield f"  {escape(who + what + operator + line)}"
+        subject = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
+        yield f"  {escape(subject + what + operator + line)}"
     if len(groups) > _MAX_OTHERS:
         yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: {report.called.command('all-threads')}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Wait
 
 
-def graph(threads: Sequence[ThreadReport]) -> str:
+def graph_text(threads: Sequence[ThreadReport]) -> str:
     """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
     red = {(edge.tid, edge.held_by) for cycle in WaitGraph(threads).cycles() for edge in cycle}
     lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
@@ -39,7 +39,7 @@ def graph(threads: Sequence[ThreadReport]) -> str:
 
 def write(path: str, threads: Sequence[ThreadReport]) -> DotSection:
     """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
-    text = graph(threads)
+    text = graph_text(threads)
     write_text(path, text, "--dot")
     picture = draw(path, text)
     return DotSection((path, picture) if picture else (path,), picture)
@@ -54,7 +54,8 @@ def write_text(path: str, text: str, option: str) -> None:
 
 
 def draw(path: str, text: str) -> str | None:
-    """The picture of the graph ``text``, next to its file; None without graphviz, or where it takes too long."""
+    """Draw the graph ``text`` next to its file ``path``: the picture's path; None without graphviz, or if it takes too
+    long."""
     program = find_program("dot")
     if program is None:
         return None
@@ -72,8 +73,8 @@ def draw(path: str, text: str) -> str | None:
 
 
 def _wait_lines(tid: int, wait: Wait, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
-    """The resource of a thread's wait, and arrows to it and to its owners. ``red`` has the (waiter, owner) of cycles;
-    ``drawn``, which grows, what need not be drawn again."""
+    """The resource of a thread's wait, and arrows to it and to its owners. ``red``: (waiter, owner) of the edges of
+    cycles; ``drawn``, which grows: nodes and arrows that are in the graph."""
     resource = wait.resource
     suffix = f"{resource.address:x}" if resource.address else f"of_{tid}"
     node = f"{resource.kind.value.replace('-', '_')}_{suffix}"
@@ -102,6 +103,6 @@ def _wait_lines(tid: int, wait: Wait, red: set[tuple[int, int]], drawn: set[str]
 
 
 def quoted(string: str) -> str:
-    """A string of graphviz' language."""
+    """The string as graphviz' language quotes it."""
     safe = "\n".join(escape(line) for line in string.split("\n"))
     return '"' + safe.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

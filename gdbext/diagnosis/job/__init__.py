@@ -23,7 +23,8 @@ SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadReport]) -> bool:
-    """The process looks like a rank: a thread waits for others or serves a group, or a launcher made it a rank."""
+    """True if the process looks like a rank: a thread waits for other ranks or serves a group, or a launcher gave it a
+    rank."""
     if any(thread.wait and thread.wait.kind is WaitKind.COLLECTIVE for thread in threads):
         return True
     files = (RPC_FILE, DISTRIBUTED_FILE)  # only ranks are in their functions
@@ -36,18 +37,18 @@ def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadRe
 
 
 def rank_of(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """(the variable by which a launcher set the rank, the rank)."""
+    """(the environment variable with the rank, the rank); None if no launcher set one."""
     return next(((name, rank) for name in RANK if (rank := number(environ.get(name, ""))) is not None), None)
 
 
 def is_one_of_several(environ: Mapping[str, str]) -> bool:
-    """A launcher gave it a rank in a job of more than one."""
+    """True if a launcher gave the process a rank in a job of more than one."""
     return rank_of(environ) is not None and (first_number(environ, SIZE) or 0) > 1
 
 
 def job_names(environ: Mapping[str, str]) -> list[str]:
-    """The names that a person may give its job. The first one all ranks have in common: a scheduler's or torchrun's run
-    id, else where they meet."""
+    """Names by which a user may select the process's job. The first is the same for all its ranks: torchrun's or a
+    scheduler's run id, else the address where they meet."""
     names = []
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":
@@ -61,5 +62,6 @@ def job_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def first_number(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """The number in the first of these variables that has one."""
     values = (number(environ.get(name, "")) for name in names)
     return next((value for value in values if value is not None), None)

@@ -1,15 +1,14 @@
-"""Adds to threads that wait for other ranks, or for a device, which operation of which group they wait in."""
+"""Adds the collective operation and its group to waits for other ranks, or for a device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.job.collectives import before_torch, group_reader, read_collectives
+from gdbext.diagnosis.job.collectives import collectives_without_torch, group_reader, read_collectives
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait_detail import NO_ERROR, OtherRanks, RaisedError, Sleep
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
@@ -47,23 +46,25 @@ _DEPTH = 12
 def name_collectives(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], CollectivesSection | None]:
-    """(the reports, in the snapshots' order, whose waits name their operation; the process's knowledge of its job)."""
+    """(the reports with waits that name their collective operation, in the snapshots' order; what the process knows of
+    its job, None if that cannot be read)."""
     if not session.has_torch:
-        return threads, before_torch(session)
+        return threads, collectives_without_torch(session)
     try:
         section = read_collectives(session)
     except GdbextError as error:
         session.errors.note(error, "collectives")
         return threads, None
     named = [
-        thread.with_wait(_named(session, snapshot, thread.wait, section)) if thread.wait else thread
+        thread._replace(wait=_with_operation(session, snapshot, thread.wait, section)) if thread.wait else thread
         for snapshot, thread in zip(process.threads, threads)
     ]
-    return _with_shared_groups(session, process, named), section
+    return _with_group_users(session, process, named), section
 
 
-def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
-    """The wait with the operation of the other ranks that it is for, and the exception that is handled meanwhile."""
+def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
+    """The wait with its collective operation and the exception that the thread handles meanwhile; unchanged if it does
+    not wait for other ranks."""
     store = wait.detail.collective
     meeting = _meeting_at_store(session, thread, wait)
     kind, name, collective = wait.kind, wait.name, meeting or store
@@ -77,14 +78,17 @@ def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: Collec
     if absent:
         kind, name = WaitKind.COLLECTIVE, absent
     elif not collective and kind is WaitKind.COLLECTIVE:
-        collective = _collective(session, thread, wait.name, section)
+        collective = _awaited_operation(session, thread, wait.name, section)
     elif not collective and kind is WaitKind.DEVICE:
         # The oldest operation that a device has to finish, whichever thread issued it: a backward pass has its own.
         on_devices = ("nccl", "xccl", "hccl")
-        pending = [(group, each) for group in section.groups for each in group.pending]
-        collective = _wait_for_oldest(
-            [row for row in pending if (row[1].backend or row[0].backend or "").startswith(on_devices)], on_device=True
-        )
+        pending = [
+            (group, operation)
+            for group in section.groups
+            for operation in group.pending
+            if (operation.backend or group.backend or "").startswith(on_devices)
+        ]
+        collective = _wait_for_oldest(pending, on_device=True)
     elif not collective and kind is WaitKind.CONDVAR:
         collective = _remote_call(session, thread)
     if collective and (meeting or (not store and collective.op in RPC_CALLS)):
@@ -92,7 +96,7 @@ def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: Collec
     if not collective and kind is not WaitKind.COLLECTIVE:
         return wait
     error = thread.process.python.handled_error(thread.tid) if kind is WaitKind.COLLECTIVE else None
-    below = _below(wait)
+    below = _underlying_detail(wait)
     if meeting and isinstance(below, Sleep):  # a sleep between two tries is not that of a loop of the program's own
         below = Sleep(seconds=below.seconds)
     return wait._replace(
@@ -102,12 +106,13 @@ def _named(session: Session, thread: ThreadSnapshot, wait: Wait, section: Collec
     )
 
 
-def _below(wait: Wait) -> WaitDetail:
+def _underlying_detail(wait: Wait) -> WaitDetail:
+    """The detail of the call in which the thread waits for other ranks."""
     return wait.detail.below if isinstance(wait.detail, OtherRanks) else wait.detail
 
 
 def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> CollectiveWait | None:
-    """The meeting of all ranks at the store that a thread is in, with the missing ranks; None for any other wait."""
+    """The wait for all ranks to join at the store; None for any other wait."""
     # A thread that makes the store, or connects to it, sleeps between two tries.
     if wait.kind not in (WaitKind.SLEEP, WaitKind.IO, WaitKind.COLLECTIVE):
         return None
@@ -119,35 +124,35 @@ def _meeting_at_store(session: Session, thread: ThreadSnapshot, wait: Wait) -> C
     return CollectiveWait(op, is_store=True, server=meeting.server, rank=meeting.rank, size=meeting.size)
 
 
-def _with_shared_groups(
+def _with_group_users(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> Sequence[ThreadReport]:
-    """The reports, with the other threads that use the same group at the same time."""
+    """The reports; collective waits name the other threads that wait in operations of the same group."""
     groups: dict[PyRef, list[tuple[ThreadReport, Wait, CollectiveWait]]] = {}
     for snapshot, thread in zip(process.threads, threads):
         wait = thread.wait
         if not wait or wait.kind is not WaitKind.COLLECTIVE:
             continue
-        known, group = wait.detail.collective, group_argument(session.python_threads.frames(snapshot.tid))
-        if known and group is not None and not known.is_store and known.peer is None:
-            groups.setdefault(group, []).append((thread, wait, known))
+        collective, group = wait.detail.collective, group_argument(session.python_threads.frames(snapshot.tid))
+        if collective and group is not None and not collective.is_store and collective.peer is None:
+            groups.setdefault(group, []).append((thread, wait, collective))
     shared: dict[int, ThreadReport] = {}
     for users in groups.values():
-        for thread, wait, known in users if len(users) > 1 else ():
-            names = [f"{each.python_name or each.name} (tid {each.tid})" for each, *_ in users if each is not thread]
-            collective = known._replace(also_in=listed(names, _SHOWN))
-            detail = OtherRanks(collective, _below(wait), wait.detail.handling)
-            shared[thread.tid] = thread.with_wait(wait.with_detail(detail))
+        for thread, wait, collective in users if len(users) > 1 else ():
+            names = [f"{user.python_name or user.name} (tid {user.tid})" for user, *_ in users if user is not thread]
+            collective = collective._replace(also_in=listed(names, _SHOWN))
+            detail = OtherRanks(collective, _underlying_detail(wait), wait.detail.handling)
+            shared[thread.tid] = thread._replace(wait=wait.with_detail(detail))
     return [shared.get(thread.tid, thread) for thread in threads]
 
 
-def _collective(
+def _awaited_operation(
     session: Session, thread: ThreadSnapshot, function: str, section: CollectivesSection
 ) -> CollectiveWait | None:
     """The operation that a thread in ``function`` of a backend waits for."""
-    found = _point_to_point(session, thread, section)
-    if found:
-        return found
+    transfer = _point_to_point(session, thread, section)
+    if transfer:
+        return transfer
     for frame in thread.python[:_DEPTH]:  # an operation of all ranks that has no number
         if frame.function in UNNUMBERED and frame.file.endswith(DISTRIBUTED_FILE):
             group = section.groups[0].label if len(section.groups) == 1 else ""
@@ -156,7 +161,7 @@ def _collective(
         return None  # it runs no program
     # The oldest operation that this thread issued and that is not completed. Threads are compared by their kernel's
     # name, which is what the recorder keeps; if no name fits, or the groups do not know the issuer, any may be it.
-    pending = [(group, each) for group in section.groups for each in group.pending]
+    pending = [(group, operation) for group in section.groups for operation in group.pending]
     own = [row for row in pending if row[1].thread in ("", thread.name)]
     return _transfer(session, thread, function, section) or _wait_for_oldest(own or pending)
 
@@ -164,6 +169,7 @@ def _collective(
 def _wait_for_oldest(
     pending: Sequence[tuple[ProcessGroup, Collective]], on_device: bool = False
 ) -> CollectiveWait | None:
+    """The wait for the oldest of these operations, None if there are none; ``on_device``: a device executes it."""
     if not pending:
         return None
     group, first = max(pending, key=lambda row: row[1].age_ms or 0)
@@ -192,7 +198,7 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
 
 
 def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
-    """The call of another rank's worker whose answer is awaited, directly or by a future; None for any other wait."""
+    """The wait for the answer of an RPC worker, directly or by a future; None for any other wait."""
     stack = session.python_threads.frames(thread.tid).innermost(_DEPTH)
     agent = RPC_AGENT.address(session.symbolizer)
     if any(frame.function == RPC_CALL and frame.file.endswith(RPC_FILE) for frame in stack):

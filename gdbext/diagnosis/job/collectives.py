@@ -8,11 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import RANK, SIZE, first_number, job_names
-from gdbext.diagnosis.job.collectives_section import (
-    CollectivesSection,
-    CollectivesSource,
-    JobRank,
-)
+from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.engine.numbers import number
 from gdbext.errors import GdbextError
 from gdbext.known.package_versions import nccl_version
@@ -74,7 +70,7 @@ _VARIABLES = frozenset((*RANK, *SIZE, *_LOCAL_RANK, *_LOCAL_SIZE, *_RESTART, *_J
 
 
 def _identity_by_environment(session: Session) -> tuple[JobRank, str | None]:
-    """(the rank, all None for a process that no launcher started; where the ranks meet), by the environment."""
+    """(the rank and its job by the environment, all None if no launcher set them; the address where the ranks meet)."""
     environ, target = environment(session), session.target
     identity = JobRank(
         rank=first_number(environ, RANK),
@@ -92,22 +88,22 @@ def _identity_by_environment(session: Session) -> tuple[JobRank, str | None]:
 def recorders_of(session: Session) -> list[flight_recorder.FlightRecorder]:
     """The enabled flight recorders. Raises NotTorch, LayoutError, MemoryFault."""
     memory, symbolizer, layout = session.memory, session.symbolizer, session.layout
-    found = flight_recorder.find_recorders(memory, symbolizer)
+    addresses = flight_recorder.find_recorders(memory, symbolizer)
     try:
-        found += flight_recorder.find_recorders_of_hooks(memory, symbolizer, layout)
+        addresses += flight_recorder.find_recorders_of_hooks(memory, symbolizer, layout)
     except GdbextError as error:
         session.errors.note(error, "flight recorder")
-    recorders = [flight_recorder.FlightRecorder(memory, layout, address) for address in found]
+    recorders = [flight_recorder.FlightRecorder(memory, layout, address) for address in addresses]
     return [recorder for recorder in recorders if recorder.is_enabled]
 
 
 def read_collectives(session: Session) -> CollectivesSection:
     """All groups of the process; errors of reading are in the session's errors. Raises NotTorch, LayoutError."""
     layout = session.layout
-    recorded, known = _Recorded(session), known_groups(session)
+    recorded, objects = _Recorded(session), known_groups(session)
     # Gloo describes its groups before they have their names.
-    names = filter(None, dict.fromkeys([*known.objects, *recorded.described, *recorded.entries]))
-    groups = [recorded.group(name, known) for name in sorted(names, key=lambda name: name != _WORLD)]
+    names = filter(None, dict.fromkeys([*objects.objects, *recorded.described, *recorded.entries]))
+    groups = [recorded.group(name, objects) for name in sorted(names, key=lambda name: name != _WORLD)]
     source = None
     if groups:
         source = CollectivesSource.FLIGHT_RECORDER if recorded.recorders else CollectivesSource.PROCESS_GROUP
@@ -123,8 +119,8 @@ def read_collectives(session: Session) -> CollectivesSection:
     return CollectivesSection(source, identity, tuple(groups), store or meeting_place)
 
 
-def before_torch(session: Session) -> CollectivesSection:
-    """What the environment of a rank shows that has not loaded torch yet."""
+def collectives_without_torch(session: Session) -> CollectivesSection:
+    """The section of a rank that has not loaded torch yet: what its environment shows."""
     identity, meeting_place = _identity_by_environment(session)
     return CollectivesSection(None, identity, (), meeting_place)
 
@@ -158,6 +154,8 @@ def known_groups(session: Session) -> KnownGroups:
 
 
 class _Recorded:
+    """What the flight recorders have of the process's groups."""
+
     def __init__(self, session: Session) -> None:
         self._session = session
         self._now, self._steady = (
@@ -179,6 +177,7 @@ class _Recorded:
                 session.errors.note(error, "flight recorder")
 
     def _read(self, recorder: flight_recorder.FlightRecorder) -> None:
+        """Add what a recorder has of groups and operations."""
         statuses = recorder.statuses()
         for (name, description), ranks in recorder.groups().items():
             self.described[name] = (description, ranks)
@@ -190,7 +189,7 @@ class _Recorded:
             self._session.errors.note(problem, "flight recorder")
 
     def group(self, name: str, groups: KnownGroups) -> ProcessGroup:
-        """The group, with what the recorder has of it; its object may be unknown."""
+        """The group of that name: its object, if there is one in ``groups``, with what the recorder has of it."""
         description, ranks = self.described.get(name, ("", ()))
         entries = self.entries.get(name, [])
         known = groups.objects.get(name)
@@ -202,7 +201,7 @@ class _Recorded:
         status = self._statuses.get(name) or known.status
         ranks = ranks or known.ranks
         if self.recorders:
-            issued = [self._collective(*each, ranks) for each in entries if each[1].is_pending]
+            issued = [self._collective(*entry, ranks) for entry in entries if entry[1].is_pending]
         else:
             issued = [self._queued(work) for work in known.queued]
         store = None
@@ -220,7 +219,7 @@ class _Recorded:
             last_started=sequence(status.started) if status else None,
             last_completed=sequence(status.completed) if status else None,
             pending=tuple(issued[:PENDING_LIMIT] if self.recorders else issued),
-            recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
+            recent=tuple(self._collective(*entry, ranks) for entry in entries[-RECENT:]),
             store=store,
             communicators=self._communicators(known),
         )
@@ -236,7 +235,8 @@ class _Recorded:
     def _collective(
         self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry, ranks: Sequence[int]
     ) -> Collective:
-        """``ranks``: the members of its group, by their ranks in it."""
+        """The operation of a recorded entry. ``ranks``: job ranks of the group's members, by their ranks in the
+        group."""
         file, line = None, None
         if entry.is_pending:  # the user's line: the innermost frame outside of torch, else the innermost one
             frames = traceback_lines(self._session, recorder, entry)
@@ -309,17 +309,17 @@ def traceback_lines(
 
 
 def _transfer_of(op: str) -> tuple[str, int | None]:
-    """``recv 0<-1`` of NCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp): (the operation, the other end's rank in
-    the group, None for any other operation)."""
+    """(the operation, the other end's rank in the group or None if it is no transfer) of NCCL's ``recv 0<-1``
+    (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
     name, _, ends = op.partition(" ")
     other = number(ends.rpartition("->" if name == "send" else "<-")[2])
     return (name, other) if name in ("send", "recv") and other is not None else (op, None)
 
 
 def _identity(session: Session, groups: Sequence[ProcessGroup]) -> tuple[JobRank, str | None]:
-    """(the process's rank, where the ranks meet by the environment). The rank is that of the whole job's group, if
-    there is one; else by the arguments of init_process_group, if a thread is in it; else by the environment; else by
-    the agent of torch.distributed.rpc, which may be all that a process has of the job."""
+    """(the process's rank and its job, the address where the ranks meet by the environment). The rank comes from the
+    whole job's group; else from the arguments of init_process_group, if a thread is in it; else from the environment;
+    else from the agent of torch.distributed.rpc."""
     identity, meeting_place = _identity_by_environment(session)
     rank, size, job = identity.rank, identity.size, identity.job
     table = session.python_threads

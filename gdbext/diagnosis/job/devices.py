@@ -1,7 +1,6 @@
-"""The device as the host sees it: which stream or event each thread waits for, the threads' current streams, and
-whether the process was started so that it can write a core of its device. What the device does is not known here: work
-is said to be launched, never to run. Nothing is read unless a thread is in a call of CUDA. CUDA_… variables: cuda.h
-(CUcoredumpSettings) and the documentation of cuda-gdb."""
+"""The devices as the host sees them: the stream or event for which each thread waits, the threads' current streams, and
+whether the process can write a core of its device. Work is said to be launched, never to run. Nothing is read unless a
+thread is in a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the documentation of cuda-gdb."""
 
 from __future__ import annotations
 
@@ -90,15 +89,15 @@ class DeviceSection(Section):
         """PyTorch's bookkeeping of the devices, for people."""
         return (
             *(
-                f"thread {each.tid} launched {each.kernel} ({each.file}:{each.line}); whether it runs is not known"
-                for each in self.launched
+                f"thread {tid} launched {kernel} ({file}:{line}); whether it runs is not known"
+                for tid, kernel, file, line in self.launched
             ),
             *(
-                f"thread {each.tid} replays a CUDA graph that was captured on stream {each.graph.stream_id} of "
-                f"cuda:{each.graph.device}, with memory of the private pool {each.graph.pool}"
-                for each in self.replayed
+                f"thread {tid} replays a CUDA graph that was captured on stream {graph.stream_id} of "
+                f"cuda:{graph.device}, with memory of the private pool {graph.pool}"
+                for tid, graph in self.replayed
             ),
-            *(line for each in self.memory for line in _memory_lines(each)),
+            *(line for memory in self.memory for line in _memory_lines(memory)),
         )
 
     @property
@@ -115,7 +114,7 @@ class DeviceSection(Section):
         end = "goes on after it" if self.core.keeps_running else "may be aborted after it"
         return (
             f"What runs on the device, in a core of it (the process {end}): {self.core.trigger}",
-            f"Then examine the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
+            f"Then look at the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
         )
 
 
@@ -162,8 +161,8 @@ def core_settings(environ: Mapping[str, str]) -> DeviceCore:
 
 
 def _trigger(core: DeviceCore, target: Target) -> str:
-    """The command that writes into the pipe, which the driver has made by that name in the process's folder. The host
-    name is the process's own, in its container, and so is its PID."""
+    """The shell command that asks the driver for a core by the pipe that it made in the process's folder; "" if it
+    cannot be asked. Host name and PID in the pipe's name are those inside the process's container."""
     if not core.user_triggered or target.origin.is_core:
         return ""
     own = target.pid if target.origin.recorded else own_tid(target.pid, target.pid)
@@ -190,7 +189,7 @@ class DeviceSystemSection(Section):
             limit = f" of {figures.limit_milliwatts / 1000:.0f}" if figures.limit_milliwatts else ""
             used, total = figures.memory_used, figures.memory_total
             parts = (
-                "MIG is on: its instances are not examined" if figures.mig else "",
+                "MIG is on: what its parts do is not told" if figures.mig else "",
                 f"busy {figures.busy_percent} % of the time" if figures.busy_percent is not None else "",
                 f"{power}{limit} W" if power else "",
                 f"{figures.sm_mhz} MHz (memory {figures.memory_mhz})" if figures.sm_mhz is not None else "",
@@ -201,18 +200,18 @@ class DeviceSystemSection(Section):
                 else "",
             )
             place = f", /dev/nvidia{figures.minor}" if figures.minor is not None else ""
-            told = ", ".join(filter(None, parts)) or "tells nothing"
-            lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {told}")
+            text = ", ".join(filter(None, parts)) or "tells nothing"
+            lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {text}")
         return (
             *lines,
-            *(f"kernel log: {each}" for each in facts.xids),
+            *(f"kernel log: {line}" for line in facts.xids),
             f"open device files: {files}" if files else "the process has no file of an NVIDIA device open",
-            *(f"unknown: {each}" for each in facts.problems),
+            *(f"unknown: {problem}" for problem in facts.problems),
         )
 
 
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
-    """Ask the driver and the kernel, within a time limit. A core or a recording has no answer."""
+    """What the driver and the kernel report, within a time limit; a problem for a core or a recording."""
     if target.origin.recorded or not procfs:
         problem = "the driver is asked of a live process only"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
@@ -222,7 +221,7 @@ def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
 def name_devices(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], DeviceSection]:
-    """(the reports, in the snapshots' order, whose waits for a device name its stream; what is known of the
+    """(the reports with waits for a device that name its stream, in the snapshots' order; what is known of the
     devices)."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
@@ -242,7 +241,7 @@ def name_devices(
             graph = reader.graph(snapshot)
             replayed += [ReplayedGraph(thread.tid, graph)] if graph else []
             detail = thread.wait.detail.with_device(call)
-            thread = thread.with_wait(thread.wait.with_detail(detail, *_reasons(call)))
+            thread = thread._replace(wait=thread.wait.with_detail(detail, *_reasons(call)))
         named.append(thread)
     current = tuple(
         CurrentStream(thread.tid, stream.device, stream.number, stream.handle)
@@ -255,8 +254,8 @@ def name_devices(
     if reader.devices:  # CUDA was initialized
         try:
             pending = CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
-            if any(not 0 <= count < 1 << 32 for each in pending for count in (each.retries, each.ooms)):
-                raise BadData("its failure counts are implausible")
+            if any(not 0 <= count < 1 << 32 for device in pending for count in (device.retries, device.ooms)):
+                raise BadData("its counts of failures make no sense")
             memory = pending
         except GdbextError as error:
             reader.problems.append(f"the caching allocator: {error.what}")
@@ -266,7 +265,7 @@ def name_devices(
         launchers = (frame for frame in snapshot.python[:24] if frame.function.rpartition(".")[2] == LAUNCHER)
         frame = next((frame for frame in launchers if frame.line and frame.file), None)
         if frame and frame.line:
-            lines = SourceReader(session.target).texts(frame.file)
+            lines = SourceReader(session.target).stripped_lines(frame.file)
             before = launched_before(lines, frame.line)
             launched += (LaunchedKernel(snapshot.tid, kernel, frame.file, line) for kernel, line in before)
     problems = tuple(dict.fromkeys(reader.problems))

@@ -27,11 +27,12 @@ _RANKS = {kind.value: rank for rank, kind in enumerate(KINDS)}
 
 
 def kind_of(word: str) -> FindingKind:
+    """The kind with this JSON word."""
     if word in _RANKS:
         return KINDS[_RANKS[word]]
     return NOTE if word == NOTE.value else FindingKind.of_json_text(word)
 
 
 def rank_of(word: str) -> int:
-    """Strength of the kind with this JSON word: 0 is the strongest; those that are not known are the weakest."""
+    """Strength of the kind with this JSON word: 0 is the strongest, an unknown word the weakest."""
     return _RANKS.get(word, len(KINDS))

@@ -14,12 +14,12 @@ from gdbext.diagnosis.verdict.clauses import (
     TASKS,
     back_clause,
     end_clause,
-    holds,
+    explained_chain,
+    holds_verb,
     listed,
     loop_clause,
     owner_clause,
-    wait_chain,
-    who_waits,
+    waiting_clause,
 )
 from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, blocked_chains, may_wake_others, task_cycles
 from gdbext.engine.vocabulary import counted, of_many
@@ -30,50 +30,51 @@ class Blocked(VerdictKind):
 
     value = "blocked"
     words = "stuck"
-    what_to_do = "the report names the Python line that waits, and the exited thread that should have acted, if any"
+    what_to_do = (
+        "the report names the Python line that waits, and the ended thread that should have acted, if there is one"
+    )
     is_defect = may_be_slow = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        yield from self._loops(seen)
-        yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), seen, graph)
-        alike: dict[object, list[Chain]] = {}
-        for chain in blocked_chains(seen, graph):
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        yield from self._find_loops(facts)
+        yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), facts, graph)
+        groups: dict[object, list[Chain]] = {}
+        for chain in blocked_chains(facts, graph):
             end = graph.threads[chain.end]
-            likeness: object = chain.end
+            key: object = chain.end
             if not chain.edges and end.wait and end.dispatch and end.stack_key:
                 # Threads that wait by themselves for the same thing in the same operator are one finding. Python's
                 # locks, timers and file descriptors are one for each thread, and yet the threads are alike.
                 resource, step = end.wait.resource, end.dispatch[0]
                 address = resource.address if resource.kind.traits.told_apart_by_address else 0
-                likeness = (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
-            alike.setdefault(likeness, []).append(chain)
-        for chain, *more in alike.values():
+                key = (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
+            groups.setdefault(key, []).append(chain)
+        for chain, *more in groups.values():
             threads = [graph.threads[tid] for tid in chain.tids if tid in graph.threads]
             last_step = next((thread.innermost for thread in reversed(threads) if thread.innermost), None)
             evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-            expected = graph.wait_chain(chain.end, chain.tids) if not more else None
+            expected = graph.explained_chain(chain.end, chain.tids) if not more else None
             text = self.sentence(chain, graph, len(more), expected)
-            tids = (*dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))), *(each.end for each in more))
+            tids = (*dict.fromkeys((*chain.tids, *(expected.tids if expected else ()))), *(other.end for other in more))
             yield Finding(self, text, tids, evidence, last_step, wait=graph.threads[chain.end].wait)
 
-    def _loops(self, seen: Observations) -> Iterator[Finding]:
-        """Event loops that nothing will wake, and loops that sleep although they have callbacks to call: a loop checks
-        these before it sleeps (Lib/asyncio/base_events.py, _run_once), so they came later, from a place that does not
-        wake it."""
-        for thread in seen.threads:
+    def _find_loops(self, facts: Observations) -> Iterator[Finding]:
+        """Event loops that nothing will wake, and loops that sleep although callbacks are due: a loop checks these
+        before it sleeps (Lib/asyncio/base_events.py, _run_once), so code that does not wake it added them later."""
+        for thread in facts.threads:
             loop = thread.loop
-            if not loop or not is_stuck(thread, seen) or any(task_cycles(loop)):
+            if not loop or not is_stuck(thread, facts) or any(task_cycles(loop)):
                 continue
-            others = "no other thread of the process can make progress"
-            others = others if seen.threads[1:] else "the process has no other thread"
+            others = "no other thread of the process will go on"
+            others = others if facts.threads[1:] else "the process has no other thread"
             text = (
-                f"The event loop of {thread.label} has no timer, fd or signal handler "
+                f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
                 f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
                 f"{'; ' if loop.ended else ''}{listed(loop.ended, TASKS)}."
             )
             evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in loop.tasks if task.frames)
             yield Finding(self, text, (thread.tid,), evidence, wait=thread.wait)
-        for thread in seen.threads:
+        for thread in facts.threads:
             if thread.loop and is_unwoken(thread):
                 count = thread.loop.ready or 0
                 due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
@@ -84,25 +85,25 @@ class Blocked(VerdictKind):
                 wake = (
                     "Other threads must hand their calls over with loop.call_soon_threadsafe(), or "
                     "asyncio.run_coroutine_threadsafe(): Event.set(), Queue.put_nowait() and Future.set_result() of "
-                    "asyncio do not wake the loop from there."
+                    "asyncio wake nobody from there."
                 )
                 yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(wake,))
 
     def sentence(self, chain: Chain, graph: WaitGraph, alike: int, expected: Chain | None) -> str:
-        """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: the
-        threads from its end on that may end its wait."""
+        """The sentence of a finding. ``alike``: number of further threads that wait in the same way; ``expected``: the
+        continuation of the chain to threads that may end its last wait."""
         parts = [
-            who_waits(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads)
+            waiting_clause(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads)
             for edge in chain.edges
         ]
         end = graph.threads[chain.end]
         if expected and expected.edges:
-            return "; ".join([*parts, wait_chain(expected, graph)]) + "."
+            return "; ".join([*parts, explained_chain(expected, graph)]) + "."
         clause = (back_clause(chain, graph) or end_clause(end.wait)) if end.wait else ""
-        parts.append(f"{who_waits(end, end.wait)}{clause}" if end.wait else end.label)
+        parts.append(f"{waiting_clause(end, end.wait)}{clause}" if end.wait else end.label)
         if alike:
             parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
-        return "; ".join(parts) + _wanted_of(chain, graph) + "."
+        return "; ".join(parts) + _waiters_clause(chain, graph) + "."
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         last = involved[-1] if involved else None
@@ -122,24 +123,24 @@ class Blocked(VerdictKind):
 
 
 def is_unwoken(thread: ThreadReport) -> bool:
-    """The thread's event loop sleeps without a time limit, and has callbacks that are due."""
+    """True if the thread's event loop sleeps without a time limit although callbacks are due."""
     wait = thread.wait
     sleeps = wait is not None and wait.kind is WaitKind.IO and not wait.timed
     return sleeps and thread.loop is not None and bool(thread.loop.ready) and not thread.loop.current
 
 
-def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
-    """The thread runs an event loop that only other threads could wake, and none of them will."""
-    if not thread.loop or not thread.loop.is_stuck or not seen.complete:
+def is_stuck(thread: ThreadReport, facts: Observations) -> bool:
+    """True if the thread runs an event loop that only other threads could wake, and none of them will."""
+    if not thread.loop or not thread.loop.is_stuck or not facts.complete:
         return False
     if not thread.wait or thread.wait.kind is not WaitKind.IO or (thread.wait.timed and not thread.loop.always_timed):
         return False
-    return not any(may_wake_others(other) for other in seen.threads if other is not thread)
+    return not any(may_wake_others(other) for other in facts.threads if other is not thread)
 
 
-def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
-    """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which it holds``: what other threads want of those of
-    the chain, which may be the reason that no thread ends its last wait; "" if the chain says so already."""
+def _waiters_clause(chain: Chain, graph: WaitGraph) -> str:
+    """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which worker (tid 2) holds``: a wait for a thread of the
+    chain may be the reason why no thread ends the chain's last wait; "" if there is none, or the chain shows it."""
     if chain.edges and chain.edges[-1].wait.kind.traits.relation.is_possession:
         return ""
     wanting = [
@@ -152,7 +153,7 @@ def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
         return ""
     others = f" ({len(wanting) - 1} more wait for such things)" if wanting[1:] else ""
     first, wait, owner = wanting[0]
-    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds(wait)}{others}"
+    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds_verb(wait)}{others}"
 
 
 BLOCKED = Blocked()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
 from gdbext.diagnosis.report.finding import Finding
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, listed, place, who
+from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, listed, operator_clause, thread_clause
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
-from gdbext.diagnosis.verdict.recursion import repeating
+from gdbext.diagnosis.verdict.recursion import longest_repetition
 from gdbext.torch.stack import DispatchFrame
-
-if TYPE_CHECKING:
-    pass
 
 
 class Crashed(VerdictKind):
@@ -26,16 +22,16 @@ class Crashed(VerdictKind):
     what_to_do = "the operator and kernel are named; `dispatch-bt --args`"
     is_defect = is_in_summary = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        for tid, crash in seen.crashes.items():
-            if crash.is_stack_overflow and tid in seen.recursions:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for tid, crash in facts.crashes.items():
+            if crash.is_stack_overflow and tid in facts.recursions:
                 continue
-            thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
+            thread, master = graph.threads[tid], graph.threads.get(facts.masters.get(tid, 0))
             step = thread.innermost
             inside = f", kernel {step.kernel.function}" if step and step.kernel and step.kernel.function else ""
             if not step and master:  # a worker outside of the dispatcher works for the master's operator
-                inside = f" at work for {who(master)}"
-            text = f"{thread.label} crashed{place(step)}{inside}: {crash.sentence}."
+                inside = f" at work for {thread_clause(master)}"
+            text = f"{thread.label} crashed{operator_clause(step)}{inside}: {crash.sentence}."
             step = step or (master.innermost if master else None)
             endless = "Unbounded recursion: see what repeats in the stack above."
             cures = (endless,) if crash.is_stack_overflow else ()
@@ -57,9 +53,9 @@ class RunawayRecursion(VerdictKind):
     what_to_do = "the repeated kernels are named; a kernel redispatches without excluding its key"
     is_defect = is_in_summary = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        for tid, recursion in seen.recursions.items():
-            thread, overflow = graph.threads[tid], seen.crashes.get(tid)
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for tid, recursion in facts.recursions.items():
+            thread, overflow = graph.threads[tid], facts.crashes.get(tid)
             names: dict[str, None] = {}
             for step in reversed(recursion.group):
                 keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
@@ -72,10 +68,10 @@ class RunawayRecursion(VerdictKind):
             yield Finding(self, text, (tid,), evidence, recursion.innermost)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        thread = next((each for each in involved if each.dispatch), None)
+        thread = next((thread for thread in involved if thread.dispatch), None)
         if not thread:
             return
-        group, _ = repeating(thread.dispatch)
+        group, _ = longest_repetition(thread.dispatch)
         yield _advice_to_break(group or thread.dispatch[:1])
         step = thread.dispatch[0]
         if step.op is not None and step.keyset:
@@ -85,7 +81,7 @@ class RunawayRecursion(VerdictKind):
 
 
 def _advice_to_break(group: Sequence[DispatchFrame]) -> str:
-    """The advice that ends a recursion, by the steps that repeat."""
+    """Advice how to end a recursion; ``group``: the steps that repeat."""
     if all(step.event and step.event.is_redispatch for step in group):
         return (
             "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the "

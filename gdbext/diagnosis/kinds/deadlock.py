@@ -10,7 +10,7 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
-from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, holds, listed, loop_clause, who
+from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, holds_verb, listed, loop_clause, thread_clause
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, task_cycles
 
 
@@ -21,23 +21,23 @@ class Deadlock(VerdictKind):
     what_to_do = "take the locks in one order, or release the GIL before you block"
     is_defect = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for cycle in graph.cycles():
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
             tids = tuple(edge.tid for edge in cycle)
-            parts = "; ".join(f"{who(graph.threads[edge.tid])} {_needs(edge, graph)}" for edge in cycle)
+            parts = "; ".join(f"{thread_clause(graph.threads[edge.tid])} {_edge_clause(edge, graph)}" for edge in cycle)
             proven = all(edge.wait.certainty.is_proven for edge in cycle)
             text = f"{parts}{'' if proven else ' (an owner is inferred from stacks)'}."
             yield Finding(self, text, tids, evidence, next(filter(None, steps), None), cycle)
-        for thread in seen.threads:
+        for thread in facts.threads:
             for tasks in task_cycles(thread.loop) if thread.loop else ():
                 evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in tasks if task.frames)
                 names = listed([task.called for task in tasks], PATH_LENGTH)
                 text = f"The tasks {names} of the event loop of {thread.label} wait for each other: "
                 text += "; ".join(f"{task.called} {task.awaits}" for task in tasks)
                 if any(task.inferred for task in tasks):
-                    text += " (lock holders are inferred from the blocks that the tasks are in)"
+                    text += " (who holds a lock is inferred from the blocks that the tasks are in)"
                 yield Finding(self, f"{text}.", (thread.tid,), evidence)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
@@ -58,13 +58,14 @@ class Deadlock(VerdictKind):
         yield from dict.fromkeys(kind.traits.advice_in_deadlock for kind in others if kind.traits.advice_in_deadlock)
 
 
-def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
+def _edge_clause(edge: WaitEdge, graph: WaitGraph) -> str:
+    """``waits for the GIL, which MainThread (tid 1) holds``."""
     owner, relation = graph.threads[edge.held_by].label, edge.wait.kind.traits.relation
     if relation is Relation.IS:
         return f"{edge.wait.phrase}, which is {owner}"
     if relation is Relation.OWES:
-        return f"{edge.wait.phrase}, which depends on {owner}"
-    return f"{edge.wait.phrase}, which {owner} {holds(edge.wait)}"
+        return f"{edge.wait.phrase}, which needs {owner}"
+    return f"{edge.wait.phrase}, which {owner} {holds_verb(edge.wait)}"
 
 
 class SelfDeadlock(VerdictKind):
@@ -75,16 +76,16 @@ class SelfDeadlock(VerdictKind):
     what_to_do = "use a recursive lock, or do not call back while holding it"
     is_defect = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         for edge in graph.self_loops():
             thread, wait = graph.threads[edge.tid], edge.wait
             reason = f": {wait.detail.self_wait.value}" if wait.detail.self_wait else ""
-            text = f"{who(thread)} "
+            text = f"{thread_clause(thread)} "
             text += wait.phrase if wait.kind is WaitKind.IO else f"waits for {wait.resource.phrase}"
             if wait.kind.traits.relation is Relation.OWES:
-                text += f", which only this thread can end{reason}{loop_clause(thread)}."
+                text += f", which only itself could end{reason}{loop_clause(thread)}."
             else:
-                text += f", which it {holds(wait)} itself{reason}."
+                text += f", which it {holds_verb(wait)} itself{reason}."
             yield Finding(self, text, (edge.tid,), wait.evidence, thread.innermost, (edge,), wait)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:

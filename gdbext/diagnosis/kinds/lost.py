@@ -10,8 +10,8 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, WaitKind
-from gdbext.diagnosis.verdict.clauses import listed, owner_clause, who_waits
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, nobody_goes_on
+from gdbext.diagnosis.verdict.clauses import listed, owner_clause, waiting_clause
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, no_thread_can_wake_others
 
 _WITHOUT_FORK = (
     "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
@@ -26,10 +26,10 @@ class OrphanedLock(VerdictKind):
     what_to_do = "start processes by `spawn`, or release the lock before the fork"
     is_defect = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        for thread, wait in seen.waits:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for thread, wait in facts.waits:
             if wait.gone_owner and not wait.being_released:
-                text = who_waits(thread, wait) + owner_clause(wait, graph.threads)
+                text = waiting_clause(thread, wait) + owner_clause(wait, graph.threads)
                 if not all(isinstance(owner, ParentsThread) for owner in wait.owners):
                     text += " (forked while it was held, or the owner exited without unlocking)"
                 yield Finding(self, f"{text}.", (thread.tid,), wait.evidence, thread.innermost, wait=wait)
@@ -52,13 +52,13 @@ class WorkersMissing(VerdictKind):
     what_to_do = "the same"
     is_defect = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        for thread, wait in seen.waits:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for thread, wait in facts.waits:
             missing = wait.detail.missing_workers
             if missing and missing.forked:
-                text = f"{who_waits(thread, wait)}{wait.detail.absence}."
+                text = f"{waiting_clause(thread, wait)}{wait.detail.absence}."
                 yield Finding(self, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
-        yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), seen, graph)
+        yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), facts, graph)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
@@ -67,14 +67,14 @@ class WorkersMissing(VerdictKind):
 
 
 def waits_for_lost(
-    kind: VerdictKind, losses: Sequence[Loss], seen: Observations, graph: WaitGraph
+    kind: VerdictKind, losses: Sequence[Loss], facts: Observations, graph: WaitGraph
 ) -> Iterator[Finding]:
-    """Findings of that kind on threads that wait for one that was lost in one of these ways."""
-    for thread, wait in seen.waits:
+    """Findings of this kind: threads that wait for a thread that was lost in one of these ways."""
+    for thread, wait in facts.waits:
         lost = wait.detail.lost
-        if lost and lost.loss in losses and _is_lost(thread, wait, lost, seen):
+        if lost and lost.loss in losses and _is_lost(thread, wait, lost, facts):
             waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
-            text = f"{who_waits(thread, wait)}{wait.detail.absence}"
+            text = f"{waiting_clause(thread, wait)}{wait.detail.absence}"
             if waiters:
                 wants = listed([waiter.label for waiter in waiters])
                 text += f"; {wants} {'wait' if len(waiters) > 1 else 'waits'} for this thread"
@@ -82,27 +82,27 @@ def waits_for_lost(
             yield Finding(kind, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
 
 
-def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, seen: Observations) -> bool:
-    """The loss is proven, or no other thread (besides those that poll for this one) can wake any: conclusions from
-    functions and names count only then. A timed wait counts only if a loop repeats it."""
+def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, facts: Observations) -> bool:
+    """True if the loss is proven, or no other thread (besides those that poll for this one) can wake any: conclusions
+    from functions and names count only then. A timed wait counts only if a loop repeats it."""
     if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.detail.looks_for):
         return False
     if lost.recorded or lost.is_proven:
         return True
     polling = {
-        each.tid for each, other in seen.waits if other.detail.looks_for and other.detail.expects == (thread.tid,)
+        waiter.tid for waiter, own in facts.waits if own.detail.looks_for and own.detail.expects == (thread.tid,)
     }
-    others = [other for other in seen.threads if other is not thread and other.tid not in polling]
-    return seen.complete and nobody_goes_on(others)
+    others = [other for other in facts.threads if other is not thread and other.tid not in polling]
+    return facts.complete and no_thread_can_wake_others(others)
 
 
 ORPHANED_LOCK = OrphanedLock()
 MISSING_WORKERS = WorkersMissing()
 
 
-def of_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
-    """Advice for a process that waits for a child whose verdict is of one of these kinds: damage by a fork is repaired
-    in the parent."""
+def advice_on_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
+    """Advice for a process that waits for children with verdicts of these kinds: damage by a fork is repaired in the
+    parent."""
     if any(kind in (ORPHANED_LOCK, MISSING_WORKERS) for kind in kinds):
         return (f"In this process, which made the child: {_WITHOUT_FORK}",)
     return ()

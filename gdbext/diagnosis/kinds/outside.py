@@ -12,8 +12,15 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.clauses import crowd, listed, loop_clause, meanwhile, wait_chain, who_waits
-from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, at_one_line, bystanders, external_waits
+from gdbext.diagnosis.verdict.clauses import (
+    explained_chain,
+    group_sentence,
+    listed,
+    loop_clause,
+    meanwhile_clause,
+    waiting_clause,
+)
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, bystanders, external_waits, groups_by_line
 
 
 class WaitingExternal(VerdictKind):
@@ -31,38 +38,38 @@ class WaitingExternal(VerdictKind):
             return "polls"
         return "the tasks of an event loop wait" if finding.in_loop else finding.wait.kind.traits.heading or self.words
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        main = seen.main
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        main = facts.main
         if main and main.wait and main.state is not RunState.IDLE:
             # The main thread waits for another process, though a thread of this one, or a loop, is between them.
-            chain = graph.wait_chain(main.tid)
+            chain = graph.explained_chain(main.tid)
             end = graph.threads[chain.end].wait
             if end and end.leads_outside and (chain.edges or end.detail.looks_for or end.detail.handling.refused):
                 threads = [graph.threads[tid] for tid in chain.tids]
                 evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
                 step = next((thread.innermost for thread in threads if thread.dispatch), None)
-                yield Finding(self, f"{wait_chain(chain, graph)}.", chain.tids, evidence, step, wait=end)
-        for thread, wait in external_waits(seen):
-            if _want_gil_in_device_call(thread, wait, seen):
-                continue  # a finding of its own
-            if thread.tid == seen.pid and wait.kernel and wait.kernel.has_slept_long:
-                continue  # the stronger finding says it
-            if is_stuck(thread, seen) or is_unwoken(thread):
-                continue  # so do those
+                yield Finding(self, f"{explained_chain(chain, graph)}.", chain.tids, evidence, step, wait=end)
+        for thread, wait in external_waits(facts):
+            if _waiters_for_gil(thread, wait, facts):
+                continue  # GIL_IN_DEVICE_CALL finds it
+            if thread.tid == facts.pid and wait.kernel and wait.kernel.stands:
+                continue  # KERNEL_WAIT finds it
+            if is_stuck(thread, facts) or is_unwoken(thread):
+                continue  # BLOCKED finds it
             is_io = wait.kind is WaitKind.IO
             serves = thread.loop is not None or (wait.detail.peer is not None and wait.detail.peer.is_listening)
-            # Four threads at one line are what a server has no more of, rather than work on its way.
-            crowds = at_one_line(seen.threads) if serves and is_io else []
-            group = next((crowd for crowd in crowds if len(crowd) >= 4), [])
+            # Four threads at one line are a resource that the server has run out of, rather than normal work.
+            lines = groups_by_line(facts.threads) if serves and is_io else []
+            group = next((line for line in lines if len(line) >= 4), [])
             groups = []
-            text = f"{who_waits(thread, wait)}{loop_clause(thread)}."
+            text = f"{waiting_clause(thread, wait)}{loop_clause(thread)}."
             tids: tuple[int, ...] = (thread.tid,)
             if group:
-                text = f"{crowd(group)} {text}"
-                tids = (*(each.tid for each in group), thread.tid)
-            elif thread is seen.main and is_io:
-                groups = bystanders(seen, tids)
-            text += meanwhile(groups, graph.threads)
+                text = f"{group_sentence(group)} {text}"
+                tids = (*(member.tid for member in group), thread.tid)
+            elif thread is facts.main and is_io:
+                groups = bystanders(facts, tids)
+            text += meanwhile_clause(groups, graph.threads)
             tids = (*tids, *(group[0].tid for group in groups))
             in_loop = thread.loop is not None and thread.loop.awaits_nothing_outside and is_io
             yield Finding(self, text, tids, wait.evidence, thread.innermost, wait=wait, in_loop=in_loop)
@@ -76,7 +83,7 @@ class WaitingExternal(VerdictKind):
         elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
-            yield "Check the process at the other end: it must write, read, or open it."
+            yield "Look at who is at the other end: it should send, take what is sent, or open it."
 
 
 class GilInDeviceCall(VerdictKind):
@@ -87,13 +94,13 @@ class GilInDeviceCall(VerdictKind):
     what_to_do = "the call, its stream and the line are named: release the GIL around it"
     may_be_slow = movement_refutes_it = True
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        for thread, wait in seen.waits:
-            waiters = _want_gil_in_device_call(thread, wait, seen)
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        for thread, wait in facts.waits:
+            waiters = _waiters_for_gil(thread, wait, facts)
             if not waiters:
                 continue
             others = f"{len(waiters)} threads want" if len(waiters) > 1 else f"{waiters[0].label} wants"
-            text = f"{who_waits(thread, wait)} while holding the GIL, which {others}"
+            text = f"{waiting_clause(thread, wait)} while holding the GIL, which {others}"
             text += ": no Python code runs until the call returns"
             callbacks = wait.detail.device.host_functions if wait.detail.device else ()
             called = [waiter.label for waiter in waiters if waiter.tid in callbacks]
@@ -117,12 +124,12 @@ class GilInDeviceCall(VerdictKind):
         yield from WAITING_EXTERNAL.advice(finding, involved)
 
 
-def _want_gil_in_device_call(holder: ThreadReport, wait: Wait, seen: Observations) -> list[ThreadReport]:
-    """The threads that wait for the GIL, if ``holder`` has it while it waits for a device."""
+def _waiters_for_gil(holder: ThreadReport, wait: Wait, facts: Observations) -> list[ThreadReport]:
+    """The threads that wait for the GIL, if ``holder`` has it while it waits for a device; else []."""
     if not wait.detail.device or not wait.detail.device.holds_gil:
         return []
-    waits = ((each, other) for each, other in seen.waits if other.kind is WaitKind.GIL and not other.being_released)
-    return [each for each, other in waits if holder.tid in other.owner_tids]
+    for_gil = [(thread, want) for thread, want in facts.waits if want.kind is WaitKind.GIL and not want.being_released]
+    return [thread for thread, want in for_gil if holder.tid in want.owner_tids]
 
 
 class KernelWait(VerdictKind):
@@ -134,15 +141,15 @@ class KernelWait(VerdictKind):
     may_be_slow = movement_refutes_it = True
     can_be_dumped = False
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Threads that others need, or that the user asked for, and that sleep in the kernel for no lock of the
-        process."""
-        for thread, wait in seen.waits:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Threads that sleep in the kernel for no lock of the process, if others wait for them, they are inside an
+        operator, or the main thread."""
+        for thread, wait in facts.waits:
             side = wait.kernel
-            if not side or not side.has_slept_long:
+            if not side or not side.stands:
                 continue
             waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
-            if not (waiters or thread.dispatch or thread.tid == seen.pid):
+            if not (waiters or thread.dispatch or thread.tid == facts.pid):
                 continue
             how = "uninterruptibly " if side.is_uninterruptible else ""
             where = f" ({side.channel})" if side.channel else ""
@@ -151,15 +158,15 @@ class KernelWait(VerdictKind):
                 seconds = f"{side.seconds:.2g} s" if side.seconds < 10 else f"{side.seconds:.0f} s"
                 longer = f"{side.seconds / 60:.0f} min" if side.seconds < 7200 else f"{side.seconds / 3600:.1f} h"
                 since = f" for {seconds if side.seconds < 120 else longer}"
-            text = f"{who_waits(thread, wait)}: it has slept {how}in the kernel{where}{since}"
+            text = f"{waiting_clause(thread, wait)}: it has slept {how}in the kernel{where}{since}"
             if waiters:
                 wants = [f"{waiter.label} {waiter.wait.phrase if waiter.wait else ''}" for waiter in waiters]
                 text += f"; meanwhile {listed(wants)}"
             tids = (thread.tid, *(waiter.tid for waiter in waiters))
             yield Finding(self, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
 
-    def is_refuted(self, finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
-        return seen.has_run(finding.threads[0])  # the one that sleeps there
+    def is_refuted(self, finding: Finding, facts: Observations, graph: WaitGraph) -> bool:
+        return facts.has_run(finding.threads[0])  # the one that sleeps there
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         wait = finding.wait
@@ -167,7 +174,10 @@ class KernelWait(VerdictKind):
             return
         yield from wait.detail.about_other_end(wait.kind) or ()
         if wait.kernel and wait.kernel.is_out_of_memory:
-            yield ("Raise that cgroup's memory.limit_in_bytes, or enable its OOM killer: echo 0 > memory.oom_control.")
+            yield (
+                "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > "
+                "memory.oom_control."
+            )
         elif wait.kind.traits.advice_in_kernel:
             yield wait.kind.traits.advice_in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:

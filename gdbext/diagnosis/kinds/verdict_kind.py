@@ -10,21 +10,22 @@ from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 
 
 class VerdictKind(FindingKind):
-    """A kind that can be the verdict. The first line of its documentation is what docs/guide.md says it means."""
+    """A kind that can be the verdict. docs/guide.md prints the first line of its docstring."""
 
     what_to_do: str
-    """The words of docs/guide.md."""
+    """The advice in docs/guide.md."""
 
-    def find(self, seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """The findings of this kind in a process."""
         yield from ()
 
-    def is_refuted(self, finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
-        """A thread that waits forever by this finding, or one whose owner is gone by it, has run since. Timed waits
-        prove nothing: they begin again."""
+    def is_refuted(self, finding: Finding, facts: Observations, graph: WaitGraph) -> bool:
+        """True if a thread that waits forever according to the finding, or an owner that has exited according to it,
+        has run since it was read. Timed waits prove nothing: they begin again."""
         if not (self.is_defect and self.movement_refutes_it):
             return False
         owners = finding.wait.owners if finding.wait else ()
         tids = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid]
         threads = [graph.threads[tid] for tid in finding.threads if tid in graph.threads]
         tids += [thread.tid for thread in threads if thread.wait and not thread.wait.timed]
-        return any(map(seen.has_run, tids))
+        return any(map(facts.has_run, tids))

@@ -1,8 +1,4 @@
-"""The answer to a command: facts, which render/ turns into text, JSON, DOT or a trace, and the text's common lines.
-
-A TargetReport says which process a report is about; an Ending, why a live command does not let the process run any
-longer.
-"""
+"""The report that answers a command: facts, which render/ turns into text, JSON, DOT or a trace."""
 
 from __future__ import annotations
 
@@ -37,27 +33,23 @@ class LayoutReport(NamedTuple):
 
 
 class TorchReport(NamedTuple):
-    """PyTorch in the process."""
-
     version: str
     layout: LayoutReport
 
 
 class PythonReport(NamedTuple):
-    """Python in the process."""
-
     version: str
 
 
 class CutCall(NamedTuple):
-    """A system call that a thread was stopped in and that a stop may end early."""
+    """A system call in which a thread was stopped, and which the stop may have cut short."""
 
     tid: int
     call: str
 
 
 class TargetReport(NamedTuple):
-    """The ``target`` of a report. PyTorch and Python are None where there is none or it is not known."""
+    """The process of a report. PyTorch and Python are None if there is none or it is not known."""
 
     kind: str
     """The kind of target: "live" or "core"."""
@@ -69,30 +61,29 @@ class TargetReport(NamedTuple):
     torch: TorchReport | None = None
     python: PythonReport | None = None
     paused_ms: float | None = None
-    """Milliseconds that the process stood still for this report; None where nobody measured it."""
+    """Milliseconds for which the process was stopped for this report; None if unknown."""
     moved: Sparse[tuple[int, ...]] = ()
-    """Threads that ran on while memory was read: what is said of them may mix two moments."""
+    """Ids of threads that ran while memory was read: what is reported of them may mix two moments."""
     stops: Sparse[int | None] = None
-    """Number of times that the process was stopped; 0: all of its threads slept, and nobody was; None where nobody
-    counted."""
+    """Number of times that the process was stopped; 0: all of its threads slept; None if unknown."""
     cut_short: Sparse[tuple[CutCall, ...]] = ()
     """The system calls that the stop may have ended early."""
     withheld_sources: Sparse[int] = 0
-    """Source files of a core's Python frames whose lines are not shown, for nobody vouched that those of this machine
-    are the core's."""
+    """Number of source files of a core's Python frames that are not shown, as this machine's may differ from the
+    core's."""
     recording: Sparse[RecordedRun | None] = None
     """The recording that was replayed in place of the target."""
 
 
 class EndingKind(Enum):
-    """The value is the JSON name."""
+    """Why a live command ended. The value is the JSON name."""
 
     ASKED = "asked"
     """A hook asked for the end."""
     EXITED = "exited"
     KILLED = "killed"
     GONE = "gone"
-    """The process ended, and nobody saw how."""
+    """The process ended in an unknown way."""
     INTERRUPTED = "interrupted"
     """The user interrupted the run."""
     SIGNAL = "signal"
@@ -102,23 +93,23 @@ class EndingKind(Enum):
     REPLACED = "replaced"
     """The process replaced itself by another program (exec)."""
     LIMIT = "limit"
-    """There was as much to see as the user wanted."""
+    """The number of events that the user wanted was reached."""
     FAILED = "failed"
     """The ending's ``error`` says why."""
 
     @property
     def leaves_process(self) -> bool:
-        """There is still a process."""
+        """True if the process still exists."""
         return self not in (EndingKind.EXITED, EndingKind.KILLED, EndingKind.GONE)
 
     @property
     def is_by_command(self) -> bool:
-        """The command ended by itself, not by an event of the process, which may resume."""
+        """True if the command ended by itself, not by an event of the process, which may resume."""
         return self in (EndingKind.LIMIT, EndingKind.FAILED, EndingKind.REPLACED)
 
 
 class Ending(NamedTuple):
-    """``status`` is the exit status of a process that exited."""
+    """The end of a live command; ``text``: in words, ``status``: of a process that exited."""
 
     kind: EndingKind
     text: str
@@ -130,10 +121,7 @@ SCHEMA = "gdbext/1"
 
 
 class Report(NamedTuple):
-    """The answer to one command.
-
-    ``view`` makes its text, a line each; a report of nothing but an error has none.
-    """
+    """The answer to one command. ``view`` makes the lines of its text; a report of nothing but an error has none."""
 
     command: str
     target: TargetReport | None
@@ -149,7 +137,7 @@ class Report(NamedTuple):
     sources: Internal[SourceLines] = MappingProxyType({})
     """Source lines of the Python frames, for text; a JSON document names file and line only."""
     called: Internal[CommandLine] = IN_A_DEBUGGER
-    """The words by which it was called, for the commands that its text names."""
+    """How the command was called, for the commands that its text suggests."""
 
     def section(self, kind: type[SectionType]) -> SectionType:
         """The section of that type. Raises LookupError if there is none."""
@@ -160,12 +148,11 @@ class Report(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """All that could not be read, in one line; "" if nothing is missing."""
+        """What could not be read, in one line; "" if nothing is missing."""
         return "; ".join(error.what for error in self.errors)
 
     def has(self, name: str) -> bool:
-        """True if there is a section of that name: its type, with which find_section() looks for it, need not be
-        imported."""
+        """True if there is a section of that name. Unlike find_section(), this needs no import of its type."""
         return any(section.name == name for section in self.sections)
 
     def find_section(self, kind: type[SectionType]) -> SectionType | None:
@@ -173,7 +160,7 @@ class Report(NamedTuple):
 
 
 def render_text(report: Report, color: bool = False) -> str:
-    """The whole text, ending in a newline. Each item of a view is one line: a name in it makes no lines of its own."""
+    """The whole text, ending in a newline. Each item of a view is one line: line breaks in it are escaped."""
     style = Style(color)
     view = report.view(report, style) if report.view else ()
     target = _target_lines(report, report.target) if report.target else ()
@@ -181,16 +168,16 @@ def render_text(report: Report, color: bool = False) -> str:
 
 
 def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
-    """Which threads are not of one moment, how long the process was stopped and which system calls that may have ended
-    early, and which sources are not shown."""
+    """Lines about the reading of the process: threads that ran meanwhile, the stop and what it may have cut short,
+    source files that are not shown."""
 
-    def named(texts: Sequence[object]) -> str:
+    def joined(texts: Sequence[object]) -> str:
         return ", ".join(map(str, texts[:8])) + (", …" if len(texts) > 8 else "")
 
     if target.moved:
         yield ""
-        moved = named(target.moved)
-        yield f"These threads ran while they were read, so their state may mix two moments: {moved}"
+        moved = joined(target.moved)
+        yield f"These threads ran while they were read, so what is said of them may mix two moments: {moved}"
     if target.stops is not None and report.threads:
         yield ""
         if not target.stops:
@@ -201,12 +188,12 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
             paused = f"{target.paused_ms or 0:.1f} ms{times}"
             yield f"The process was stopped for {paused}: not all threads were asleep long enough."
         if target.stops and target.cut_short:
-            calls = named([f"{cut.call} of {cut.tid}" for cut in target.cut_short])
+            calls = joined([f"{cut.call} of {cut.tid}" for cut in target.cut_short])
             yield f"That may have ended system calls early, with a short count or EINTR: {calls}"
     count = target.withheld_sources
     if count:
         files, whose = ("1 file", "file") if count == 1 else (f"{count} files", "files")
-        # by these commands a user's debugger is told that the core is of this machine
+        # commands that let the user's debugger use this machine's files for the core
         vouching = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
         if report.called.source or target.debugger not in vouching:
             command = report.called.vouched(report.command)
@@ -220,7 +207,7 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
 
 
 def _errors(report: Report, style: Style) -> Iterator[str]:
-    """Each error; reasons and next steps that several of them share only once."""
+    """The errors; a reason or next step that several share is printed once."""
     if not report.errors:
         return
     yield ""
@@ -236,10 +223,8 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
 
 
 class DotSection(Section):
-    """The wait-for graph in graphviz' language, and its picture where graphviz is installed.
-
-    No dataclass: every view of threads imports this, and dataclasses take a tenth of a look to import.
-    """
+    """The files with the wait-for graph. (No dataclass: every view of threads imports this, and dataclasses take a
+    tenth of an inspection to import.)"""
 
     name: ClassVar[str] = "dot"
     files: tuple[str, ...]

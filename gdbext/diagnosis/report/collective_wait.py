@@ -1,4 +1,4 @@
-"""CollectiveWait: what exactly a thread waits for that waits for other ranks."""
+"""CollectiveWait: the operation in which a thread waits for other ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CollectiveWait(NamedTuple):
     tag: int | None = None
     """The tag of a send or recv, None where it is not known."""
     on_device: bool = False
-    """It waits for a device, which is not past this operation; what else is to run there, nobody knows."""
+    """It waits for a device that has not finished this operation; what else is queued there is unknown."""
     also_in: str = ""
     """Other threads of this process that wait in operations of the same group: each rank must issue them in one order,
     which two threads do not keep."""
@@ -38,15 +38,15 @@ class CollectiveWait(NamedTuple):
     """A recv that takes what any other rank of the group sends."""
     rank: int | None = None
     size: int | None = None
-    """The rank of the process and the number of ranks, where it is about to meet the others at the store."""
+    """The rank of the process and the number of ranks, while it waits for all ranks at the store."""
 
     @property
     def phrase(self) -> str:
-        """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
+        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
         if self.is_store and self.size is not None:
             if self.rank:
                 return f"tries to reach the store of rank 0 at {self.server}, as rank {self.rank} of {self.size}"
-            return f"waits until all {self.size} ranks have reached its store at {self.server}, as rank 0 ({self.op})"
+            return f"waits until all {self.size} ranks have come to its store at {self.server}, as rank 0 ({self.op})"
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
@@ -56,8 +56,8 @@ class CollectiveWait(NamedTuple):
             return f"{doing} {self.op} {'from' if self.op == 'recv' else 'to'} rank {self.peer}{tag}"
         if self.from_any:
             return f"{doing} {self.op} from any rank{f' (tag {self.tag})' if self.tag else ''}"
-        number = f"collective #{self.seq} " if self.seq is not None else ""
-        counts = (("last enqueued", self.enqueued), ("last completed", self.completed))
-        known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
+        number = f"#{self.seq} " if self.seq is not None else ""
+        counts = (("enqueued", self.enqueued), ("completed", self.completed))
+        numbers = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
         also = f", in a group that {self.also_in} uses at the same time" if self.also_in else ""
-        return f"{doing} {number}{self.op}" + (f" ({known})" if known else "") + also
+        return f"{doing} {number}{self.op}" + (f" ({numbers})" if numbers else "") + also

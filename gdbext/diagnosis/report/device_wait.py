@@ -41,9 +41,9 @@ class DeviceWait(NamedTuple):
     caller: str = ""
     """The library whose code made the call: ``libtorch_cuda.so``."""
     purpose: str = ""
-    """The reason why PyTorch makes the call, by its functions on the stack; "" where they do not tell."""
+    """The reason why PyTorch makes the call, by its functions on the stack; "" if unknown."""
     nccl_call: str = ""
-    """The function of NCCL inside of which the call is made: it was entered, and has not returned."""
+    """The function of NCCL inside of which the call is made."""
     polls: bool = False
     """The thread runs: it asks the device again and again, as the driver does by default."""
     stream: Hexadecimal | None = None
@@ -51,7 +51,7 @@ class DeviceWait(NamedTuple):
     stream_id: int | None = None
     """PyTorch's number of the stream (torch.cuda.Stream.stream_id)."""
     event: Hexadecimal | None = None
-    """The cudaEvent_t that is waited for; None where it is not known."""
+    """The awaited cudaEvent_t; None if unknown."""
     device: int | None = None
     certainty: Certainty = Certainty.UNKNOWN
     """The certainty of the stream or event."""

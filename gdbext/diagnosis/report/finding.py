@@ -20,31 +20,31 @@ class FindingKind:
     value: str
     """The word of the JSON report."""
     words: str
-    """The kind as people are told of it, at the beginning of a line."""
+    """The kind in plain words, at the beginning of a line."""
     is_defect = False
-    """It is an error of the program, and no state that honest programs are in."""
+    """It is an error of the program: no correct program is in that state."""
     is_hang = True
-    """The process will not go on by itself; its memory is worth keeping."""
+    """The process will not resume by itself; its memory is worth keeping."""
     may_be_slow = False
     """One moment does not tell a hang from slow work."""
     movement_refutes_it = False
     """It is refuted when its threads are elsewhere a moment later."""
     is_in_summary = False
     """The summary covers the kind, too: a line of text needs no words before it."""
-    goes_on = False
-    """The process goes on by itself, however slowly."""
+    makes_progress = False
+    """The process makes progress by itself, however slowly."""
     is_healthy = False
     """A process that computes without dispatching may be so."""
     is_quiet = False
-    """Beside processes with other verdicts it is shown in one line."""
+    """It is shown in one line next to processes with other verdicts."""
     can_be_dumped = True
-    """gcore does not come to wait as the process does."""
+    """gcore can dump the process without blocking as the process does."""
 
     json_text = property(lambda self: self.value)
 
     @classmethod
     def of_json_text(cls, word: str) -> FindingKind:
-        """A kind of which only the word is known: that of a later version, or "" where there is no verdict."""
+        """The kind with this word, for a kind of a later version, or "" for no verdict; nothing else of it is known."""
         kind = cls()
         kind.value = kind.words = word
         kind.is_hang = False
@@ -77,14 +77,14 @@ NOTE = NoteKind()
 
 
 class ProcessStop(NamedTuple):
-    """A process that somebody has stopped as a whole, and goes on when it is let."""
+    """What has stopped a process as a whole."""
 
     signal: str = ""
     """The signal that stopped it, "" where that is not known."""
     group: str = ""
-    """The frozen control group that it is in; "?" where its name cannot be read."""
+    """Its frozen cgroup; "?" if the name cannot be read."""
     terminal: str = ""
-    """The terminal that it wanted to use from the background."""
+    """The terminal that it tried to use from the background."""
     tracer: str = ""
     """The process that traces it, and has stopped it: ``77 (gdb)``."""
 
@@ -98,15 +98,14 @@ class Finding(NamedTuple):
     """Ids of the threads, in the order in which the sentence names them."""
     evidence: tuple[str, ...] = ()
     step: Internal[DispatchFrame | None] = None
-    """The operator that it is about."""
     cycle: Internal[tuple[WaitEdge, ...]] = ()
     """The waits that close the circle of a deadlock."""
     wait: Internal[Wait | None] = None
     """The wait at the end of the chain."""
     stop: Internal[ProcessStop | None] = None
-    """The stop of the whole process, of a finding that covers so."""
+    """The stop of the whole process, if that is what was found."""
     cures: Internal[tuple[str, ...]] = ()
-    """Advice that belongs to what was found, where its kind alone does not tell."""
+    """Advice that does not follow from the kind alone."""
     in_loop: Internal[bool] = False
     """It is the wait of an event loop whose tasks wait for nothing outside of the process."""
     id: Internal[str] = ""
@@ -142,17 +141,17 @@ class Verdict(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding, advice: tuple[str, ...] = ()) -> Verdict:
-        """The verdict that states that finding."""
         step = finding.step
         op, key, stage = (step.op, step.key, step.stage) if step else (None, None, None)
         return cls(finding.kind, finding.summary, finding.threads, op, key, stage, finding.cycle, advice, finding)
 
     def is_about(self, finding: Finding) -> bool:
-        """The finding is the one that the verdict states."""
+        """True if the verdict states this very finding."""
         return bool(finding.id) and finding.id == self.finding.id
 
     def covers(self, finding: Finding) -> bool:
-        """It covers ``finding``: identical; same kind and same threads; or same wait, subset of its threads."""
+        """True if ``finding`` is the verdict's, has the same kind and threads, or the same wait and some of its
+        threads."""
         own = self.finding
         same = finding.kind is own.kind and len(own.threads) > 1 and set(finding.threads) == set(own.threads)
         is_part = finding.wait is not None and finding.wait is own.wait and set(finding.threads) <= set(own.threads)

@@ -16,7 +16,7 @@ from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
 from gdbext.render.plain_json import members, plain
 
-Said = TypeVar("Said", Finding, Verdict)
+FindingType = TypeVar("FindingType", Finding, Verdict)
 
 
 def render(report: Report, pretty: bool = False) -> str:
@@ -31,23 +31,24 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def parse(data: bytes, where: str, *sections: type[Section]) -> Report:
-    """The report of a document as text, as ``read`` has it. Raises BadData."""
+    """The report that a document's text describes, see ``read``. Raises BadData."""
     return read(parse_json(data), where, *sections)
 
 
 def read(value: object, where: str, *sections: type[Section]) -> Report:
     """The report that a document describes, with its sections of these types. Nothing in it is trusted. Raises BadData,
-    which says where it is not as the schema has it."""
+    which names the member that contradicts the schema; ``where`` is the document in that error."""
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise BadData(f"{where} is not a report of gdbext (schema {SCHEMA})")
     from gdbext.render.json_reader import from_json, section_from_json  # 8 ms, when documents are read back
 
     present = [section_from_json(kind, value[kind.name], kind.name) for kind in sections if value.get(kind.name)]
     report = from_json(Report, value, where)
-    verdict = _of_known_kind(report.verdict) if report.verdict else None
-    findings = tuple(map(_of_known_kind, report.findings))
+    verdict = _with_kind_object(report.verdict) if report.verdict else None
+    findings = tuple(map(_with_kind_object, report.findings))
     return report._replace(verdict=verdict, findings=findings, sections=tuple(present))
 
 
-def _of_known_kind(finding: Said) -> Said:
+def _with_kind_object(finding: FindingType) -> FindingType:
+    """The finding with our object for its kind in place of the one that was made from the JSON word."""
     return finding._replace(kind=kind_of(finding.kind.value))

@@ -1,4 +1,4 @@
-"""Suggestion: a command that tells more, as advice has it."""
+"""Suggestion: a command that shows more, as part of advice."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
 
 
 class Suggestion(NamedTuple):
-    """A command that tells more: what it shows, and the command itself, as a debugger takes it."""
+    """What a command shows, and the command itself, as a debugger accepts it."""
 
     shows: str
     command: str
     pid: int | None = None
-    """Another process that it is about; None for the one that was looked at."""
+    """The process of the command; None for the examined one."""
     shell: str = ""
-    """A command of the shell's in place of one of ours, which changes the process."""
+    """A shell command in place of one of gdbext's."""
     option: str = ""
     """The option of dispatch-diagnose that the command recommends."""
 
     def needs_process(self) -> bool:
-        """It is for processes as they run: a core or a recording is of what is gone, and perhaps of elsewhere."""
+        """True if the command needs a live process on this machine, not a core or a recording."""
         return self.pid is not None or bool(self.shell) or self.option == CHILDREN
 
     def text(self, called: CommandLine) -> str:
-        """One line that ends with the words to paste."""
+        """One line that ends with the command to paste."""
         if self.shell:
             return f"{self.shows}: {self.shell}"
         on_other = f"-p {self.pid} {self.command}".rstrip()

@@ -11,8 +11,8 @@ from gdbext.cpython.abi.assumed_names import is_below_library
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.wait import Wait
+    from gdbext.diagnosis.report.wait_kind import Resource
     from gdbext.diagnosis.waits.pool_table import Pool
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
     from gdbext.torch.stack import DispatchFrame
@@ -33,7 +33,7 @@ def is_users_file(file: str) -> bool:
 
 
 class LocalVariable(NamedTuple):
-    """A variable of a Python frame: ``text`` is a short one of its value, like repr()."""
+    """A variable of a Python frame; ``text`` is its value, shortened, like repr()."""
 
     name: str
     type: str
@@ -63,12 +63,12 @@ class Frame(NamedTuple):
 
     @property
     def fold_key(self) -> Hashable:
-        """Equal for two frames of a recursion."""
+        """A key that is equal for two frames of a recursion, so that they can be folded."""
         return (self.kind, self.pc, self.function, self.module, self.file, self.line, self.role)
 
     @property
     def is_users(self) -> bool:
-        """It runs Python code outside of Python's library and site-packages."""
+        """The frame runs Python code outside of Python's library and site-packages."""
         return self.kind is FrameKind.PYTHON and is_users_file(self.file)
 
     @property
@@ -128,7 +128,6 @@ class AsyncTask(NamedTuple):
 
     @property
     def called(self) -> str:
-        """The words for it in a sentence."""
         return self.label or self.name
 
 
@@ -250,18 +249,14 @@ class ThreadReport(NamedTuple):
         name = self.python_name or self.name
         return f"{name} (tid {self.tid})" if name else f"thread {self.tid}"
 
-    def of_two_moments(self) -> ThreadReport:
-        """The report of a thread that ran while memory was read. Its stack was copied; values elsewhere may belong to
-        another call, and are unknown."""
+    def without_values(self) -> ThreadReport:
+        """The report without values of variables and arguments, for a thread that ran while memory was read: its stack
+        was copied, but values elsewhere may belong to another call."""
         return self._replace(
             dispatch=tuple(step.without_values() for step in self.dispatch),
             frames=tuple(frame.without_values() for frame in self.frames),
             python_frames=tuple(frame.without_values() for frame in self.python_frames),
         )
-
-    def with_wait(self, wait: Wait) -> ThreadReport:
-        """The report of a thread of whose wait more was found out."""
-        return self._replace(wait=wait)
 
     @property
     def innermost(self) -> DispatchFrame | None:
@@ -275,8 +270,8 @@ class ThreadReport(NamedTuple):
 
     @property
     def doing(self) -> str:
-        """Where a thread runs: the user's own line, the library's line that it has called, and the native function; ""
-        if nothing is known of it."""
+        """Where a thread runs, in words: the user's line, the library's line that it called, and the native function;
+        "" if unknown."""
         user, inner = self.user_line, self.python_line
         called = f", in {inner}" if user and inner != user else ""
         python = f"{user or inner}{called}"
@@ -288,8 +283,8 @@ class ThreadReport(NamedTuple):
         return self.user_frame.place if self.user_frame else ""
 
     @property
-    def stands(self) -> bool:
-        """It waits at a line of the user's own, and its wait neither ends by itself nor is over."""
+    def waits_in_user_code(self) -> bool:
+        """It waits at a line of the user's code, and the wait neither ends by itself nor is over."""
         wait = self.wait
         if not wait or self.state is not RunState.WAITING or not self.user_line or wait.being_released:
             return False

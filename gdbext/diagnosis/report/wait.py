@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Union
 
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.suggestion import Suggestion
     from gdbext.diagnosis.report.wait_detail import WaitDetail
-    from gdbext.diagnosis.report.wait_kind import WaitKind
+    from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
@@ -66,7 +65,6 @@ class ParentsThread(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """The owner in words: ``a thread of the parent process``."""
         return "a thread of the parent process"
 
 
@@ -86,7 +84,7 @@ class OwnerCertainty(Enum):
 
 
 class Wait(NamedTuple):
-    """The wait of a thread. ``certainty`` is that of the owner."""
+    """The wait of a thread; ``certainty``: how the owner is known."""
 
     resource: Inline[Resource]
     owner: Owner | None = None
@@ -95,18 +93,18 @@ class Wait(NamedTuple):
     """The wait ends by itself after a timeout."""
     evidence: tuple[str, ...] = ()
     detail: Inline[WaitDetail] = NO_DETAIL
-    """What is known beside that: one record for each situation."""
+    """Further facts: one record for each situation."""
     others: Internal[tuple[Owner, ...]] = ()
-    """Further owners, where all of them must let go (readers of a rwlock, team mates before a barrier)."""
+    """Further owners, if all of them must release it (readers of a rwlock, team mates before a barrier)."""
     being_released: Internal[bool] = False
-    """The resource is free or was just handed on: the thread is about to be woken, nobody holds it up."""
+    """The resource is free or was just handed over: the thread is about to be woken."""
     external: Internal[bool] = False
-    """Another process may end it: the object is in memory that both have."""
+    """Another process may end it: the object is in shared memory."""
     kernel: Internal[KernelSide | None] = None
-    """The kernel's word, where no lock of the process may end the wait."""
+    """The kernel's view of the thread, if no lock of the process explains the wait."""
 
     def with_detail(self, detail: WaitDetail, *evidence: str) -> Wait:
-        """The wait with more that was found out, and the evidence for that."""
+        """The wait with that detail, and the evidence for it added."""
         return self._replace(detail=detail, evidence=(*self.evidence, *evidence))
 
     @property

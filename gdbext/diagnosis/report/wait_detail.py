@@ -1,31 +1,111 @@
-"""What is known of a wait beside its resource and its owners, one class for each situation.
-
-Each answers the same questions (who should end the wait, how it is phrased, what to do about it), and has the members
-of its situation in the JSON report.
-"""
+"""What is known of a wait besides its resource and owners, one class for each situation: each has its own phrase, its
+own advice and its own members in the JSON report."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.report.other_end import about_children, about_file_lock, about_peer
+from gdbext.diagnosis.report.suggestion import ALL_CHILDREN, Suggestion
 from gdbext.diagnosis.report.wait_kind import SelfWait, WaitKind
-from gdbext.engine.targets.system.peer import PeerKind
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gdbext.diagnosis.report.collective_wait import CollectiveWait
     from gdbext.diagnosis.report.device_wait import DeviceWait
-    from gdbext.diagnosis.report.resource import Resource
-    from gdbext.diagnosis.report.suggestion import Suggestion
-    from gdbext.diagnosis.report.wait_kind import LostThread
+    from gdbext.diagnosis.report.wait_kind import LostThread, Resource
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
-    from gdbext.engine.targets.system.peer import ChildProcess, Peer
     from gdbext.engine.vocabulary import Inline, Internal, Sparse
 
     Advice = Iterable[str | Suggestion]
+
+
+# --- advice about the other end of a wait: sockets, pipes, locks of files, child processes ---
+
+
+def _resume_suggestion(pid: int) -> Suggestion:
+    return Suggestion(
+        "It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on", "", shell=f"kill -CONT {pid}"
+    )
+
+
+def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
+    for process in peer.processes[:1]:
+        yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
+        if process.writes_to_us:
+            yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
+        if process.is_stopped:
+            yield _resume_suggestion(process.pid)
+
+
+def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
+    if peer.state == "LISTEN":
+        shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
+        yield Suggestion(shows, "all-threads --tasks")
+        return
+    if peer.is_queued:
+        yield "Accept that connection in another thread of this process: as long as it waits here nobody does."
+        return
+    yield from _about_other_process(peer)
+    if not peer.processes:
+        yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
+    yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+
+
+def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
+    for process in peer.processes[:1]:
+        yield Suggestion("Look at that process with the same command", "", process.pid)
+        if process.writes_to_us:
+            yield "Read what it writes before you wait for its end (communicate())."
+
+
+def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
+    yield from _about_other_process(peer)
+    if peer.own:
+        yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
+
+
+def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about a lock of a file."""
+    for process in peer.processes[:1]:
+        yield Suggestion("Look at the process that holds the lock with the same command", "", process.pid)
+    yield "The lock is released when that process unlocks or closes the file, or ends."
+
+
+def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Iterator[str | Suggestion]:
+    """Advice about the child processes that may end a wait; ``waits_for_end``: for the exit of one of them."""
+    # the system calls in which an idle worker waits for work
+    calls_for_work = {"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"}
+
+    def relevance(child: ChildProcess) -> tuple[bool, bool, bool]:
+        """A stopped child explains best why its parent waits, then one that waits for the parent, then a busy one."""
+        return child.is_stopped, child.writes_to_us, child.call not in calls_for_work and not child.reads_from_us
+
+    child = max(children, key=relevance, default=None)
+    if child:
+        yield Suggestion("Look at the child process with the same command", "", child.pid)
+    if not child or len(children) > 1:
+        yield ALL_CHILDREN
+    if waits_for_end and child and child.writes_to_us:
+        yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
+    if child and child.is_stopped:
+        yield _resume_suggestion(child.pid)
+
+
+def about_peer(peer: Peer | None) -> Iterator[str | Suggestion] | None:
+    """Advice about the other end of a wait; None if it is unknown, or there is no advice about its kind."""
+    about: dict[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
+        PeerKind.SOCKET: _about_socket,
+        PeerKind.PIPE: _about_pipe,
+        PeerKind.PROCESS: _about_process,
+        PeerKind.FILE_LOCK: about_file_lock,
+    }
+    return about[peer.kind](peer) if peer and peer.kind in about else None
+
+
+# --- the situations ---
 
 
 class Refused(Enum):
@@ -54,7 +134,7 @@ class RaisedError(NamedTuple):
 
     @classmethod
     def of_json_text(cls, text: str) -> RaisedError:
-        """An exception of which only the text is known."""
+        """The exception that a JSON report names: only its text is known."""
         return cls(text)
 
     @property
@@ -73,13 +153,13 @@ class WaitDetail:
     """The base: nothing more is known of the wait. Only this class itself is false."""
 
     collective: CollectiveWait | None = None
-    """The operation of other ranks that is waited for."""
+    """The operation of other ranks for which the thread waits."""
     device: DeviceWait | None = None
-    """The call in which a device is waited for."""
+    """The call in which the thread waits for a device."""
     peer: Peer | None = None
     """The other end of an fd, or the holder of a file's lock."""
     children: tuple[ChildProcess, ...] = ()
-    """Processes that may end the wait: the child that is waited for, or those at the other end of a pipe."""
+    """Processes that may end the wait: the awaited child, or those at the other end of a pipe."""
     missing_workers: MissingWorkers | None = None
     """The workers of a pool that would end the wait and are not in this process."""
     lost: LostThread | None = None
@@ -95,7 +175,6 @@ class WaitDetail:
     lost_signal: bool = False
     """A signal of the condition variable reached no thread."""
     handling: RaisedError = NO_ERROR
-    """The exception that the thread handles meanwhile."""
     caught: RaisedError = NO_ERROR
     """The exception that the loop around the wait has caught in an earlier iteration."""
     seconds: float | None = None
@@ -104,7 +183,7 @@ class WaitDetail:
     """Why a thread waits for what only itself could give."""
     set_by_handlers: bool = False
     """Programs set such an object in signal handlers while their main thread waits for it."""
-    looks_at_files: bool = False
+    polls_file: bool = False
     """What the thread polls between two sleeps is a file."""
     about_question: str = ""
     """Advice about a question that waits for a person to type."""
@@ -114,7 +193,7 @@ class WaitDetail:
 
     @property
     def unowned(self) -> Unowned:
-        """What is known of threads that may end a wait whose resource has no known owner."""
+        """Threads that may end a wait whose resource has no known owner."""
         return Unowned()
 
     @property
@@ -129,12 +208,11 @@ class WaitDetail:
 
     @property
     def timed_clause(self) -> str:
-        """What a sentence says of a timed wait."""
         return " (a timed wait: it ends by itself)"
 
     def phrase(self, resource: Resource) -> str:
         """The wait in words."""
-        return resource.awaited
+        return resource.wait_phrase
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         """The thread that should end it does not exist."""
@@ -159,29 +237,29 @@ class WaitDetail:
         of_children = about_children(self.children, kind is WaitKind.CHILD_PROCESS) if self.children else None
         return about_peer(self.peer) or of_children
 
-    # copies with what was found out later; each returns the detail unchanged if that does not apply to it
+    # Copies with facts that are found later. Each returns the detail unchanged if the fact does not apply to it.
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
-        """With another process at the other end of the call in which the thread sleeps."""
+        """The detail with the process at the other end of the call in which the thread sleeps."""
         return self or OtherEnd(peer)
 
-    def with_enders(self, enders: Unowned) -> WaitDetail:
-        """With what more is known of threads that may end a wait whose resource has no known owner."""
-        return enders
+    def with_wakers(self, wakers: Unowned) -> WaitDetail:
+        """The detail with the threads that may end a wait whose resource has no known owner."""
+        return wakers
 
     def in_loop(self, line: str) -> WaitDetail:
-        """With the line of the loop that begins the wait again."""
+        """The detail with the line of the loop that repeats the wait."""
         return self
 
     def with_device(self, device: DeviceWait) -> WaitDetail:
-        """With what more is known of the call in which a device is waited for."""
+        """The detail with all facts of the call in which the thread waits for a device."""
         return self
 
 
 NO_DETAIL = WaitDetail()
 
 
-_WITH_NCCL = "Check the device with nvidia-smi."
+_WITH_NCCL = "The device works or hangs: look at it (nvidia-smi)."
 """No CUDA_LAUNCH_BLOCKING=1, with which NCCL before 2.17.1 hangs (NVIDIA/nccl issue 774)."""
 
 
@@ -204,7 +282,7 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
     seconds = property(lambda self: self.below.seconds)
 
     def phrase(self, resource: Resource) -> str:
-        """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
+        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
         return (self.collective.phrase if self.collective else self.below.phrase(resource)) + self.handling.clause
 
     def advice(self, kind: WaitKind) -> Advice | None:
@@ -233,7 +311,7 @@ class DeviceCall(_DeviceCallFields, WaitDetail):
 
     def phrase(self, resource: Resource) -> str:
         """``waits for the device (cudaStreamSynchronize of stream 35 of cuda:0)``."""
-        return self.device.phrase if self.device else resource.awaited
+        return self.device.phrase if self.device else resource.wait_phrase
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return (_WITH_NCCL,) if self.device and self.device.nccl_call else super().advice(kind)
@@ -253,7 +331,7 @@ class _OtherEndFields(NamedTuple):
 
 
 class OtherEnd(_OtherEndFields, WaitDetail):
-    """A descriptor, or a child process, is waited for."""
+    """The thread waits for a file descriptor, or for a child process."""
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return super().advice(kind) or self.about_other_end(kind)
@@ -266,6 +344,7 @@ class OtherEnd(_OtherEndFields, WaitDetail):
 
 
 def _about_lock(peer: Peer | None) -> tuple[str | Suggestion, ...]:
+    """Advice if the peer holds the lock of a file; () otherwise."""
     return (*about_file_lock(peer),) if peer and peer.kind is PeerKind.FILE_LOCK else ()
 
 
@@ -273,8 +352,8 @@ class Prompt(OtherEnd):
     """The program has asked a question, and waits for a person to type."""
 
     about_question = (
-        "The prompt may be invisible: answer it beforehand (an argument, an option, a variable of the "
-        "environment), remove breakpoint() (PYTHONBREAKPOINT=0), or start the program on a terminal."
+        "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
+        "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
     )
 
 
@@ -290,19 +369,19 @@ class Repeatable(WaitDetail):
     @property
     def timed_clause(self) -> str:
         line = self.repeated_at
-        return f" (timed; the loop at {line} repeats it)" if line else super().timed_clause
+        return f" (timed; the loop at {line} begins it again)" if line else super().timed_clause
 
 
 class _UnownedFields(NamedTuple):
     lost: Sparse[LostThread | None] = None
-    """The thread that should end this wait and is not there, where that is known."""
+    """The thread that should end this wait and does not exist, where that is known."""
     repeated_at: Sparse[str] = ""
     """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
     known, or the loop does nothing else."""
     lost_signal: Sparse[bool] = False
-    """The condition variable's own words say that a signal went to nobody, while this thread sleeps."""
+    """The condition variable's words show that a signal reached no thread, while this thread sleeps."""
     expects: Internal[tuple[int, ...]] = ()
-    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
     set_by_handlers: Internal[bool] = False
     """Programs set such an object in signal handlers while their main thread waits for it."""
     mutex: Internal[Resource | None] = None
@@ -325,7 +404,7 @@ class Unowned(_UnownedFields, Repeatable):
 
     def phrase(self, resource: Resource) -> str:
         """``waits for the condition variable 0x10 (with mutex 0x20)``."""
-        return resource.awaited + (f" (with mutex {self.mutex.address:#x})" if self.mutex else "")
+        return resource.wait_phrase + (f" (with mutex {self.mutex.address:#x})" if self.mutex else "")
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         return bool(self.lost) and not ends_by_itself
@@ -372,15 +451,14 @@ class AbsentWorkers(_AbsentWorkersFields, WaitDetail):
         return (text,) if text else ()
 
     def phrase(self, resource: Resource) -> str:
-        """As if the workers were there."""
         return self.unowned.phrase(resource)
 
     def is_abandoned(self, ends_by_itself: bool) -> bool:
         forked = self.missing_workers is not None and self.missing_workers.forked
         return forked or self.unowned.is_abandoned(ends_by_itself)
 
-    def with_enders(self, enders: Unowned) -> WaitDetail:
-        return AbsentWorkers(self.missing_workers, enders)
+    def with_wakers(self, wakers: Unowned) -> WaitDetail:
+        return AbsentWorkers(self.missing_workers, wakers)
 
 
 class Polled(NamedTuple):
@@ -391,7 +469,7 @@ class Polled(NamedTuple):
     lost: Sparse[LostThread | None] = None
     """The thread that should end this wait and is not there, where that is known."""
     looks_for: Sparse[str] = ""
-    """The object that a thread which sleeps looks at between two sleeps; for people."""
+    """The object that a thread polls between two sleeps; for people."""
     expects: Internal[tuple[int, ...]] = ()
     """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
 
@@ -417,15 +495,17 @@ class PolledFile(Polled):
 
     is_file = True
     advice = (
-        "The process that creates or removes it may be gone; a killed process leaves its lock file behind.",
-        "Check whether any process still uses it (fuser, lsof, ps); if none does, remove the file.",
+        "Who should make or remove that file may be gone: a lock file that a killed process left behind stays.",
+        "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file.",
     )
 
 
 class PolledMeeting(Polled):
     """The thread polls whether the other machines of its job have joined."""
 
-    advice = ("Start the other nodes with the same --rdzv-id and --rdzv-endpoint; check that they reach that address.",)
+    advice = (
+        "Start the other nodes with the same --rdzv-id and --rdzv-endpoint; see whether they reach that address.",
+    )
 
 
 class _SleepFields(NamedTuple):
@@ -440,9 +520,9 @@ class _SleepFields(NamedTuple):
     seconds: Internal[float | None] = None
     """Seconds that it takes from now on, None where that is not known."""
     children: Internal[tuple[ChildProcess, ...]] = ()
-    """The processes that are looked at; child processes of which any may be, where nothing is known of that."""
-    aside: Internal[str] = ""
-    """A clause on a loop that waits for what nobody knows: processes that have ended; for people."""
+    """The polled processes; all child processes if it is unknown what the loop polls."""
+    exited_children: Internal[str] = ""
+    """A clause on child processes that have exited, for a loop that polls something unknown; for people."""
 
 
 class Sleep(_SleepFields, WaitDetail):
@@ -452,7 +532,7 @@ class Sleep(_SleepFields, WaitDetail):
     lost = property(lambda self: self.polled.lost)
     looks_for = property(lambda self: self.polled.looks_for)
     expects = property(lambda self: self.polled.expects)
-    looks_at_files = property(lambda self: self.polled.is_file)
+    polls_file = property(lambda self: self.polled.is_file)
 
     @property
     def absence(self) -> str:
@@ -461,10 +541,10 @@ class Sleep(_SleepFields, WaitDetail):
     def phrase(self, resource: Resource) -> str:
         """``sleeps in a loop that polls stop (which is False)``."""
         if self.polled:
-            return f"{resource.awaited} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
+            return f"{resource.wait_phrase} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
-        again = f"sleeps repeatedly in the loop at {self.repeated_at}{caught}{self.aside}"
-        return f"{again if self.repeated_at else resource.awaited}{self.handling.clause}"
+        again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.exited_children}"
+        return f"{again if self.repeated_at else resource.wait_phrase}{self.handling.clause}"
 
     def leads_outside(self, kind: WaitKind) -> bool:
         if self.handling.refused is Refused.PEER:
@@ -479,4 +559,4 @@ class Sleep(_SleepFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
 
-_CONNECTS = ("Check that the other end runs, that this is its address and port, and what is between (a firewall).",)
+_CONNECTS = ("See whether the other end runs, whether that is its address and port, and what is between (a firewall).",)

@@ -1,18 +1,17 @@
-"""What a thread can wait for: one row for each kind, with all that the rest of the program asks of it.
-
-A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
-waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss).
-"""
+"""What a thread can wait for or hold (Resource): one row for each kind, with all that the rest of the program asks of
+it. A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
+waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss)."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.engine.vocabulary import json_member
 
 if TYPE_CHECKING:
-    from gdbext.engine.vocabulary import Internal
+    from gdbext.engine.vocabulary import Hexadecimal, Internal
 
 
 class Relation(Enum):
@@ -20,12 +19,12 @@ class Relation(Enum):
 
     HOLDS = "holds it, as a lock"
     RUNS = "runs the initializer that others wait for"
-    IS = "is waited for: other threads join it"
+    IS = "is what is waited for: others wait for this thread to exit"
     OWES = "has yet to arrive, deliver or notify"
 
     @property
     def is_possession(self) -> bool:
-        """The owner has it until it lets go, and is listed as holding it."""
+        """The owner has it until it releases it, and is listed as holding it."""
         return self in (Relation.HOLDS, Relation.RUNS)
 
 
@@ -34,7 +33,7 @@ class Naming(Enum):
 
     AFTER_ADDRESS = "the mutex 0x7f00 (config_lock)"
     OF = "the GIL of interpreter 1"
-    GUARDED = "the initialization of value (guard 0x7f00)"
+    GUARDED = "the initialisation of value (guard 0x7f00)"
     IN_BRACKETS = "the device (cudaStreamSynchronize)"
     ALONE = "read on fd 5"
 
@@ -42,6 +41,8 @@ class Naming(Enum):
 class WaitTraits(NamedTuple):
     """Properties that distinguish a kind of wait."""
 
+    word: str
+    """The word of the JSON report."""
     noun: str
     """The resource in a sentence, with its article."""
     naming: Naming = Naming.AFTER_ADDRESS
@@ -55,7 +56,7 @@ class WaitTraits(NamedTuple):
     is_native: bool = False
     """A lock of C or C++ code, which must not be waited for with the GIL in hand."""
     may_be_lock: bool = False
-    """It is a lock, or may be one: an owner that nobody knows may close a cycle."""
+    """It is a lock, or may be one: an unknown owner may close a cycle."""
     is_outside: bool = False
     """A device or another process ends it, wherever in the program it happens."""
     needs_thread: bool = True
@@ -67,7 +68,7 @@ class WaitTraits(NamedTuple):
     told_apart_by_address: bool = False
     """Threads that wait alike at two addresses wait for two different things."""
     may_poll: bool = False
-    """Code waits so between two looks at something else."""
+    """Code waits like this between two tests of something else."""
     heading: str = ""
     """The first words of a verdict about a wait that something outside ends; "" for "waits"."""
     advice_in_deadlock: str = ""
@@ -78,8 +79,12 @@ class WaitTraits(NamedTuple):
 
 
 _RELEASE_FIRST = "Do not wait for other threads while holding what they need: release it before the wait."
-_SERVES_PAGE = "Check what serves the page: the file system's server, or the holder of the userfaultfd."
+_SERVES_PAGE = "Look at who serves the page: the file system's server, or the holder of the userfaultfd."
 _NO_OWNER = "This lock records no owner: look for a thread that is inside the same library (all-threads --stacks)."
+
+
+_native_lock = partial(WaitTraits, is_lock=True, is_native=True, may_be_lock=True)
+_outside_wait = partial(WaitTraits, is_outside=True, needs_thread=False)
 
 
 class WaitKind(Enum):
@@ -87,167 +92,119 @@ class WaitKind(Enum):
 
     traits: WaitTraits
 
-    GIL = "gil", WaitTraits("the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
-    STOP_THE_WORLD = (
+    GIL = WaitTraits("gil", "the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
+    STOP_THE_WORLD = WaitTraits(
         "stop-the-world",
-        WaitTraits(
-            "a stop-the-world pause",
-            Naming.ALONE,
-            "waits for {}",
-            "a stop-the-world pause",
-            Relation.OWES,
-            timeout_ends_it=False,
-            advice_in_deadlock="A thread blocks in C code without releasing its thread state: "
-            "release it around the blocking call (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
-        ),
+        "a stop-the-world pause",
+        Naming.ALONE,
+        unnamed="a stop-the-world pause",
+        relation=Relation.OWES,
+        timeout_ends_it=False,
+        advice_in_deadlock="A thread waits in C code without letting go of its thread state: release it around what "
+        "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
     )
-    MUTEX = "mutex", WaitTraits("the mutex", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True)
-    RWLOCK = (
-        "rwlock",
-        WaitTraits("the read-write lock", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True),
-    )
-    CONDVAR = (
+    MUTEX = _native_lock("mutex", "the mutex", told_apart_by_address=True)
+    RWLOCK = _native_lock("rwlock", "the read-write lock", told_apart_by_address=True)
+    CONDVAR = WaitTraits(
         "condvar",
-        WaitTraits(
-            "the condition variable",
-            relation=Relation.OWES,
-            advice_in_deadlock=_RELEASE_FIRST,
-            advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
-            "exited.",
-        ),
+        "the condition variable",
+        relation=Relation.OWES,
+        advice_in_deadlock=_RELEASE_FIRST,
+        advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
+        "ended.",
     )
-    SEMAPHORE = "semaphore", WaitTraits("the semaphore", handler_may_end_it=True)
-    PYTHON_LOCK = (
+    SEMAPHORE = WaitTraits("semaphore", "the semaphore", handler_may_end_it=True)
+    PYTHON_LOCK = WaitTraits(
         "python-lock",
-        WaitTraits(
-            "the Python lock",
-            is_lock=True,
-            may_be_lock=True,
-            advice_when_blocked="A threading.Lock does not record its owner; a threading.RLock, used instead, does.",
-        ),
+        "the Python lock",
+        is_lock=True,
+        may_be_lock=True,
+        advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
+        "does.",
     )
-    OBJECT_LOCK = (
+    OBJECT_LOCK = WaitTraits(
         "object-lock",
-        WaitTraits(
-            "the lock of the object",
-            is_lock=True,
-            may_be_lock=True,
-            advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: nothing in "
-            "there may wait for another thread (a key's __eq__ or __hash__, a callback).",
-        ),
+        "the lock of the object",
+        is_lock=True,
+        may_be_lock=True,
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
+        "there wait for another thread (a key's __eq__ or __hash__, a callback).",
     )
-    STATIC_INIT = (
+    STATIC_INIT = _native_lock(
         "static-init",
-        WaitTraits(
-            "the initialization of",
-            Naming.GUARDED,
-            unnamed="a static variable",
-            relation=Relation.RUNS,
-            is_lock=True,
-            is_native=True,
-            may_be_lock=True,
-            told_apart_by_address=True,
-            advice_in_deadlock="Run the initializer once at import time, "
-            "before threads start (call the operator once), "
-            "or keep Python out of it: a static's guard is a lock like any other.",
-        ),
+        "the initialisation of",
+        Naming.GUARDED,
+        unnamed="a static variable",
+        relation=Relation.RUNS,
+        told_apart_by_address=True,
+        advice_in_deadlock="Run the initialiser once at import time, before threads start (call the operator once), "
+        "or keep Python out of it: a static's guard is a lock like any other.",
     )
-    ONCE = (
-        "once",
-        WaitTraits(
-            "a one-time initialization", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True
-        ),
+    ONCE = _native_lock("once", "a one-time initialisation", told_apart_by_address=True)
+    LOADER_LOCK = _native_lock("loader-lock", "the dynamic loader's lock")
+    LIBC_LOCK = _native_lock("libc-lock", "a lock inside the C library", advice_when_blocked=_NO_OWNER)
+    JOIN = WaitTraits(
+        *("join", "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS),
+        advice_in_deadlock=_RELEASE_FIRST,
     )
-    LOADER_LOCK = "loader-lock", WaitTraits("the dynamic loader's lock", is_lock=True, is_native=True, may_be_lock=True)
-    LIBC_LOCK = (
-        "libc-lock",
-        WaitTraits(
-            "a lock inside the C library", is_lock=True, is_native=True, may_be_lock=True, advice_when_blocked=_NO_OWNER
-        ),
+    BARRIER = WaitTraits("barrier", "the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
+    WORKER_POOL = WaitTraits(
+        *("worker-pool", "worker threads", Naming.IN_BRACKETS),
+        relation=Relation.OWES,
+        advice_in_deadlock=_RELEASE_FIRST,
     )
-    JOIN = (
-        "join",
-        WaitTraits(
-            "the end of",
-            Naming.ALONE,
-            "waits to join {}",
-            "a thread",
-            Relation.IS,
-            advice_in_deadlock=_RELEASE_FIRST,
-        ),
-    )
-    BARRIER = "barrier", WaitTraits("the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
-    WORKER_POOL = (
-        "worker-pool",
-        WaitTraits("worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST),
-    )
-    QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
-    FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
-    IO = (
+    QUEUE = WaitTraits("queue", "the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
+    FUTEX = WaitTraits("futex", "an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
+    IO = WaitTraits(
         "io",
-        WaitTraits(
-            "io",
-            Naming.ALONE,
-            "waits in {}",
-            relation=Relation.OWES,
-            needs_thread=False,
-            heading="waits for input or output",
-            advice_when_blocked="Check the other end of the fd: the peer is stuck, or keeps it open without writing.",
-            advice_in_kernel="Check the device, or the server of that file system: the kernel waits for its "
-            "answer (dmesg).",
-        ),
+        "io",
+        Naming.ALONE,
+        "waits in {}",
+        relation=Relation.OWES,
+        needs_thread=False,
+        heading="waits for input or output",
+        advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
+        "writing.",
+        advice_in_kernel="Look at the device, or at the server of that file system: the kernel waits for its "
+        "answer (dmesg).",
     )
-    PAGE = (
+    PAGE = WaitTraits(
         "page",
-        WaitTraits(
-            "a page of memory",
-            Naming.ALONE,
-            needs_thread=False,
-            advice_when_blocked=_SERVES_PAGE,
-            advice_in_kernel=_SERVES_PAGE,
-        ),
+        "a page of memory",
+        Naming.ALONE,
+        needs_thread=False,
+        advice_when_blocked=_SERVES_PAGE,
+        advice_in_kernel=_SERVES_PAGE,
     )
-    CHILD_PROCESS = (
-        "child-process",
-        WaitTraits(
-            "child-process", Naming.ALONE, is_outside=True, needs_thread=False, heading="waits for a child process"
-        ),
+    CHILD_PROCESS = _outside_wait("child-process", "child-process", Naming.ALONE, heading="waits for a child process")
+    SLEEP = WaitTraits(
+        "sleep", "sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, may_poll=True, heading="sleeps"
     )
-    SLEEP = (
-        "sleep",
-        WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, may_poll=True, heading="sleeps"),
-    )
-    DEVICE = (
+    DEVICE = _outside_wait(
         "device",
-        WaitTraits(
-            "the device",
-            Naming.IN_BRACKETS,
-            is_outside=True,
-            needs_thread=False,
-            heading="waits for the device",
-            advice_when_outside=("Check the device with nvidia-smi; rerun with CUDA_LAUNCH_BLOCKING=1.",),
+        "the device",
+        Naming.IN_BRACKETS,
+        heading="waits for the device",
+        advice_when_outside=(
+            "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1.",
         ),
     )
-    COLLECTIVE = (
+    COLLECTIVE = _outside_wait(
         "collective",
-        WaitTraits(
-            "the other ranks",
-            Naming.IN_BRACKETS,
-            relation=Relation.OWES,
-            is_outside=True,
-            needs_thread=False,
-            heading="waits for other ranks",
-            advice_when_outside=(
-                "A rank has not reached this collective, or is in another one.",
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
-            ),
+        "the other ranks",
+        Naming.IN_BRACKETS,
+        relation=Relation.OWES,
+        heading="waits for other ranks",
+        advice_when_outside=(
+            "A rank has not come to this collective, or is in another one.",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
         ),
     )
 
-    def __new__(cls, value: str, traits: WaitTraits) -> WaitKind:
+    def __new__(cls, *traits: Any) -> WaitKind:
         member = object.__new__(cls)
-        member._value_ = value
-        member.traits = traits
+        member.traits = WaitTraits(*traits)
+        member._value_ = member.traits.word
         return member
 
     @property
@@ -256,65 +213,66 @@ class WaitKind(Enum):
         return -list(WaitKind).index(self)
 
 
-class SelfWait(Enum):
-    """Why a thread waits for what only itself could give; the value is a clause."""
+_NO_LOCK_IN_CALLBACKS = (
+    "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
+    "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
+)
 
-    SIGNAL = "a signal handler interrupted the code that holds it"
-    FINALIZER = "a finalizer (__del__) interrupted the code that holds it"
-    WEAKREF = "the callback of a weak reference interrupted the code that holds it"
-    POOL = "it is the only worker of the pool that should run the job"
-    EVENT_LOOP = "its event loop must complete it, and this wait blocks that loop"
+
+class SelfWait(Enum):
+    """Why a thread waits for what only itself could give; the value is a clause, ``advice`` says how to avoid it."""
+
+    advice: str
+
+    SIGNAL = (
+        "a signal handler interrupted the code that holds it",
+        "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
+        "write to signal.set_wakeup_fd(), or use queue.SimpleQueue.",
+    )
+    FINALIZER = ("a finaliser (__del__) interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
+    WEAKREF = ("the callback of a weak reference interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
+    POOL = (
+        "it is the only worker of the pool that should run the job",
+        "A job must not wait for a job of its own pool: give those jobs a pool of their own.",
+    )
+    EVENT_LOOP = (
+        "only the event loop that it blocks could complete it",
+        "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
+        "blocking call to loop.run_in_executor().",
+    )
     SERVER = (
-        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and answer"
+        "it is connected to its own process, where only the event loop that it blocks could accept and answer",
+        "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
+        "handler a plain def where the server runs those in threads, or call the function instead of the URL.",
     )
 
-    @property
-    def advice(self) -> str:
-        """How to write such code."""
-        if self is SelfWait.EVENT_LOOP:
-            return (
-                "Never block inside an event loop: await asyncio.wrap_future(future), or move the "
-                "blocking call to loop.run_in_executor()."
-            )
-        if self is SelfWait.SERVER:
-            return (
-                "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
-                "handler a plain def where the server runs those in threads, or call the function instead of the URL."
-            )
-        if self is SelfWait.POOL:
-            return "A job must not wait for a job of its own pool: give those jobs a pool of their own."
-        if self is SelfWait.SIGNAL:
-            return (
-                "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
-                "write to signal.set_wakeup_fd(), or use queue.SimpleQueue."
-            )
-        return (
-            "Finalizers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
-            "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
-        )
+    def __new__(cls, value: str, advice: str) -> SelfWait:
+        member = object.__new__(cls)
+        member._value_, member.advice = value, advice
+        return member
 
 
 class Loss(Enum):
     """How a thread was lost. The value is the word of the JSON report."""
 
-    of_one: str
-    """The words for one thread, behind its name."""
-    of_many: str
-    """The words for several threads."""
+    singular: str
+    """The words after the name of one thread."""
+    plural: str
     advice: str
 
     ENDED = (
         "ended",
         "has ended",
         "have ended",
-        "Look for that thread's traceback in the process's output, and make its failure visible: "
-        "try/finally around its loop, future.set_exception(), or a sentinel in the queue.",
+        "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
+        "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
     )
     NEVER_BEGAN = (
         "never-began",
-        "exited before it started to run",
-        "exited before they started to run",
-        "The thread could not start (memory or another limit): check the process's output, then kill it.",
+        "ended before it began to run",
+        "ended before they began to run",
+        "Memory, or another limit, was short when the thread should begin: see what the process has "
+        "written, and end it.",
     )
     LEFT_BEHIND = (
         "left-behind",
@@ -323,10 +281,10 @@ class Loss(Enum):
         "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
     )
 
-    def __new__(cls, value: str, of_one: str, of_many: str, advice: str) -> Loss:
+    def __new__(cls, value: str, singular: str, plural: str, advice: str) -> Loss:
         member = object.__new__(cls)
         member._value_ = value
-        member.of_one, member.of_many, member.advice = of_one, of_many, advice
+        member.singular, member.plural, member.advice = singular, plural, advice
         return member
 
 
@@ -334,30 +292,63 @@ class LostThread(NamedTuple):
     """Threads that should end a wait, and that are not in this process."""
 
     threads: tuple[str, ...]
-    """Their names; empty where no object of one that has ended is left in memory."""
+    """Their names; empty if no object of an exited thread is left in memory."""
     loss: Loss
     recorded: bool = False
-    """The object that is waited for says whose work it is."""
+    """The object that is waited for records which threads should act."""
     error: str = ""
     """The exception that a lost thread has left in memory, or a future of the call that should have ended the wait."""
     does: Internal[str] = ""
-    """Their work for the one that waits: ``hands out the jobs``."""
-    nobody: Internal[str] = ""
-    """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
+    """Their work for the waiting thread: ``hands out the jobs``."""
+    no_waker_clause: Internal[str] = ""
+    """A clause with the functions that could end the wait: ``no thread is in load (train.py:4), which calls set()``."""
     is_proven: Internal[bool] = False
-    """The name of the thread has its function, and that function could end the wait."""
+    """The thread's name contains its function, and that function could end the wait."""
 
     @json_member(after="error")
     def summary(self) -> str:
         """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
         if not self.threads:
             kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
-            return f"{self.nobody}{kept}"
+            return f"{self.no_waker_clause}{kept}"
         count = len(self.threads)
         names = ", ".join(self.threads[:3]) + (f" and {count - 3} more" if count > 3 else "")
         does = f", which {self.does}," if self.does else ""
-        text = (
-            f"the thread{'s' if count > 1 else ''} {names}{does} {self.loss.of_many if count > 1 else self.loss.of_one}"
-        )
+        loss = self.loss.plural if count > 1 else self.loss.singular
+        text = f"the thread{'s' if count > 1 else ''} {names}{does} {loss}"
         text += f" ({self.error} is what it has left)" if self.error else ""
-        return f"{text}, and {self.nobody}" if self.nobody else text
+        return f"{text}, and {self.no_waker_clause}" if self.no_waker_clause else text
+
+
+class Resource(NamedTuple):
+    """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
+
+    kind: WaitKind
+    address: Hexadecimal
+    name: str = ""
+    """The name, for people only: what code needs to know stands in fields of its own."""
+    variable: Internal[str] = ""
+    """The variable by which the program's code has it: ``self.stats_lock``."""
+
+    @property
+    def wait_phrase(self) -> str:
+        """The wait for it in words: ``waits for the mutex 0x7f00 (config_lock)``, ``sleeps``."""
+        traits = self.kind.traits
+        is_alone = traits.naming is Naming.ALONE
+        return traits.doing.format((self.name or traits.unnamed) if is_alone else self.phrase)
+
+    @property
+    def phrase(self) -> str:
+        """The resource with name and address: ``the mutex 0x7f00 (config_lock)``."""
+        traits, name = self.kind.traits, self.name or self.kind.traits.unnamed
+        if traits.naming is Naming.OF:
+            return f"{traits.noun} of {name}" if name else traits.noun
+        if traits.naming is Naming.GUARDED:
+            return f"{traits.noun} {name} (guard {self.address:#x})"
+        if traits.naming is Naming.ALONE and self.name:
+            return self.name
+        if traits.naming is Naming.IN_BRACKETS and self.name:
+            return f"{traits.noun} ({self.name})"
+        at = f" {self.address:#x}" if self.address else ""
+        named = ": ".join(filter(None, (self.name, self.variable)))
+        return f"{traits.noun}{at}{f' ({named})' if named else ''}"

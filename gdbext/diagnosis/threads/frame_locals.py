@@ -1,13 +1,10 @@
-"""The variables of Python frames as short texts: numbers, cut strings, lengths, keys, tensors, locks held or free.
+"""The variables of Python frames as short texts, read from memory (no repr() runs): their values now, as a function may
+have assigned to an argument since it was called.
 
-All of it is read from memory; no repr() runs. A variable is shown as it is now: a function may have assigned to an
-argument since it was called.
-
-A Python kernel of an operator takes its arguments from a list that the boxed call gives up, so that they are on no
-native stack any more. They are variables of the kernel's own frame, which is known by its code object's file, name and
-first line. PythonKernelHolder (torch/csrc/utils/python_dispatch.cpp) gives them by position, and those that the schema
-has for keywords alone by name; a leading one may be the key set (with_keyset=True), which its type tells. Where the
-names of parameters are the schema's in another order, nothing tells which is which.
+A Python kernel of an operator takes its arguments from a list that the boxed call gives up; they remain as variables of
+the kernel's frame, which its code object's file, name and first line identify. PythonKernelHolder
+(torch/csrc/utils/python_dispatch.cpp) passes them by position, and keyword-only ones of the schema by name; a leading
+one may be the key set (with_keyset=True), which its type shows.
 """
 
 from __future__ import annotations
@@ -49,33 +46,33 @@ class FrameLocals:
         self._stack = PyStack(session.python)
         self._tensor_types: dict[PyRef, bool] = {}
 
-    def shown(self, thread: ThreadReport, every: bool = False) -> ThreadReport:
-        """The report with the variables of the innermost frame of the user's code, or of (at most 16) ``every`` one of
-        them; of a thread that is in libraries only, those of its innermost frame. What a recording lacks is reported
-        only if they were asked for (``every``)."""
+    def with_variables(self, thread: ThreadReport, every_frame: bool = False) -> ThreadReport:
+        """The report with the variables of the innermost frame of the user's code, or (``every_frame``) of at most 16
+        of them; of its innermost frame if a thread is in libraries only. What a recording lacks is reported only with
+        ``every_frame``."""
         users = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
-        chosen = set(users[: 16 if every else 1])
-        sources = self.sources(thread.tid, thread.python_frames[: max(chosen) + 1])
-        instead: dict[int, Frame] = {}
+        chosen = set(users[: 16 if every_frame else 1])
+        sources = self.interpreter_frames(thread.tid, thread.python_frames[: max(chosen) + 1])
+        replacements: dict[int, Frame] = {}  # by id() of the old frame
         for number in chosen & sources.keys():
             frame = thread.python_frames[number]
-            variables, hidden = self._variables(frame, sources[number], most=64 if every else 12)
-            if every or hidden != NOT_RECORDED:
-                instead[id(frame)] = frame._replace(variables=variables, hidden_variables=hidden)
-        if not instead:
+            variables, hidden = self._variables(frame, sources[number], most=64 if every_frame else 12)
+            if every_frame or hidden != NOT_RECORDED:
+                replacements[id(frame)] = frame._replace(variables=variables, hidden_variables=hidden)
+        if not replacements:
             return thread
-        python = tuple(instead.get(id(frame), frame) for frame in thread.python_frames)
-        frames = tuple(instead.get(id(frame), frame) for frame in thread.frames)
+        python = tuple(replacements.get(id(frame), frame) for frame in thread.python_frames)
+        frames = tuple(replacements.get(id(frame), frame) for frame in thread.frames)
         return thread._replace(python_frames=python, frames=frames)
 
-    def sources(self, tid: int, shown: Sequence[Frame]) -> Mapping[int, PythonFrame]:
-        """Position in ``shown`` → the interpreter's frame of it."""
+    def interpreter_frames(self, tid: int, reported: Sequence[Frame]) -> Mapping[int, PythonFrame]:
+        """Position in ``reported``, the innermost frames of thread ``tid`` → the interpreter's frame for it."""
         table = self._session.python_threads
         states = table.states.get(tid)
         frames = [frame for group in table.runtime.frames.groups(states) for frame in group] if states else []
         sources: dict[int, PythonFrame] = {}
         position = 0
-        for number, frame in enumerate(shown):
+        for number, frame in enumerate(reported):
             wanted = (frame.function, frame.file, frame.line)
             for at in range(position, len(frames)):
                 if (frames[at].function, frames[at].file, frames[at].line) == wanted:
@@ -84,7 +81,7 @@ class FrameLocals:
         return sources
 
     def _variables(self, frame: Frame, source: PythonFrame, most: int) -> tuple[tuple[LocalVariable, ...], str]:
-        """(the variables, a text on those that are not among them)."""
+        """(at most ``most`` variables of a frame, a text about those that are not among them or "")."""
         try:
             if frame.function == "<module>":
                 # What a module's own code uses by name and did not compute is no variable.
@@ -111,12 +108,10 @@ class FrameLocals:
 
     def text(self, value: PyRef) -> str:
         """The short text of an object. Raises nothing."""
-        return describe(value, 60, self._special)
+        return describe(value, 60, self._special_text)
 
-    # --- what object_text does not know -----------------------------------------------------------
-
-    def _special(self, value: PyRef) -> str:
-        """The text of an object that object_text does not know; "" for all others."""
+    def _special_text(self, value: PyRef) -> str:
+        """The text of a tensor, lock, set, deque or Event, which describe() does not know; "" for all others."""
         session, kind = self._session, value.type
         if session.has_torch:
             of_class = value.of_class
@@ -137,7 +132,7 @@ class FrameLocals:
         return f"<Event {'set' if flag.read(integer) else 'not set'}>" if flag else ""
 
     def _tensor(self, value: PyRef) -> str:
-        """``f32[8, 16] cpu``; "" if no tensor is behind the object. Its at::Tensor is in one of the two words after the
+        """``f32[8, 16] cpu``; "" if the object has no tensor. The at::Tensor is in one of the two words after its
         header (THPVariable::cdata, a MaybeOwned in some versions: torch/csrc/autograd/python_variable.h)."""
         if not self._session.layout_if_known:
             return ""
@@ -152,17 +147,18 @@ class FrameLocals:
 
     def with_kernel_arguments(self, thread: ThreadReport) -> ThreadReport:
         """The report with those arguments of Python kernels that nothing else shows, from the kernel's own frame."""
-        lacking = {at for at, step in enumerate(thread.dispatch) if not all(each.text for each in step.arguments)}
+        steps_by_position = enumerate(thread.dispatch)
+        lacking = {at for at, step in steps_by_position if not all(argument.text for argument in step.arguments)}
         if not lacking:
             return thread
         levels = [step.level for step in thread.dispatch]
         evaluated = set(levels)
-        kernels = {
+        kernels = {  # position of a step → position of the Python frame that may be its kernel
             at: number
             for number, frame in enumerate(thread.python_frames)
             if frame.level not in evaluated and (at := bisect_left(levels, frame.level)) in lacking
         }
-        sources = self.sources(thread.tid, thread.python_frames[: max(kernels.values(), default=-1) + 1])
+        sources = self.interpreter_frames(thread.tid, thread.python_frames[: max(kernels.values(), default=-1) + 1])
         steps: list[DispatchFrame] = []
         for at, step in enumerate(thread.dispatch):
             kernel = sources.get(kernels[at]) if at in kernels else None
@@ -171,7 +167,7 @@ class FrameLocals:
         return thread._replace(dispatch=tuple(steps))
 
     def _with_arguments(self, step: DispatchFrame, source: PythonFrame) -> DispatchFrame:
-        """The step with the missing values of its arguments from the kernel's frame, if ``source`` is that."""
+        """The step with the missing values of its arguments, if ``source`` is the frame of its kernel."""
         code, values = self._stack.code(source), self._stack.locals(source)
         if not code or not step.kernel or values.fault:
             return step
@@ -228,20 +224,17 @@ def _with_kernel_values(step: DispatchFrame, inside: DispatchFrame) -> DispatchF
     return step._replace(arguments=tuple(inner if not own.text and inner.variable else own for own, inner in pairs))
 
 
-def with_locals(session: Session, threads: Sequence[ThreadReport], every: bool = False) -> tuple[ThreadReport, ...]:
-    """The reports with variables; unchanged without Python."""
+def with_locals(
+    session: Session, threads: Sequence[ThreadReport], every_frame: bool = False
+) -> tuple[ThreadReport, ...]:
+    """The reports with variables of the user's Python frames, see FrameLocals.with_variables()."""
     reader = FrameLocals(session)
-    return tuple(reader.shown(thread, every) if thread.python_frames else thread for thread in threads)
-
-
-def with_kernel_arguments(session: Session, thread: ThreadReport) -> ThreadReport:
-    """The report with the arguments of Python kernels from their frames."""
-    return FrameLocals(session).with_kernel_arguments(thread) if thread.python_frames else thread
+    return tuple(reader.with_variables(thread, every_frame) if thread.python_frames else thread for thread in threads)
 
 
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
-    """The Python frames of a thread, innermost first, each with the interpreter's; [] without Python."""
-    sources = FrameLocals(session).sources(thread.tid, thread.python)
+    """The Python frames of a thread, innermost first, each with the interpreter's own frame; [] without Python."""
+    sources = FrameLocals(session).interpreter_frames(thread.tid, thread.python)
     return [(frame, sources[number]) for number, frame in enumerate(thread.python) if number in sources]
 
 

@@ -45,15 +45,16 @@ class SourceReader:
         self._files: dict[str, tuple[list[bytes], str]] = {}
 
     def line(self, file: str, number: int) -> SourceLine | None:
-        """The line as the process's own file has it now, None if there is none."""
+        """Line ``number`` (from 1) of a file of the process as it is now, None if there is none."""
         if not file.startswith("/"):  # "<string>", or relative to a folder that may have changed since
             return None
-        none: list[str] = []
-        parts = self._target.origin.files.fact(f"line {number} of {file}", none, lambda: self._line(file, number))
+        nothing: list[str] = []
+        parts = self._target.origin.files.fact(f"line {number} of {file}", nothing, lambda: self._line(file, number))
         return SourceLine(parts[0], parts[1]) if len(parts) == 2 else None
 
-    def texts(self, file: str) -> list[str]:
-        """All lines of the process's own file, stripped; [] if it cannot be read, or the process does not run here."""
+    def stripped_lines(self, file: str) -> list[str]:
+        """All lines of a file of the process, stripped; [] if it cannot be read, or the process does not run on this
+        machine."""
         if not file.startswith("/") or self._target.origin.is_core or not self._target.origin.files.are_here:
             return []
         lines, _ = self._read(file)
@@ -70,6 +71,7 @@ class SourceReader:
         return [text, changed] if text else []
 
     def _read(self, file: str) -> tuple[list[bytes], str]:
+        """(the lines, the doubt whether the process runs them or ""); ([], "") if the file cannot be read."""
         try:
             data, modified = self._target.origin.foreign.source(file, MAX_FILE)
         except OSError:
@@ -83,7 +85,8 @@ class SourceReader:
 
 
 def _encoding(lines: list[bytes]) -> str:
-    """Python's own rule (PEP 263): declared on one of the first two lines; UTF-8 without a valid declaration."""
+    """The encoding of a source file (PEP 263): declared in one of the first two lines; UTF-8 without a valid
+    declaration."""
     for line in lines[:2]:
         declared = re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", line)
         if declared:

@@ -24,27 +24,25 @@ from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.key_choice import with_key_choice
+from gdbext.torch.stack.key_choice import KeySetExplanation
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
-    from gdbext.diagnosis.report.resource import Resource
-    from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.waits.recognise import State
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.diagnosis.report.wait_kind import Resource
+    from gdbext.diagnosis.waits.recognize import State
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.stack import DispatchFrame
-    from gdbext.torch.stack.dispatch_calls import RecoveredCall
+    from gdbext.torch.stack.known_fallbacks import RecoveredCall
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
 
-def shown_steps(steps: Sequence[DispatchFrame]) -> frozenset[int]:
-    """Positions of the steps that are left once a stack is folded. What costs time is read of these only: a recursion
-    has tens of thousands. A text folds frames and steps together, so it may show two periods more of a block."""
+def visible_positions(steps: Sequence[DispatchFrame]) -> frozenset[int]:
+    """Positions of the steps that remain when a stack's repetitions are folded. Only of these is read what costs time:
+    a recursion has tens of thousands. (A text folds frames and steps together, and may show two periods more.)"""
     if len(steps) <= MOST_WHOLE:
         return frozenset(range(len(steps)))
     return frozenset(
@@ -62,7 +60,8 @@ def report_thread(
     dispatch: Sequence[DispatchFrame] | None = None,
     loop: EventLoop | None = None,
 ) -> ThreadReport:
-    """``state``: None if the wait is not wanted or not known; ``dispatch``: instead of the snapshot's."""
+    """The report of a thread. ``state``: None if its wait is not wanted or unknown; ``dispatch``: steps in place of the
+    snapshot's."""
     is_running = state is not None and state.state is RunState.RUNNING
     in_interpreter = snapshot.python and snapshot.module_name(0).startswith(("python", "libpython"))
     # 200 innermost frames make two stacks equal; deeper ones differ only in recursions.
@@ -90,31 +89,26 @@ def report_thread(
 
 
 def native_place(snapshot: ThreadSnapshot, level: int) -> str:
-    """The function with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
+    """The function of frame ``level`` with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
     return f"{snapshot.function_name(level) or 'an unnamed function'} ({snapshot.module_name(level) or 'no library'})"
 
 
 def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:
-    """A thread without its wait; ``native``: with every frame, ``explained``: with why each key won.
-
-    Raises TargetError if its registers cannot be read.
-    """
-    snapshot = session.threads.of(thread)
+    """A thread without its wait; ``native``: with every frame, ``explained``: with the reason why each dispatch key
+    won. Raises TargetError if its registers cannot be read."""
+    snapshot = session.threads.snapshot(thread)
     frames = all_frames(session, snapshot) if native else ()
     if not explained or session.dispatcher_error:
         return report_thread(snapshot, frames=frames)
-    shown = shown_steps(snapshot.dispatch)
-    with_arguments = ArgumentReporter(session).at(snapshot.stack, shown)
+    shown = visible_positions(snapshot.dispatch)
+    with_arguments = ArgumentReporter(session).frames_with_arguments_at(snapshot.stack, shown)
     steps = [step for step, *_ in session.dispatch_stacks.calls(snapshot.stack)]
-    tensors, keys = session.tensors, session.dispatcher.keys
-    for position, described in enumerate(with_arguments):
-        if position in shown:
-            steps[position] = with_key_choice(steps[position], described.arguments, tensors, keys)
-    return report_thread(snapshot, frames=frames, dispatch=tuple(steps))
+    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
+    return report_thread(snapshot, frames=frames, dispatch=explanation.explained(steps, with_arguments, shown))
 
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
-    """A thread with its state of dispatch, and nothing else."""
+    """A thread with its thread-local dispatch state, and nothing else."""
     return ThreadReport(
         tid=thread.tid,
         name=thread.name,
@@ -126,8 +120,9 @@ def report_dispatch_state(session: Session, thread: TargetThread, state: Dispatc
 
 
 def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
-    """Native frames, each after the Python frames that it evaluates; with torch, also their roles in the dispatcher,
-    and the names and files of kernels that Inductor generated, which are all called "kernel" on native stacks."""
+    """All frames, innermost first: native ones, each after the Python frames that it evaluates. With torch, also their
+    roles in the dispatcher, and names and files of Inductor's kernels, which are all called "kernel" on native
+    stacks."""
     stack, python = snapshot.stack, snapshot.python
     roles = session.dispatch_stacks.roles(stack) if session.has_torch else ()
     frames: list[Frame] = []
@@ -158,10 +153,11 @@ def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
 
 
 def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Iterator[Finding]:
-    """A note for each thread that is where the dispatcher reports a missing kernel, with the keys that have one."""
+    """A note for each thread in the dispatcher's function that reports a missing kernel, with the keys that have
+    one."""
     for thread in threads:
         snapshot = process.thread(thread.tid)
-        level = snapshot.first(FunctionTag.NO_KERNEL) if snapshot else None
+        level = snapshot.level_of(FunctionTag.NO_KERNEL) if snapshot else None
         if not snapshot or level is None:
             continue
         step = next((step for step in snapshot.dispatch if step.level >= level), None)
@@ -176,8 +172,8 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
         except GdbextError as error:
             session.errors.note(error, f"registrations of {step.op}")
         for_key = f" for {step.key}" if step.key else ""
-        text = f"The dispatcher found no kernel of {step.qualified}{for_key} in {thread.label}"
-        yield Finding(NOTE, f"{text}; kernels exist for {', '.join(keys) or 'no key'}.", (thread.tid,))
+        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {step.qualified}"
+        yield Finding(NOTE, f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
 
 
 def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
@@ -214,8 +210,10 @@ class Doubt(IntEnum):
 
 
 class ArgumentReporter:
+    """Reads the arguments of the operators on stacks."""
+
     def __init__(self, session: Session, statistics: bool = False) -> None:
-        """``statistics``: also of each tensor. Raises NotTorch, LayoutError."""
+        """``statistics``: with statistics of each tensor. Raises NotTorch, LayoutError."""
         self._tensors = session.tensors
         self._statistics = session.extras.tensor_statistics(session) if statistics else None
         self._reader = session.dispatch_stacks
@@ -230,13 +228,13 @@ class ArgumentReporter:
         )
 
     def frames(self, stack: NativeStack, limit: int | None = None) -> tuple[DispatchFrame, ...]:
-        """The dispatcher's frames of a stack; the innermost ``limit`` with their arguments, and of a recursion those
-        that are left when it is folded."""
-        shown = shown_steps(self._reader.steps(stack))
-        return self.at(stack, {number for number in shown if limit is None or number < limit})
+        """The dispatcher's frames of a stack; the innermost ``limit`` with their arguments (all by default), and of a
+        recursion those that remain when it is folded."""
+        shown = visible_positions(self._reader.steps(stack))
+        return self.frames_with_arguments_at(stack, {number for number in shown if limit is None or number < limit})
 
-    def at(self, stack: NativeStack, positions: Collection[int]) -> tuple[DispatchFrame, ...]:
-        """All the dispatcher's frames of a stack; those at ``positions`` with their arguments."""
+    def frames_with_arguments_at(self, stack: NativeStack, positions: Collection[int]) -> tuple[DispatchFrame, ...]:
+        """The dispatcher's frames of a stack; those at these positions (0 is the innermost) with their arguments."""
         frames: list[DispatchFrame] = []
         arguments: tuple[FoundArgument, ...] = ()
         calls = self._reader.calls(stack)
@@ -248,23 +246,23 @@ class ArgumentReporter:
             is_boxed = inner is not None and inner[0].event is DispatchEvent.REDISPATCH_BOXED
             if not inner or not is_boxed or inner[2].operator is not recovered.operator:
                 inner = None
-            doubt = max(self._doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
+            doubt = max(self._boxed_stack_doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:
                 frames.append(frame)
                 continue
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
                 if inner:
-                    arguments = self._recovery.with_inner_values(stack, arguments, inner[1], inner_arguments)
+                    arguments = self._recovery.completed(stack, arguments, inner[1], inner_arguments)
                 if doubt:
-                    arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
-            frames.append(frame._replace(arguments=tuple(map(self._described, arguments))))
+                    arguments = self._with_lower_certainty(arguments, recovered.keyset or 0, doubt)
+            frames.append(frame._replace(arguments=tuple(map(self._argument_report, arguments))))
         return (*frames, *(frame for frame, _, _ in calls[count:]))
 
-    def _doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
-        """Whether the boxed stack may hold other values than the call was given: a backend's fallback may put tensors
-        of another device there, some of PyTorch's always put others there, and results are there once the call to which
-        the stack was handed on (``hands_on``: it has not returned) has returned."""
+    def _boxed_stack_doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
+        """The doubt whether the boxed stack still holds the call's arguments. A backend's fallback may put tensors of
+        another device there, some of PyTorch's always put others there, and results replace them once the call to which
+        the stack was passed has returned (``hands_on``: such a call is still running)."""
         kernel = recovered.kernel
         if not kernel or kernel.unboxed or kernel.sym_unboxed:
             return Doubt.NONE
@@ -276,9 +274,11 @@ class ArgumentReporter:
         may_be = not hands_on or module is None or not module.name.startswith(own_libraries)
         return Doubt.MAY_BE if may_be else Doubt.NONE
 
-    def _doubted(self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt) -> tuple[FoundArgument, ...]:
-        """The arguments; those from the boxed stack are at most INFERRED, and its tensors UNKNOWN if they were
-        rewritten or cannot have given the keyset."""
+    def _with_lower_certainty(
+        self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt
+    ) -> tuple[FoundArgument, ...]:
+        """The arguments; those from the boxed stack are at most INFERRED, its tensors UNKNOWN if a fallback rewrote
+        them or their keys contradict ``keyset``."""
         values = (argument.value for argument in arguments if "Tensor" in argument.type)
         tensors = [address for value in values if value for address in value.tensors if address]
         key_set = reduce(or_, (self._tensors.read_alive(address).key_set for address in tensors), 0)
@@ -294,7 +294,7 @@ class ArgumentReporter:
             result.append(argument)
         return tuple(result)
 
-    def _described(self, argument: FoundArgument) -> Argument:
+    def _argument_report(self, argument: FoundArgument) -> Argument:
         value = argument.value
         if not value:
             return Argument(argument.name, argument.type, "", argument.certainty)
@@ -307,19 +307,16 @@ class ArgumentReporter:
         return Argument(argument.name, argument.type, value.text, argument.certainty, tensors)
 
     def _tensor_text(self, address: int) -> str:
-        """Raises BadData if there is no tensor."""
+        """``f32[8, 16] cpu``. Raises BadData if there is no tensor at the address."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
         return self._tensors.read_alive(address).short
 
 
 def have_same_arguments(session: Session, snapshot: ThreadSnapshot, positions: Sequence[int], period: int) -> bool:
-    """The dispatcher's steps at ``positions``, ``period`` of them in each level, are proven to have the same arguments
-    in each.
-
-    Arguments of operators are compared as far as they can be read; if Python is in between, also the objects with which
-    its functions were called.
-    """
+    """True if the dispatcher's steps at ``positions``, a repetition of ``period`` steps, provably have the same
+    arguments in each period: operators' arguments as far as they can be read, and with Python in between the objects
+    with which its functions were called."""
     try:
         same = _same_operator_arguments(session, snapshot, positions, period)
     except GdbextError:
@@ -343,19 +340,16 @@ def have_same_arguments(session: Session, snapshot: ThreadSnapshot, positions: S
 def _same_operator_arguments(
     session: Session, snapshot: ThreadSnapshot, positions: Sequence[int], period: int
 ) -> bool | None:
-    """True: equal, and each operator's were read; False: some differ; None: not all could be read.
-
-    Only some levels are compared: the 6 innermost ones (a number that counts down differs from one to the next), and 6
-    others all over the stack.
-    """
+    """True: equal, and each operator's were read; False: some differ; None: not all could be read. Only the 6 innermost
+    periods (a number that counts down differs from one to the next) and 6 others all over the stack are compared."""
     times = len(positions) // period
     turns = sorted({*range(min(6, times)), *range(0, times, max(1, times // 6))})
     wanted = {positions[turn * period + place] for turn in turns for place in range(period)}
-    steps = ArgumentReporter(session).at(snapshot.stack, wanted)
+    steps = ArgumentReporter(session).frames_with_arguments_at(snapshot.stack, wanted)
     was_read: dict[str, bool] = {}
     for place in range(period):
         column = [steps[positions[turn * period + place]] for turn in turns]
-        if _differ(column):
+        if _have_different_arguments(column):
             return False
         operator = column[0].qualified
         is_known = all(step.arguments and all(argument.text for argument in step.arguments) for step in column)
@@ -363,8 +357,8 @@ def _same_operator_arguments(
     return True if all(was_read.values()) else None
 
 
-def _differ(steps: Sequence[DispatchFrame]) -> bool:
-    """An argument is known to have different values in these steps."""
+def _have_different_arguments(steps: Sequence[DispatchFrame]) -> bool:
+    """True if an argument is known to have different values in these steps."""
     values: dict[str, tuple[object, ...]] = {}
     for step in steps:
         for argument in step.arguments:

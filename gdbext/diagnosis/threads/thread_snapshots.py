@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
 
-class _Place(NamedTuple):
-    """The place of a thread by its registers; the thread pointer is None if it is not known."""
+class _ThreadRegisters(NamedTuple):
+    """The registers that show where a thread's stack is; the thread pointer is None if unknown."""
 
     tid: int
     stack_pointer: int
@@ -37,7 +37,8 @@ class _Place(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """The stack below a control block is a thread's; proven if the block itself names it."""
+    """The claim that the stack below control block ``block`` belongs to thread ``tid``; proven if the block names
+    it."""
 
     block: int
     tid: int
@@ -63,26 +64,26 @@ class StackOwners:
         self._memory = memory
         self._claimed: dict[int, Sequence[_Claim]] = {}
 
-    def stranger(self, thread: TargetThread) -> int | None:
-        """The other thread in whose stack this one's stack pointer is, or may be; None as a rule."""
+    def other_stack_owner(self, thread: TargetThread) -> int | None:
+        """The id of another thread whose stack contains this one's stack pointer, or may contain it; None normally."""
         if not (self._target.origin.is_core or self._target.origin.recorded):
             if self._target.memory.records:
-                self._named  # noqa: B018 - a replay of the recording will ask for the blocks
+                self._tid_of_block  # noqa: B018 - read now, because a replay of the recording will need the blocks
             return None
         place = self._place(thread)
-        around = self._modules.mapping_at(place.stack_pointer) if place else None
-        if not place or not around or self._is_file(around):
+        mapping = self._modules.mapping_at(place.stack_pointer) if place else None
+        if not place or not mapping or self._is_file(mapping):
             return None
-        if self._is_first_stack(around):
+        if self._is_first_stack(mapping):
             return None if place.tid == self._target.pid else self._target.pid
-        claims = self._claims(around)
+        claims = self._claims(mapping)
         above = claims[bisect_right(claims, (place.stack_pointer, MAX_TID)) :]
         proven = next((claim for claim in above if claim.is_proven), None)
         if proven:
             return None if proven.tid == place.tid else proven.tid
         own = next((claim.block for claim in above if claim.tid == place.tid), None)
         rivals = (claim.tid for claim in above if claim.tid != place.tid and (own is None or claim.block <= own))
-        return next(rivals, None) or next(self._rivals(place, around, own), None)
+        return next(rivals, None) or next(self._rivals(place, mapping, own), None)
 
     def is_absent(self, thread: TargetThread) -> bool:
         """The core has only zeros where the stack and the control block of the thread were: 64 bytes at the top of a
@@ -93,92 +94,96 @@ class StackOwners:
         tops = [self._memory.try_read(address, 64) for address in (place.stack_pointer, place.thread_pointer)]
         return all(raw and not any(raw) for raw in tops)
 
-    def _place(self, thread: TargetThread) -> _Place | None:
+    def _place(self, thread: TargetThread) -> _ThreadRegisters | None:
         return next((place for place in self._places if place.tid == thread.tid), None)
 
-    def _rivals(self, place: _Place, around: MemoryMapping, own: int | None) -> Iterator[int]:
-        """Threads whose stack it may be although none claims it: whose stack pointer is there, too, or could be.
-        ``own``: the control block above."""
-        claims = self._claims(around)
-        below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=around.start)
+    def _rivals(self, place: _ThreadRegisters, mapping: MemoryMapping, own: int | None) -> Iterator[int]:
+        """Ids of threads to which the stack of ``place`` may belong although none claims it: their stack pointers are
+        there, too, or could be. ``own``: the control block of this thread above its stack pointer."""
+        claims = self._claims(mapping)
+        below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=mapping.start)
         for other in self._places:
-            if other.tid != place.tid and below <= other.stack_pointer < (own or around.end):
-                is_there = own is None and (place.tid in self._lost or other.stack_pointer == place.stack_pointer)
-                if is_there or other.tid in self._lost:
+            if other.tid != place.tid and below <= other.stack_pointer < (own or mapping.end):
+                is_there = own is None and (place.tid in self._misplaced or other.stack_pointer == place.stack_pointer)
+                if is_there or other.tid in self._misplaced:
                     yield other.tid
         if own is None:
-            yield from self._lost - {place.tid, self._target.pid}
+            yield from self._misplaced - {place.tid, self._target.pid}
 
-    def _claims(self, around: MemoryMapping) -> Sequence[_Claim]:
-        if around.start not in self._claimed:
+    def _claims(self, mapping: MemoryMapping) -> Sequence[_Claim]:
+        """The claims on stacks in a mapping, ascending by control block."""
+        if mapping.start not in self._claimed:
             claims = set()
             for place in self._places:
                 block = place.thread_pointer
-                if not place.stack_pointer or block is None or not around.start < block < around.end:
+                if not place.stack_pointer or block is None or not mapping.start < block < mapping.end:
                     continue
-                named = self._named.get(block)
+                named = self._tid_of_block.get(block)
                 tid = named or place.tid
-                is_first = tid == self._target.pid and not (named and self._has_stack_pointer(around, tid))
+                is_first = tid == self._target.pid and not (named and self._has_stack_pointer(mapping, tid))
                 if named != 0 and not is_first:
                     claims.add(_Claim(block, tid, bool(named)))
-            self._claimed[around.start] = sorted(claims)
-        return self._claimed[around.start]
+            self._claimed[mapping.start] = sorted(claims)
+        return self._claimed[mapping.start]
 
-    def _has_stack_pointer(self, around: MemoryMapping, tid: int | None = None) -> bool:
+    def _has_stack_pointer(self, mapping: MemoryMapping, tid: int | None = None) -> bool:
         """The stack pointer of a thread, or of thread ``tid``, is in the mapping."""
-        return any(around.start <= each.stack_pointer < around.end and tid in (None, each.tid) for each in self._places)
+        places = [place for place in self._places if tid in (None, place.tid)]
+        return any(mapping.start <= place.stack_pointer < mapping.end for place in places)
 
     @cached_property
-    def _lost(self) -> Set[int]:
-        """Threads whose own stack is not where their thread pointer says."""
+    def _misplaced(self) -> Set[int]:
+        """Ids of threads whose stack is not where their thread pointer says."""
         # Threads that the kernel runs for the process (io_uring's) have no stack, and their maker's thread pointer.
         counts = Counter(place.thread_pointer for place in self._places if place.thread_pointer and place.stack_pointer)
 
-        def is_credible(place: _Place) -> bool:
+        def is_credible(place: _ThreadRegisters) -> bool:
             block = place.thread_pointer
-            named = self._named.get(block) if block is not None else None
+            named = self._tid_of_block.get(block) if block is not None else None
             if block is None or named is not None:
                 return block is None or named == place.tid
-            around = self._modules.mapping_at(block)
-            if counts[block] > 1 or not around or self._is_file(around) or self._is_first_stack(around):
+            mapping = self._modules.mapping_at(block)
+            if counts[block] > 1 or not mapping or self._is_file(mapping) or self._is_first_stack(mapping):
                 return False
-            return not self._has_stack_pointer(around) if place.tid == self._target.pid else around.path != "[heap]"
+            return not self._has_stack_pointer(mapping) if place.tid == self._target.pid else mapping.path != "[heap]"
 
         return {place.tid for place in self._places if not is_credible(place)}
 
     @cached_property
-    def _named(self) -> Mapping[int, int]:
+    def _tid_of_block(self) -> Mapping[int, int]:
         """Thread pointer → the thread that the control block there names; 0 if there is no block. A block that cannot
         be read, or that names a thread of another namespace, is left out."""
         tids, named = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
-            if not self._target.origin.recorded or self._target.memory.known_size(block) > 1:
+            if not self._target.origin.recorded or self._target.memory.known_from(block) > 1:
                 tid = id_of_block(self._memory, block)
                 if tid == 0 or tid in tids:
                     named[block] = tid
         return named
 
     @staticmethod
-    def _is_file(around: MemoryMapping) -> bool:
+    def _is_file(mapping: MemoryMapping) -> bool:
         # The kernel's names of the stack that it made for the first thread, and of the break (proc_pid_maps(5)), and
         # names that programs give to anonymous mappings (prctl(2), PR_SET_VMA; glibc's tunable
         # glibc.mem.decorate_maps).
-        return bool(around.path) and not around.path.startswith(("[stack]", "[heap]", "[anon:"))
+        return bool(mapping.path) and not mapping.path.startswith(("[stack]", "[heap]", "[anon:"))
 
-    def _is_first_stack(self, around: MemoryMapping) -> bool:
+    def _is_first_stack(self, mapping: MemoryMapping) -> bool:
         """The mapping is the stack of the first thread, by its name or by the 16 bytes that the kernel put there, whose
         address is AT_RANDOM (25) of linux/auxvec.h."""
-        return around.path.startswith("[stack]") or around.start <= self._target.memory.auxv().get(25, 0) < around.end
+        return (
+            mapping.path.startswith("[stack]") or mapping.start <= self._target.memory.auxv().get(25, 0) < mapping.end
+        )
 
     @cached_property
-    def _places(self) -> Sequence[_Place]:
+    def _places(self) -> Sequence[_ThreadRegisters]:
         architecture, places = self._target.architecture, []
         for thread in self._target.memory.threads():
             if not thread.runs_on:
                 with suppress(GdbextError):
                     registers = thread.registers()
                     pointer = registers.get(architecture.thread_register)
-                    places.append(_Place(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
+                    places.append(_ThreadRegisters(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
         return places
 
 
@@ -200,17 +205,18 @@ class Stacks:
         return self._stacks[thread.tid]
 
     def forget(self, thread: TargetThread) -> None:
-        """Unwind the thread again on the next question: more of its registers is known."""
+        """Unwind the thread again when its stack is next needed: more of its registers are known."""
         self._stacks.pop(thread.tid, None)
 
     def _walk(self, thread: TargetThread) -> NativeStack:
+        """Unwind a thread; an empty stack if its registers cannot be believed. Problems of files are recorded."""
         registers = thread.registers()
         if self._owners.is_absent(thread):
             self._errors.note(StacklessCore("the core has only zeros where stacks of threads were"), "core")
-            return self.unseen("the core has only zeros where its stack was")
-        stranger = self._owners.stranger(thread)
+            return self.unreadable_stack("the core has only zeros where its stack was")
+        stranger = self._owners.other_stack_owner(thread)
         if stranger is not None:
-            return self.unseen(f"its stack pointer lies in the stack of thread {stranger}")
+            return self.unreadable_stack(f"its stack pointer lies in the stack of thread {stranger}")
         stack = NativeStack.walk(registers, self._unwinder, self._symbolizer)
         stack.floats = thread.float_registers
         for module in {frame.module for frame in stack.frames if frame.module} - self._checked:
@@ -224,8 +230,8 @@ class Stacks:
             self._errors.note(error, module.name)
         return stack
 
-    def unseen(self, why: str) -> NativeStack:
-        """A stack of which nothing can be read."""
+    def unreadable_stack(self, why: str) -> NativeStack:
+        """An empty stack; ``why`` nothing could be read of it."""
         return NativeStack([], why, self._symbolizer)
 
 
@@ -248,7 +254,7 @@ def _python_frames(table: ThreadTable, tid: int, stack: NativeStack) -> tuple[tu
     placed = place_groups(groups, spans, is_evaluation_loop)
     if not placed and any(groups):
         placed = [(max(0, len(spans) - 1), group) for group in groups]
-        problems.append("no native frame is known to evaluate them; they are shown at the outermost one")
+        problems.append("no native frame is known to evaluate them; they stand at the outermost one")
     frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, group in placed
@@ -283,14 +289,14 @@ class ThreadSnapshots:
         if not self._process.threads:
             for thread in self._target.memory.threads():
                 try:
-                    self._process.threads.append(self.of(thread))
+                    self._process.threads.append(self.snapshot(thread))
                 except TargetGone:
                     raise
                 except GdbextError as error:
                     self._errors.note(error, f"thread {thread.tid}")
         return self._process
 
-    def of(self, thread: TargetThread) -> ThreadSnapshot:
+    def snapshot(self, thread: TargetThread) -> ThreadSnapshot:
         """The snapshot of a thread. Raises TargetError if its registers cannot be read."""
         if thread.tid not in self._taken:
             self._taken[thread.tid] = self._take(thread)
@@ -298,8 +304,8 @@ class ThreadSnapshots:
 
     def _take(self, thread: TargetThread) -> ThreadSnapshot:
         registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
-        running = "it runs, and --no-stop does not stop it"
-        stack = self._stacks.unseen(running) if thread.runs_on else self._stacks.of(thread)
+        running = "it runs, and nobody is stopped (--no-stop)"
+        stack = self._stacks.unreadable_stack(running) if thread.runs_on else self._stacks.of(thread)
         dispatch = self._dispatch.steps(stack) if self._dispatch else ()
         # Callee-saved registers are needed to unwind further, or in the frame of the innermost operator, whose
         # arguments and keyset may be in them.

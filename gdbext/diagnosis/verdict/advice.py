@@ -12,7 +12,7 @@ from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.engine.terminal import IN_A_DEBUGGER, PROGRAM, CommandLine
 
 _SAVES = {"gdb": "generate-core-file core.{0}", "lldb": f"{PROGRAM} -p {{0}} --record hang.{{0}}.rec"}
-"""Debugger that has the process → the command that keeps the evidence: gcore would be a second tracer. LLDB on Linux
+"""Debugger that traces the process → the command that saves its memory: gcore would be a second tracer. LLDB on Linux
 writes no ELF cores (16: none, 22: minidumps)."""
 
 
@@ -26,13 +26,13 @@ def advice(
     stop: ProcessStop | None = None,
     used: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Lines of advice, the most useful first; ``debugger``: the one that has the process; ``stop``: what has stopped
-    it as a whole; ``used``: options of dispatch-diagnose that are in use, which are not recommended."""
+    """Lines of advice, the most useful first. ``debugger``: the one that traces the process; ``stop``: what has stopped
+    the process as a whole; ``used``: options of dispatch-diagnose that are in use and need no recommendation."""
     reports = {thread.tid: thread for thread in threads}
     involved = [reports[tid] for tid in finding.threads if tid in reports]
     lines = [*finding.kind.advice(finding, involved)]
     if called.may_run and any(thread.wait and thread.wait.detail.collective for thread in involved):
-        lines.insert(0, of_ranks(pid, called))  # one rank never shows why the others do not come
+        lines.insert(0, advice_on_ranks(pid, called))  # one rank never shows why the others are missing
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step and finding.step.op is not None and inside:
         lines.append(Suggestion("The full path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
@@ -64,13 +64,13 @@ def advice(
     )
 
 
-def of_parent(finding: Finding, called: CommandLine, used: Collection[str] = ()) -> tuple[str, ...]:
-    """Advice for an idle process that has children: one of them may be what hangs."""
+def advice_on_children(finding: Finding, called: CommandLine, used: Collection[str] = ()) -> tuple[str, ...]:
+    """Advice for an idle process that has children: one of them may hang."""
     if finding.kind is not IDLE or not called.may_run or ALL_CHILDREN.option in used:
         return ()
     return (ALL_CHILDREN.text(called),)
 
 
-def of_ranks(pid: int, called: CommandLine) -> str:
-    """Advice for one process of a job of many."""
+def advice_on_ranks(pid: int, called: CommandLine) -> str:
+    """Advice for a process of a job with several ranks."""
     return f"All ranks of the job, and which of them the others wait for: {called.outside(f'ranks -p {pid}')}"

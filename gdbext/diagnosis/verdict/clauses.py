@@ -1,4 +1,4 @@
-"""Clauses of which the sentences of several kinds of findings are made: about threads in jstack's manner. Pure text."""
+"""Clauses about threads, in jstack's manner, from which several kinds of findings build their sentences."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gdbext.diagnosis.report.thread_report import TaskState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
-from gdbext.diagnosis.verdict.recursion import repeating
+from gdbext.diagnosis.verdict.recursion import longest_repetition
 from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 TASKS = 3
 """Tasks of an event loop that a sentence names."""
 PATH_LENGTH = 6
-"""Operators, or tasks, of a circle that a sentence names."""
+"""Operators, or tasks, of a cycle that a sentence names."""
 
 
-def place(step: DispatchFrame | None) -> str:
+def operator_clause(step: DispatchFrame | None) -> str:
     """`` in aten::mm (Meta, in-kernel)``; "" outside the dispatcher."""
     if not step:
         return ""
@@ -29,23 +29,24 @@ def place(step: DispatchFrame | None) -> str:
     return f" in {step.qualified} ({detail})"
 
 
-def who(thread: ThreadReport) -> str:
-    """The thread with the operator and the node of a backward pass that it is in."""
-    _, times = repeating(thread.dispatch)
+def thread_clause(thread: ThreadReport) -> str:
+    """``MainThread (tid 1) in aten::mm (CPU kernel)``: the thread, its operator and its node of a backward pass."""
+    _, times = longest_repetition(thread.dispatch)
     depth = f", {times} levels deep," if times else ""
     backward = f", in {thread.backward[0].clause}," if thread.backward else ""
-    return thread.label + place(thread.innermost) + depth + backward
+    return thread.label + operator_clause(thread.innermost) + depth + backward
 
 
-def who_waits(thread: ThreadReport, wait: Wait) -> str:
+def waiting_clause(thread: ThreadReport, wait: Wait) -> str:
     """``MainThread (tid 1) in aten::mm (CPU kernel) waits for the GIL``."""
-    return f"{who(thread)} {wait.phrase}"
+    return f"{thread_clause(thread)} {wait.phrase}"
 
 
 def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
-    """``, which MainThread (tid 1) holds``; says if that is only inferred, gone or unknown."""
+    """``, which MainThread (tid 1) holds``, with a reservation if the owner is inferred or gone; "" if unknown.
+    ``threads``: by id."""
     if wait.being_released:
-        return ", which is free: it is about to continue"
+        return ", which is free: it is about to go on"
     gone = wait.gone_owner
     if isinstance(gone, ParentsThread):
         return (
@@ -53,14 +54,14 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
             "in this process"
         )
     if gone:
-        gives_up = "; this wait is timed and ends by itself" if wait.ends_by_itself else ""
-        return f", held by {gone.phrase}, which does not exist in this process{gives_up}"
+        gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
+        return f", which {gone.phrase} holds, and that thread does not exist in this process{gives_up}"
     relation = wait.kind.traits.relation
     if not wait.owners or relation is Relation.IS:
         return ""
     names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
     if relation is Relation.OWES:
-        return f", expected from {names}"
+        return f", still to come from {names}"
     seems = "" if wait.certainty.is_proven else "seems to "
     if relation is Relation.RUNS:
         return f", which {names} {seems}{'run' if seems else 'runs'}"
@@ -69,7 +70,7 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
 
 
 def loop_clause(thread: ThreadReport) -> str:
-    """``; its event loop is blocked by the task client, and 3 other tasks wait``; "" without a loop."""
+    """``; its event loop has 3 tasks: …``, or which task blocks the loop; "" if the thread runs no loop with tasks."""
     loop = thread.loop
     if not loop or not loop.tasks:
         return ""
@@ -94,12 +95,13 @@ def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
     return f"{between.join(names[:-1])}{last}{names[-1]}"
 
 
-def holds(wait: Wait) -> str:
+def holds_verb(wait: Wait) -> str:
+    """The verb between the owner of an awaited resource and that resource."""
     return "holds" if wait.certainty.is_proven else "seems to hold"
 
 
 def end_clause(wait: Wait) -> str:
-    """What is known of the thread that ends the last wait of a chain."""
+    """A clause on what is known of the end of a chain's last wait; "" if that is nothing."""
     if wait.detail.absence:
         return wait.detail.absence
     if wait.ends_by_itself:
@@ -109,12 +111,12 @@ def end_clause(wait: Wait) -> str:
     return ", and no thread was found that could wake it" if wait.kind.traits.needs_thread else ""
 
 
-def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
-    """``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) uses, too; loader …``;
-    ``with_end``: also what is known of the thread that ends the last wait."""
+def explained_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
+    """``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) also uses; loader …``,
+    without a full stop; ``with_end``: also what is known of the end of the last wait."""
     parts = []
     for edge in chain.edges:
-        text = who_waits(graph.threads[edge.tid], edge.wait)
+        text = waiting_clause(graph.threads[edge.tid], edge.wait)
         if edge.wait.owners:
             text += owner_clause(edge.wait, graph.threads)
         elif not edge.wait.detail.looks_for:
@@ -122,11 +124,11 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         parts.append(text)
     end = graph.threads[chain.end]
     if not end.wait:
-        parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
+        parts.append(f"{thread_clause(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
         clause = owner_clause(end.wait, graph.threads) or back_clause(chain, graph) or end_clause(end.wait)
         shows_end = with_end and (not end.wait.ends_by_itself or end.wait.detail.repeated_at)
-        parts.append(f"{who_waits(end, end.wait)}{clause if shows_end else ''}")
+        parts.append(f"{waiting_clause(end, end.wait)}{clause if shows_end else ''}")
     first = graph.threads[chain.edges[0].tid] if chain.edges else end
     loop_line, user_line, called = first.wait.detail.repeated_at if first.wait else "", first.user_line, ""
     if loop_line and user_line and user_line != loop_line:
@@ -138,8 +140,8 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
 
 
 def back_clause(chain: Chain, graph: WaitGraph) -> str:
-    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if the last thread of the chain waits for what a
-    thread of the chain may give."""
+    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if a thread of the chain may end the chain's last
+    wait; else ""."""
     wait = graph.threads[chain.end].wait
     if not wait or wait.ends_by_itself or wait.detail.looks_for or wait.detail.lost:
         return ""
@@ -151,23 +153,25 @@ def back_clause(chain: Chain, graph: WaitGraph) -> str:
     return f", which {graph.threads[first].label} also uses: {may}"
 
 
-def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = MappingProxyType({})) -> str:
-    """``40 threads are at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
-    its line. ``known``: all threads by id, to name the owner."""
+def group_sentence(
+    threads: Sequence[ThreadReport], threads_by_tid: Mapping[int, ThreadReport] = MappingProxyType({})
+) -> str:
+    """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
+    its line. ``threads_by_tid``: to name the owner."""
     first = threads[0]
-    owner = owner_clause(first.wait, known) if first.wait and known else ""
+    owner = owner_clause(first.wait, threads_by_tid) if first.wait and threads_by_tid else ""
     what = f"{first.wait.phrase}{owner}" if first.wait else "waits"
     if len(threads) == 1:
         return f"{first.label} is at {first.user_line}: it {what}."
-    return f"{len(threads)} threads are at {first.user_line}: {first.label} {what}."
+    return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
 
 
-def meanwhile(groups: Sequence[Sequence[ThreadReport]], known: Mapping[int, ThreadReport]) -> str:
+def meanwhile_clause(groups: Sequence[Sequence[ThreadReport]], threads_by_tid: Mapping[int, ThreadReport]) -> str:
     """`` Meanwhile worker (tid 2) is at train.py:5 (handle): it waits for …`` for each group; "" for none."""
-    return f" Meanwhile {' '.join(crowd(group, known) for group in groups)}" if groups else ""
+    return f" Meanwhile {' '.join(group_sentence(group, threads_by_tid) for group in groups)}" if groups else ""
 
 
-def all_run(running: Sequence[ThreadReport]) -> str:
+def running_clause(running: Sequence[ThreadReport]) -> str:
     """``MainThread (tid 1) runs train.py:8 (step)``, and the names of further ones."""
     first, *others = running
     labels = listed([thread.label for thread in others])

@@ -22,12 +22,10 @@ ABORTS = {
     FunctionTag.OVERRUN: "a check found that the program wrote past the end of a buffer",
     FunctionTag.PYTHON_FATAL: "Python found a fatal error and aborted",
 }
-"""The function that ended the program → what that means; the first one on a stack counts."""
+"""Function that ended the program → what that means; of several on a stack, the first in this order counts."""
 
 _NULL_PAGE = 0x10000
 """Addresses below are a null pointer and an offset (vm.mmap_min_addr is 65536 on usual systems)."""
-
-
 _SI_KERNEL = 128
 """si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, for which the
 kernel has no address."""
@@ -69,29 +67,20 @@ class SignalStop(NamedTuple):
     user_limit: int
     """The first address beyond user space."""
     at_trap: bool = False
-    """It has just run a breakpoint instruction that stands in memory: the program's own, and no debugger's."""
+    """It has just executed a breakpoint instruction of the program's own, not a debugger's."""
     aborted_by: FunctionTag | None = None
     """The function on its stack that ended the program, one of ABORTS."""
     thrown: CxxException | None = None
-    """The exception that it threw when std::terminate ended the program, None where that is not known."""
+    """The uncaught exception if std::terminate ended the program, None if unknown."""
 
     @property
     def is_fatal(self) -> bool:
-        """The signal ends the process with a core: its default action is a core dump (signal(7)). SIGTRAP, which
-        debuggers use, counts if the program itself has such an instruction."""
+        """The signal's default action is to kill the process and dump core (signal(7)). SIGTRAP, which debuggers use,
+        counts if the program itself has a breakpoint instruction."""
         name = self.signal.name
         if name != "SIGTRAP":
-            return name in [
-                "SIGSEGV",
-                "SIGBUS",
-                "SIGILL",
-                "SIGFPE",
-                "SIGABRT",
-                "SIGSYS",
-                "SIGQUIT",
-                "SIGXCPU",
-                "SIGXFSZ",
-            ]
+            cores = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGQUIT", "SIGXCPU", "SIGXFSZ")
+            return name in cores
         return self.at_trap and (self.signal.code is None or self.signal.code > 0)
 
 
@@ -114,6 +103,7 @@ def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash
 
 
 def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
+    """(the kind, what happened in words) of the crash with a fault at ``address``, None if unknown."""
     name = stop.signal.name
     if name == "SIGSEGV":
         return _classify_segv(stop, address, maps)
@@ -135,6 +125,7 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
 
 
 def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
+    """(the kind, what happened in words) of a SIGSEGV; ``address``: that faulted, None if unknown."""
     signal = stop.signal
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"

@@ -16,11 +16,10 @@ from gdbext.diagnosis.report.wait import Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import WaitKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gdbext.diagnosis.report.finding import ProcessStop
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
-    from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
-_MOST_STEPS = 300_000
-"""Steps that are spent on shorter cycles in components of many waits; after them only the cycle through the lowest tid
-of each component is found."""
+_MAX_CYCLE_STEPS = 300_000
+"""Edges that are walked for shorter cycles in large components; beyond that only the cycle through the lowest tid of
+each component is found."""
 
 
 class ChainEnd(Enum):
@@ -41,13 +40,13 @@ class ChainEnd(Enum):
     MISSING = "the workers that would end the wait do not exist"
     HANDOVER = "the last thread is about to be woken"
     TIMED = "the last wait ends by itself"
-    UNKNOWN = "the last thread waits, and no holder of what it waits for is known"
+    UNKNOWN = "the last thread waits, and no thread is known to hold what it waits for"
     CYCLE = "the chain leads back into itself"
     ABSENT = "the owner could not be read"
 
 
 class Chain(NamedTuple):
-    """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
+    """A chain of waits from one thread to its end; ``end`` is the id of the last thread."""
 
     edges: tuple[WaitEdge, ...]
     end: int
@@ -60,8 +59,8 @@ class Chain(NamedTuple):
 
 
 class ChainTail(NamedTuple):
-    """A chain of waits without its edges: their number, whether one is for a lock, and the end; of a circle any thread
-    is the end."""
+    """A chain of waits without its edges: their number, whether one is for a lock, and the id of the last thread (any
+    thread of a cycle)."""
 
     end: int
     reason: ChainEnd
@@ -70,12 +69,12 @@ class ChainTail(NamedTuple):
 
 
 class WaitGraph:
-    """Edges from thread to thread. Linear in threads and edges; nothing recursive."""
+    """The wait-for graph: edges from waiting threads to owners. Linear in threads and edges; nothing recursive."""
 
     def __init__(self, threads: Iterable[ThreadReport]) -> None:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self.waiters: dict[int, list[int]] = {}
-        """Thread id → the threads that wait directly for something that it holds."""
+        """Thread id → ids of the threads that wait directly for something that it holds."""
         self._edges: dict[int, tuple[WaitEdge, ...]] = {}
         self._tails: dict[int, ChainTail] = {}
         for tid, thread in self.threads.items():
@@ -86,11 +85,11 @@ class WaitGraph:
                     self.waiters.setdefault(edge.held_by, []).append(tid)
 
     def edges_of(self, tid: int) -> tuple[WaitEdge, ...]:
-        """The waits of this thread, one edge for each owner that is alive."""
+        """The wait of thread ``tid``, one edge for each owner that is alive."""
         return self._edges.get(tid, ())
 
     def self_loops(self) -> list[WaitEdge]:
-        """Threads that wait for what they hold themselves."""
+        """Edges of threads that wait for what they hold themselves."""
         return [
             edge
             for edges in self._edges.values()
@@ -99,11 +98,8 @@ class WaitGraph:
         ]
 
     def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
-        """Cycles of two and more threads, each from its lowest tid on, the shortest first.
-
-        Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
-        threads are given once; at most MAX_CYCLES are given.
-        """
+        """At most MAX_CYCLES cycles of two and more threads, each from its lowest tid on, the shortest first; one for
+        each set of threads. Timed waits end by themselves and are left out unless ``with_timed``."""
         successors = {
             tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
             for tid, edges in self._edges.items()
@@ -113,9 +109,9 @@ class WaitGraph:
         for component in _components(successors):
             inside = sum(edge.held_by in component for tid in component for edge in successors[tid])
             is_ring = inside == len(component)
-            for tid in sorted(component) if not is_ring and steps < _MOST_STEPS else [min(component)]:
+            for tid in sorted(component) if not is_ring and steps < _MAX_CYCLE_STEPS else [min(component)]:
                 steps += inside
-                if steps > _MOST_STEPS and steps > inside and tid != min(component):
+                if steps > _MAX_CYCLE_STEPS and steps > inside and tid != min(component):
                     break
                 cycle = _shortest_cycle(tid, component, successors)
                 if cycle:
@@ -125,12 +121,12 @@ class WaitGraph:
         return sorted(cycles.values(), key=len)
 
     def chain(self, tid: int) -> Chain:
-        """The waits from ``tid`` to the end; of several owners one that is in the chain, else one that waits itself, is
-        followed."""
+        """The waits from thread ``tid`` to the end. Of several owners it follows one that is in the chain, else one
+        that waits itself."""
         edges: list[WaitEdge] = []
         visited = {tid}
         while True:
-            reason = self._reason(tid)
+            reason = self._end_reason(tid)
             if reason:
                 return Chain(tuple(edges), tid, reason)
             choices = self.edges_of(tid)
@@ -145,12 +141,11 @@ class WaitGraph:
             visited.add(tid)
 
     def tail(self, tid: int) -> ChainTail:
-        """The chain from ``tid`` without its edges: of all threads together in linear time if each waits for one
-        other."""
+        """chain() without its edges. Cached: linear time for all threads together if each waits for one other."""
         path: dict[int, WaitEdge] = {}
         at = tid
         while at not in self._tails:
-            reason, edges = self._reason(at), self.edges_of(at)
+            reason, edges = self._end_reason(at), self.edges_of(at)
             if reason or at in path:
                 self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, False)
             elif len(edges) > 1:  # which one is followed depends on the whole path there
@@ -166,10 +161,10 @@ class WaitGraph:
             self._tails[edge.tid] = ChainTail(rest.end, rest.reason, rest.length + 1, has_lock)
         return self._tails[tid]
 
-    def wait_chain(self, tid: int, named: Iterable[int] = ()) -> Chain:
-        """As ``chain``, but also through timed waits and through threads that only might end a wait: it explains, and
-        proves nothing. Of several candidates one that runs is followed, then one that is no idle worker; none of
-        ``named``, which are in the sentence already."""
+    def explained_chain(self, tid: int, named: Iterable[int] = ()) -> Chain:
+        """Like chain(), but also through timed waits and threads that only might end a wait: an explanation, no proof.
+        It prefers a candidate that runs, then one that is no idle worker, and skips the ``named`` thread ids, which are
+        in the sentence already."""
 
         def unlikeliness(candidate: int) -> tuple[bool, bool]:
             thread = self.threads[candidate]
@@ -182,7 +177,7 @@ class WaitGraph:
             if not wait or wait.being_released:
                 return Chain(tuple(edges), tid, ChainEnd.HANDOVER if wait else ChainEnd.RUNNING)
             candidates = wait.owner_tids or wait.detail.expects
-            following = [each for each in candidates if each in self.threads and each not in visited]
+            following = [owner for owner in candidates if owner in self.threads and owner not in visited]
             if not following:
                 return Chain(tuple(edges), tid, ChainEnd.UNKNOWN)
             owner = min(following, key=unlikeliness)
@@ -190,8 +185,8 @@ class WaitGraph:
             visited.add(owner)
             tid = owner
 
-    def _reason(self, tid: int) -> ChainEnd | None:
-        """Why a chain ends at this thread; None if it leads on."""
+    def _end_reason(self, tid: int) -> ChainEnd | None:
+        """The reason why a chain ends at thread ``tid``; None if it continues."""
         thread = self.threads.get(tid)
         if not thread:
             return ChainEnd.ABSENT
@@ -210,7 +205,7 @@ class WaitGraph:
 
 
 def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[int]]:
-    """Strongly connected components of two and more threads (Tarjan, with a stack of our own)."""
+    """Strongly connected components (thread ids) of two and more threads: Tarjan's algorithm with an explicit stack."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     path: list[int] = []
@@ -248,8 +243,9 @@ def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[in
 def _shortest_cycle(
     start: int, component: set[int], successors: Mapping[int, Sequence[WaitEdge]]
 ) -> tuple[WaitEdge, ...] | None:
-    """The shortest cycle through ``start`` inside its component (breadth first), turned to its lowest tid."""
-    came_by: dict[int, WaitEdge] = {}
+    """The shortest cycle through thread ``start`` in its component (breadth first), rotated to begin at its lowest
+    tid."""
+    incoming_edge: dict[int, WaitEdge] = {}
     queue = deque([start])
     while queue:
         tid = queue.popleft()
@@ -257,12 +253,12 @@ def _shortest_cycle(
             if edge.held_by == start and tid != start:
                 edges = [edge]
                 while edges[-1].tid != start:
-                    edges.append(came_by[edges[-1].tid])
+                    edges.append(incoming_edge[edges[-1].tid])
                 edges.reverse()
-                first = edges.index(min(edges, key=lambda each: each.tid))
+                first = edges.index(min(edges, key=lambda edge: edge.tid))
                 return tuple(edges[first:] + edges[:first])
-            if edge.held_by in component and edge.held_by not in came_by and edge.held_by != start:
-                came_by[edge.held_by] = edge
+            if edge.held_by in component and edge.held_by not in incoming_edge and edge.held_by != start:
+                incoming_edge[edge.held_by] = edge
                 queue.append(edge.held_by)
     return None
 
@@ -281,13 +277,11 @@ class Observations(NamedTuple):
     complete: bool = True
     """No thread is missing because it could not be read."""
     stop: ProcessStop | None = None
-    """The stop that the whole process was in before we came."""
-
+    """The stop that the whole process was in before the debugger attached."""
     slowness: Slowness | None = None
-    """Explanations of its slowness; None where nothing had to be read."""
-
+    """Explanations of its slowness; None if nothing had to be read."""
     has_run: Callable[[int], bool] = lambda _: False
-    """True if a thread is known to have run, or begun, after it was seen."""
+    """True if the thread with this id is known to have run, or begun, after it was read."""
     moved: Callable[[], Sequence[int]] = tuple
     """The ids of threads that ran while they were examined."""
 
@@ -307,55 +301,57 @@ MAX_TASK_CYCLES = 8
 
 
 def task_cycles(loop: EventLoop) -> Iterator[list[AsyncTask]]:
-    """The cycles, each once. A task with a timeout ends a cycle by itself, and is in none."""
+    """Cycles of tasks of one event loop that wait for each other. A task with a timeout is in none: it ends by
+    itself."""
     tasks = {task.address: task for task in loop.tasks if not task.timed}
-    done: set[int] = set()
-    cycles = filter(None, (_cycle_from(start, tasks, done) for start in tasks))
+    walked: set[int] = set()
+    cycles = filter(None, (_cycle_from(start, tasks, walked) for start in tasks))
     yield from islice(cycles, MAX_TASK_CYCLES)
 
 
-def _cycle_from(start: int, tasks: dict[int, AsyncTask], done: set[int]) -> list[AsyncTask]:
-    """The first cycle that a walk from ``start`` finds; ``done``: tasks from which every path has been walked."""
+def _cycle_from(start: int, tasks: dict[int, AsyncTask], walked: set[int]) -> list[AsyncTask]:
+    """The first cycle on a depth-first walk from ``start``, [] if there is none. ``tasks``: by address; ``walked``,
+    which grows: addresses of tasks from which every path has been walked."""
     path: list[int] = []
     on_path: set[int] = set()
     work: list[tuple[int, bool]] = [(start, False)]
     while work:
-        address, left = work.pop()
-        if left:
+        address, is_finished = work.pop()
+        if is_finished:
             on_path.discard(path.pop())
-            done.add(address)
+            walked.add(address)
             continue
         if address in on_path:
-            done.update(path)
-            return [tasks[each] for each in path[path.index(address) :]]
-        if address in done or address not in tasks:
+            walked.update(path)
+            return [tasks[member] for member in path[path.index(address) :]]
+        if address in walked or address not in tasks:
             continue
         path.append(address)
         on_path.add(address)
         work.append((address, True))
-        work += [(each, False) for each in tasks[address].needs]
+        work += [(needed, False) for needed in tasks[address].needs]
     return []
 
 
-def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
-    """Chains that lead to a wait which no thread of the process is known to end; the most significant one first, and
-    one for each end: chains that share their end are one finding."""
-    anybody_runs = any(thread.state is RunState.RUNNING for thread in seen.threads)
-    nobody_can_wake = seen.complete and nobody_goes_on(seen.threads)
+def blocked_chains(facts: Observations, graph: WaitGraph) -> Iterator[Chain]:
+    """Chains that lead to a wait which no thread of the process is known to end, one for each end; the most significant
+    one first: from an operator, then from the main thread, then the longest."""
+    any_thread_runs = any(thread.state is RunState.RUNNING for thread in facts.threads)
+    no_thread_can_wake = facts.complete and no_thread_can_wake_others(facts.threads)
     starts: dict[int, tuple[tuple[int, ...], int]] = {}
-    for thread, _ in seen.waits:
+    for thread, _ in facts.waits:
         if thread.state is RunState.IDLE:
             continue
         tail = graph.tail(thread.tid)
-        if _is_blocked(thread, tail, graph, seen.pid, anybody_runs, nobody_can_wake):
-            rank = (not thread.dispatch, thread.tid != seen.pid, -tail.length)
+        if _is_blocked(thread, tail, graph, facts.pid, any_thread_runs, no_thread_can_wake):
+            rank = (not thread.dispatch, thread.tid != facts.pid, -tail.length)
             starts[tail.end] = min(starts.get(tail.end, (rank, thread.tid)), (rank, thread.tid), key=itemgetter(0))
     for _, tid in sorted(starts.values(), key=itemgetter(0)):
         yield graph.chain(tid)
 
 
 def _is_blocked(
-    thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: int, anybody_runs: bool, nobody_can_wake: bool
+    thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: int, any_thread_runs: bool, no_thread_can_wake: bool
 ) -> bool:
     """The chain's last wait has no known owner (or is timed), nothing outside of the process ends it, and the thread is
     inside an operator or a node of autograd, or a lock is in the chain, or no thread can wake it. The end of a chain
@@ -366,7 +362,7 @@ def _is_blocked(
     traits = end.wait.kind.traits
     if tail.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
         return False
-    if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and anybody_runs:
+    if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and any_thread_runs:
         return False
     if thread.dispatch or thread.backward:
         return True
@@ -376,10 +372,10 @@ def _is_blocked(
     # these functions that a handler may call (signal-safety(7)).
     by_python = end.wait.detail.set_by_handlers and bool(end.python_frames)
     may_be_handled = end.tid == pid and (traits.handler_may_end_it or by_python)
-    return tail.has_lock or (nobody_can_wake and not may_be_handled)
+    return tail.has_lock or (no_thread_can_wake and not may_be_handled)
 
 
-def nobody_goes_on(threads: Sequence[ThreadReport]) -> bool:
+def no_thread_can_wake_others(threads: Sequence[ThreadReport]) -> bool:
     """Every thread waits for another thread of this process: none will ever wake any."""
     return not any(map(may_wake_others, threads))
 
@@ -394,55 +390,55 @@ def may_wake_others(thread: ThreadReport) -> bool:
     return wait.being_released or wait.external or wait.ends_by_itself or not wait.kind.traits.needs_thread
 
 
-def external_waits(seen: Observations) -> list[tuple[ThreadReport, Wait]]:
-    """Threads that wait for a peer, a device, a child or (the main thread) for input; the most significant wait
-    first."""
+def external_waits(facts: Observations) -> list[tuple[ThreadReport, Wait]]:
+    """Threads that wait for a peer, a device, a child process or (the main thread) for input, with their waits; the
+    most significant first."""
     rows = []
-    for thread, wait in seen.waits:
+    for thread, wait in facts.waits:
         if thread.state is RunState.IDLE or wait.being_released:
             continue
         if wait.timed and thread.loop and thread.loop.only_sleeps:
             continue  # as a thread in time.sleep()
-        is_main, shared = thread.tid == seen.pid, wait.external and not wait.ends_by_itself
+        is_main, shared = thread.tid == facts.pid, wait.external and not wait.ends_by_itself
         if wait.kind.traits.is_outside or (is_main and (wait.kind is WaitKind.IO or shared)):
             rows.append((wait.kind.priority, not is_main, thread, wait))
     rows.sort(key=itemgetter(0, 1))
     return [(thread, wait) for _, _, thread, wait in rows]
 
 
-def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
+def busy_threads(facts: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
-    inside = [thread for thread in seen.threads if thread.dispatch]
-    runs = any(thread.state is RunState.RUNNING for thread in seen.threads)
+    inside = [thread for thread in facts.threads if thread.dispatch]
+    runs = any(thread.state is RunState.RUNNING for thread in facts.threads)
     ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if runs else ()))
     running = [thread for thread in inside if thread.state is RunState.RUNNING]
-    waiting = [each for each in inside if each.state is RunState.WAITING and graph.tail(each.tid).reason in ends]
+    waits = [thread for thread in inside if thread.state is RunState.WAITING]
+    waiting = [thread for thread in waits if graph.tail(thread.tid).reason in ends]
     for group in (running, waiting):
-        yield from sorted(group, key=lambda thread: (thread.tid != seen.pid, thread.tid))
+        yield from sorted(group, key=lambda thread: (thread.tid != facts.pid, thread.tid))
 
 
-def at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """The threads that wait at lines of the program's own files, grouped by line and kind of wait: first those that
-    hold what others want, then those that a thread of the process must wake, then the largest groups; timed waits
-    last."""
+def groups_by_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
+    """Threads that wait in the program's own files, grouped by line and kind of wait. First come groups that hold
+    something, then those whose waits do not end by themselves, those that a thread must wake, and the largest."""
     groups: dict[object, list[ThreadReport]] = {}
     for thread in threads:
         wait = thread.wait
         if not wait or (wait.kind is WaitKind.IO and wait.detail.peer and wait.detail.peer.own):
             continue  # it waits for an answer of its own process: others are the reason
         at_line = thread.state is RunState.WAITING and bool(thread.user_line) and not wait.being_released
-        if thread.stands or (at_line and wait.kind.traits.needs_thread):  # for a connection of a pool, say
+        if thread.waits_in_user_code or (at_line and wait.kind.traits.needs_thread):  # for a connection of a pool, say
             groups.setdefault((thread.user_line, wait.kind), []).append(thread)
 
     def rank(group: Sequence[ThreadReport]) -> tuple[bool, bool, bool, int]:
         held = [resource for thread in group for resource in thread.holds if resource.kind is not WaitKind.GIL]
         needs_thread = group[0].wait is not None and group[0].wait.kind.traits.needs_thread
-        return not held, not group[0].stands, not needs_thread, -len(group)
+        return not held, not group[0].waits_in_user_code, not needs_thread, -len(group)
 
     return sorted(groups.values(), key=rank)
 
 
-def bystanders(seen: Observations, involved: Sequence[int]) -> list[list[ThreadReport]]:
+def bystanders(facts: Observations, involved: Sequence[int]) -> list[list[ThreadReport]]:
     """Up to two groups of threads besides the ``involved`` ones that wait in the program's own files, by line."""
-    others = [thread for thread in seen.threads if thread.tid not in involved and thread is not seen.main]
-    return at_one_line(others)[:2]
+    others = [thread for thread in facts.threads if thread.tid not in involved and thread is not facts.main]
+    return groups_by_line(others)[:2]

@@ -58,8 +58,8 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
 
 
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
-    """(is it set, its value) in the environment with which the process was started; None if unknown: a recording has
-    not all, and hides the values of some."""
+    """(True if the environment variable was set when the process started, its value); None if unknown: a recording does
+    not have all, and hides some values."""
     environ = session.target.origin.environ()
     if not environ or (name not in environ and session.target.origin.recorded) or environ.get(name) == HIDDEN:
         return None
@@ -67,6 +67,7 @@ def _variable(session: Session, name: str) -> tuple[bool, str] | None:
 
 
 def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | None:
+    """True if the process has the relation that an entry names (``one-thread``, ``forked``, …); None if unknown."""
     if word == "one-thread":
         return len(process.tids) == 1
     if word == "forked":
@@ -84,6 +85,8 @@ def _thread_facts(
     thread: ThreadReport,
     crashed: Collection[int],
 ) -> ThreadFacts:
+    """What patterns of known bugs can ask about a thread. ``native``: see _native_frames_reader()."""
+
     def lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
         return [(frame.file, frame.function) for frame in frames]
 

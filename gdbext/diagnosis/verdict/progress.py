@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from typing import Optional
 
-    Done = tuple[Optional[int], ...]
-    """The work of a thread between two samples while no debugger stopped it: nanoseconds on a CPU, context switches,
-    bytes, page faults; None if unknown."""
+    Work = tuple[Optional[int], ...]
+    """The work of a thread between two samples while no debugger stopped it, in the order of _COUNTERS (CPU time in
+    nanoseconds); None if unknown."""
 
 _INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
@@ -32,29 +32,32 @@ _TEXTS = {
     Progress.ENDED: "ended",
 }
 _COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
-"""The counters of a thread, in the order of Done; the first two also change in a wait that wakes up and begins
-again."""
+"""The counters of a thread; the first two also change in a wait that wakes up and begins again."""
 
 
 class SamplePlace(NamedTuple):
-    """The place of a thread in one sample: return addresses outermost first, Python lines, the innermost Python frame
-    and its instruction, and the functions of the innermost frames of a thread that runs, innermost first."""
+    """The place of a thread in one sample."""
 
     addresses: tuple[int, ...]
+    """Return addresses, outermost first."""
     python: tuple[tuple[str, int | None], ...]
+    """(function, line) of the Python frames, innermost first."""
     instruction: tuple[int, int] | None = None
+    """The innermost Python frame and its instruction."""
     functions: tuple[str, ...] = ()
+    """Functions of the innermost native frames of a thread that runs, innermost first."""
 
 
 def compare(
     samples: Sequence[Mapping[int, SamplePlace]],
-    done: Sequence[Mapping[int, Done]],
-    ran: float,
+    work: Sequence[Mapping[int, Work]],
+    seconds: float,
     waking: Set[int] = frozenset(),
 ) -> list[ThreadProgress]:
-    """The progress of every thread that was seen; the process ran for at least ``ran`` seconds between the samples.
+    """The progress of every thread in any of the ``samples`` (thread id → place), between which the process ran for at
+    least ``seconds``.
 
-    ``done``: of each interval, thread id → its work; ``waking``: threads whose wait wakes up and begins again by
+    ``work``: for each interval, thread id → its work; ``waking``: threads whose wait wakes up and begins again by
     itself, as that for the GIL does.
     """
     progress = []
@@ -65,21 +68,27 @@ def compare(
         elif len(places) < len(samples):
             progress.append(ThreadProgress(tid, Progress.NEW))
         else:
-            progress.append(_progress(tid, places, [each.get(tid, ()) for each in done], ran, tid in waking))
+            works = [interval.get(tid, ()) for interval in work]
+            progress.append(_thread_progress(tid, places, works, seconds, tid in waking))
     return progress
 
 
-def _progress(tid: int, places: Sequence[SamplePlace], done: Sequence[Done], ran: float, wakes: bool) -> ThreadProgress:
+def _thread_progress(
+    tid: int, places: Sequence[SamplePlace], works: Sequence[Work], seconds: float, wakes: bool
+) -> ThreadProgress:
+    """The progress of a thread that is in all samples; see compare()."""
     pairs = list(zip(places, places[1:]))
-    counters = [name for at, name in enumerate(_COUNTERS) if any(len(work) > at and work[at] for work in done)]
-    common = [_common_frames(before.addresses, after.addresses) for before, after in pairs]
-    for (before, after), count in zip(pairs, common):
+    counters = [name for at, name in enumerate(_COUNTERS) if any(len(work) > at and work[at] for work in works)]
+    common = []  # for each pair, the number of equal outermost frames
+    for before, after in pairs:
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.addresses, after.addresses))
+        common.append(sum(1 for _ in same))
         deepest = max(len(before.addresses), len(after.addresses))
-        if before.python != after.python or count + _INNER < deepest:
+        if before.python != after.python or common[-1] + _INNER < deepest:
             return ThreadProgress(tid, Progress.MOVED, ("its frames", *counters))
-    worked = sum((work[0] or 0) for work in done if work)
+    on_cpu = sum((work[0] or 0) for work in works if work)
     # A thread that had the CPU for a fifth of the time counts as working.
-    if worked > ran * 0.2 * 1e9 or (worked and all(place.functions for place in places)):
+    if on_cpu > seconds * 0.2 * 1e9 or (on_cpu and all(place.functions for place in places)):
         # The innermost function that it was in each time is the one that the last common frame called.
         last = places[-1]
         level = max(len(last.addresses) - min(common, default=0) - 1, 0)
@@ -91,52 +100,49 @@ def _progress(tid: int, places: Sequence[SamplePlace], done: Sequence[Done], ran
     return ThreadProgress(tid, Progress.SAME_PLACE if effects else Progress.STUCK, effects)
 
 
-def _common_frames(before: Sequence[int], after: Sequence[int]) -> int:
-    """The number of outermost frames that two stacks have in common."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after))
-    return sum(1 for _ in same)
-
-
-def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], calls: int) -> list[ThreadProgress]:
+def with_operator_calls(
+    progress: Sequence[ThreadProgress], threads: Sequence[ThreadReport], calls: int
+) -> list[ThreadProgress]:
     """The progress given that operators were called ``calls`` times meanwhile: a thread that calls operators leaves its
     place, though it was found there each time. Its caller is known if only one thread can have called them."""
     tids = {thread.tid for thread in threads}
-    may_have_called = (Progress.MOVED, Progress.NEW, Progress.SAME_PLACE)
-    callers = [each.tid for each in found if each.progress is Progress.SPINNING and each.tid in tids]
+    callers = [row.tid for row in progress if row.progress is Progress.SPINNING and row.tid in tids]
     if not calls or not callers:
-        return list(found)
-    proven = len(callers) == 1 and not any(each.progress in may_have_called and each.tid in tids for each in found)
+        return list(progress)
+    may_have_called = (Progress.MOVED, Progress.NEW, Progress.SAME_PLACE)
+    proven = len(callers) == 1 and not any(row.progress in may_have_called and row.tid in tids for row in progress)
     became = Progress.MOVED if proven else Progress.SAME_PLACE
     moved = ("operator calls",) if proven else ()
     return [
-        each._replace(progress=became, moved=(*each.moved, *moved), place="") if each.tid in callers else each
-        for each in found
+        row._replace(progress=became, moved=(*row.moved, *moved), place="") if row.tid in callers else row
+        for row in progress
     ]
 
 
-def with_collections(found: Sequence[ThreadProgress], collector: int | None) -> list[ThreadProgress]:
-    """The progress if thread ``collector`` collected garbage each time, and not in the same run: it moved in
-    between."""
+def with_collections(progress: Sequence[ThreadProgress], collector: int | None) -> list[ThreadProgress]:
+    """The progress if thread ``collector`` collected garbage each time, but in different runs: it moved in between."""
     return [
-        each._replace(progress=Progress.MOVED, moved=(*each.moved, "collections of garbage"), place="")
-        if each.tid == collector and each.progress is Progress.SPINNING
-        else each
-        for each in found
+        row._replace(progress=Progress.MOVED, moved=(*row.moved, "collections of garbage"), place="")
+        if row.tid == collector and row.progress is Progress.SPINNING
+        else row
+        for row in progress
     ]
 
 
-def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Judgement:
-    """The judgement on the last sample in the light of all: without the findings that movement refutes."""
-    verdict = revised(judgement.verdict, found, threads)
-    findings = tuple(finding for finding in judgement.findings if not _is_refuted(finding, found))
+def revise_judgement(
+    judgement: Judgement, progress: Sequence[ThreadProgress], threads: Sequence[ThreadReport]
+) -> Judgement:
+    """The judgement on the last sample without the findings that movement between the samples refutes."""
+    verdict = revise_verdict(judgement.verdict, progress, threads)
+    findings = tuple(finding for finding in judgement.findings if not _is_refuted(finding, progress))
     strongest = next((finding for finding in findings if finding.kind is not NOTE), None)
     if verdict is not judgement.verdict and strongest:
         verdict = Verdict.of(strongest)
     return Judgement(findings, verdict)
 
 
-def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
-    """The verdict; an idle process in which operators are called is busy."""
+def busy_if_called(verdict: Verdict, calls: int, seconds: float) -> Verdict:
+    """The verdict; an idle process in which operators were called ``calls`` times in ``seconds`` is busy."""
     if not calls or verdict.kind is not IDLE:
         return verdict
     text = f"Operators are called ({_rate(calls, seconds)} a second); in the last sample no thread was inside one."
@@ -147,22 +153,24 @@ def _rate(calls: int, seconds: float) -> str:
     return f"{calls / seconds if seconds > 0 else 0.0:,.0f}"
 
 
-def dispatches(calls: int, seconds: float) -> Finding:
-    """The dispatches that a probe counted between the samples."""
+def dispatch_note(calls: int, seconds: float) -> Finding:
+    """A note on the dispatches that a probe counted between the samples."""
     text = "No operator was called meanwhile."
     if calls:
         text = f"Dispatches continue: {_rate(calls, seconds)} operator calls a second."
     return Finding(NOTE, text, (), id="dispatches")
 
 
-def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
-    """One sentence about all threads that are not idle workers."""
+def samples_note(
+    progress: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float
+) -> Finding:
+    """A note, one sentence, on the progress of all threads that are not idle workers."""
     reports = {thread.tid: thread for thread in threads}
     idle = {thread.tid for thread in threads if thread.state is RunState.IDLE}
     parts = []
-    for progress, text in _TEXTS.items():
-        tids = [each.tid for each in found if each.progress is progress and each.tid not in idle]
-        if progress is Progress.STUCK:
+    for kind, text in _TEXTS.items():
+        tids = [row.tid for row in progress if row.progress is kind and row.tid not in idle]
+        if kind is Progress.STUCK:
             ready = [tid for tid in tids if tid in reports and reports[tid].state is RunState.RUNNING]
             tids = [tid for tid in tids if tid not in ready]
             if ready:
@@ -171,18 +179,16 @@ def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], sa
         if tids:
             labels = [reports[tid].label if tid in reports else f"thread {tid}" for tid in tids]
             parts.append(f"{listed(labels, 4)} {text}")
-    parts += [
-        f"{reports[each.tid].label} spins in {each.place}" for each in found if each.place and each.tid in reports
-    ]
+    parts += [f"{reports[row.tid].label} spins in {row.place}" for row in progress if row.place and row.tid in reports]
     text = f"In {samples} samples over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
-    stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
+    stuck = tuple(row.tid for row in progress if row.progress is Progress.STUCK)
     return Finding(NOTE, text, stuck, id="samples")
 
 
-def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Verdict:
-    """The verdict on the last sample in the light of all: a wait whose threads moved is slow, not stuck."""
+def revise_verdict(verdict: Verdict, progress: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Verdict:
+    """The verdict on the last sample; BUSY or IDLE in place of a wait whose threads moved between the samples."""
     finding = verdict.finding
-    if not _is_refuted(finding, found):
+    if not _is_refuted(finding, progress):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
     text = f"Not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
@@ -190,6 +196,6 @@ def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence
     return Verdict.of(finding._replace(kind=kind, summary=text, cycle=(), id=""))
 
 
-def _is_refuted(finding: Finding, found: Sequence[ThreadProgress]) -> bool:
-    moved = {each.tid for each in found if each.progress is Progress.MOVED}
+def _is_refuted(finding: Finding, progress: Sequence[ThreadProgress]) -> bool:
+    moved = {row.tid for row in progress if row.progress is Progress.MOVED}
     return finding.kind.movement_refutes_it and not moved.isdisjoint(finding.threads)

@@ -1,14 +1,9 @@
-"""Runaway redispatch: the same operator, or a group of operators, that enters itself again without end.
-A repeated operator alone proves nothing: Autograd → CPU is the same operator with another keyset, nested vmap
-levels and Python code may call one operator at many depths and return. Proofs that it has no end are, from the
-strongest to the weakest:
+"""Runaway redispatch: an operator, or a group of operators, that enters itself without end. Repetition alone proves
+nothing (Autograd → CPU, nested vmap, Python code that returns). Proofs are, from the strongest to the weakest:
 
 * a *redispatch* with the identical keyset: the table gives the very kernel that just did this, again;
 * a *call* with identical keysets and identical arguments, very often;
-* any of it when the stack has overflown.
-
-Levels whose arguments differ or cannot be read, or between which passes may be missing, prove nothing: a recursion that
-ends may be thousands of levels deep."""
+* any of it when the stack has overflown."""
 
 from __future__ import annotations
 
@@ -54,12 +49,10 @@ def detect(
     same_arguments: SameArguments = lambda _positions, _period: False,
     complete: bool = True,
 ) -> Recursion | None:
-    """The runaway recursion in a thread's steps (innermost first), or None.
-
-    ``python_levels`` are the levels of the thread's Python frames, ascending, one for each frame; ``overflown``: the
-    thread was stopped by a stack overflow, ``complete``: no steps may be missing.
-    """
-    block = longest(_items(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
+    """The runaway recursion in a thread's steps (innermost first), or None. ``python_levels``: native levels of the
+    thread's Python frames, ascending; ``overflown``: a stack overflow stopped the thread; ``complete``: no step is
+    missing."""
+    block = longest(_step_identities(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
     if not block:
         return None
     part = steps[block.start : block.start + block.length]
@@ -88,20 +81,18 @@ def detect(
     return Recursion(tuple(group), block.times, block.length, why)
 
 
-def repeating(steps: Sequence[DispatchFrame]) -> tuple[Sequence[DispatchFrame], int]:
+def longest_repetition(steps: Sequence[DispatchFrame]) -> tuple[Sequence[DispatchFrame], int]:
     """(one period of the longest repetition of a stack, its number of turns); ((), 0) without one."""
-    block = longest(_items(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
+    block = longest(_step_identities(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
     if not block or block.times < REDISPATCHES:
         return (), 0
     return steps[block.start : block.start + block.period], block.times
 
 
-def _items(steps: Sequence[DispatchFrame]) -> list[Hashable]:
-    """The items that must repeat: operator, overload and keyset bits.
-
-    A keyset that could not be recovered in one frame is taken from the same operator, event and kernel, if only one is
-    known there.
-    """
+def _step_identities(steps: Sequence[DispatchFrame]) -> list[Hashable]:
+    """What must be equal for steps to repeat, one item for each: operator, overload, event and keyset bits. A keyset
+    that could not be recovered in one frame is taken from steps with equal operator, event and kernel, if these have
+    only one."""
     bits_of_place: dict[Hashable, set[int]] = {}
     places = []
     for step in steps:

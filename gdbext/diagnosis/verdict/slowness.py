@@ -15,7 +15,8 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.system.surroundings import Surroundings, Turns, descriptor_kinds, surroundings
+from gdbext.engine.targets.system.control_groups import descriptor_kinds
+from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
 from gdbext.engine.vocabulary import Section, byte_size, counted, of_many
 from gdbext.errors import GdbextError
 from gdbext.torch.compile.compile_section import recompilations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-    from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
+    from gdbext.engine.targets.system import control_groups as groups
     from gdbext.engine.vocabulary import Internal
 
 
@@ -47,18 +48,18 @@ class KernelSleeper(NamedTuple):
 class GroupLimits(NamedTuple):
     """The limits of a process's cgroup; None without a limit."""
 
-    quota: Quota | None
-    memory: MemoryUse | None
-    tasks: Allowance | None
+    quota: groups.Quota | None
+    memory: groups.MemoryUse | None
+    tasks: groups.Allowance | None
     processors: int | None
 
 
 class ProcessLimits(NamedTuple):
     """The limits of a process and its user (getrlimit)."""
 
-    descriptors: Allowance | None
-    processes: Allowance | None
-    address_space: Allowance | None
+    descriptors: groups.Allowance | None
+    processes: groups.Allowance | None
+    address_space: groups.Allowance | None
 
 
 class Pressure(NamedTuple):
@@ -82,24 +83,24 @@ class MachineSection(Section):
     unread: tuple[str, ...]
 
     def __init__(
-        self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
+        self, read: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
     ) -> None:
-        """``found``: everything that was read; ``unread``: what cannot be known without it."""
-        self._found = found
-        if found:
-            self.cgroup = GroupLimits(found.quota, found.memory, found.tasks, found.cpuset)
-            self.limits = ProcessLimits(found.descriptors, found.user_tasks, found.address_space)
-            self.online = found.online
-            self.affinity = found.allowed
-            self.pressure = Pressure(found.memory.stalled if found.memory else None)
-            self.seconds = found.seconds
-        self.threads = (*kernel, *(found.threads if found else ()))
-        self.files = found.files if found else ()
-        self.unread = found.unread if found else unread
+        """``read``: everything that was read; ``unread``: what cannot be known without it."""
+        self._surroundings = read
+        if read:
+            self.cgroup = GroupLimits(read.quota, read.memory, read.tasks, read.cpuset)
+            self.limits = ProcessLimits(read.descriptors, read.user_tasks, read.address_space)
+            self.online = read.online
+            self.affinity = read.allowed
+            self.pressure = Pressure(read.memory.stalled if read.memory else None)
+            self.seconds = read.seconds
+        self.threads = (*kernel, *(read.threads if read else ()))
+        self.files = read.files if read else ()
+        self.unread = read.unread if read else unread
 
     @property
-    def found(self) -> Surroundings | None:
-        return self._found
+    def surroundings(self) -> Surroundings | None:
+        return self._surroundings
 
 
 class ExplanationsSection(Section):
@@ -129,7 +130,8 @@ class Slowness(NamedTuple):
 
 
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """Read the surroundings of a process that wants to run, or to have something; None if nothing has to be known."""
+    """The reasons why a process is slow, or lacks something; None, and nothing is read, if none of its threads wants to
+    run or retries."""
     sides = [(thread.tid, thread.kernel_side) for thread in process.threads if thread.kernel_side]
     sleepers = tuple(
         KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
@@ -149,23 +151,24 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
     wants = not session.target.origin.unreadable and (wants or session.procfs.machine.lacks_descriptors())
     if not (wants or sleepers):
         return None
-    # Those that run now have to be known, besides those that ran at the stop.
-    found = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
-    if found and found.descriptors and found.descriptors.is_used_up:
+    read = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
+    if read and read.descriptors and read.descriptors.is_used_up:
         kinds = descriptor_kinds(process.pid, session.target.origin.files)
-        found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
-    return _explained(session, process, threads, MachineSection(found, sleepers))
+        read = read._replace(descriptors=read.descriptors._replace(kinds=kinds))
+    return _explain(session, process, threads, MachineSection(read, sleepers))
 
 
 def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
-    """The same of a core: what its threads do, and nothing of the machine."""
-    unread = "a core has no cgroups, limits or scheduler times"
-    return _explained(session, process, threads, MachineSection(None, (), (unread,)))
+    """The reasons why the process of a core was slow, by what its threads do: a core has nothing of the machine."""
+    unread = "a core has no control groups, limits, or times of the scheduler"
+    return _explain(session, process, threads, MachineSection(None, (), (unread,)))
 
 
-def _explained(
+def _explain(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
 ) -> Slowness:
+    """Collect the inputs of all explanations, most of which are read only if needed, and explain."""
+
     def recompiled() -> int:
         return len(recompilations(DynamoReader(session.python).compilations())) if session.python else 0
 
@@ -182,7 +185,7 @@ def _explained(
     inputs = SlownessInputs(
         process,
         threads,
-        machine.found,
+        machine.surroundings,
         session.target.origin.environ(),
         recompiled,
         session.procfs.machine.full_file_systems,
@@ -197,28 +200,29 @@ def _explained(
     return Slowness(machine, reasons, inputs.collection() if collector is not None else None, collector)
 
 
-def collects_again(looks: Sequence[Slowness | None]) -> int | None:
-    """The thread that collected garbage in the first and in the last sample, in different runs; None without one."""
-    first, last = looks[0], looks[-1]
+def repeated_collector(samples: Sequence[Slowness | None]) -> int | None:
+    """The id of the thread that collected garbage in the first and in the last sample, in different runs; None without
+    one."""
+    first, last = samples[0], samples[-1]
     if not first or not last or not first.collection or not last.collection:
         return None
     is_another = first.collector == last.collector and not first.collection.is_same(last.collection)
     return last.collector if is_another else None
 
 
-def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:
-    """The last of several samples, with what all of them show of collections of garbage: their number, and the least
-    duration of the one that is not over yet. ``interval``: seconds that the process ran between two samples."""
-    last = looks[-1]
+def with_collection_history(samples: Sequence[Slowness | None], interval: float) -> Slowness | None:
+    """The last sample, with what all samples show of garbage collections: their number, and the least duration of the
+    current one. ``interval``: seconds that the process ran between two samples."""
+    last = samples[-1]
     if not last or not last.collection:
         return last
     now = last.collection
-    runs = [look.collection if look else None for look in looks]
+    runs = [sample.collection if sample else None for sample in samples]
     is_same = [run is not None and run.is_same(now) for run in runs]
-    same = is_same[::-1].index(False) if False in is_same else len(looks)
+    same = is_same[::-1].index(False) if False in is_same else len(samples)
     done = [run.done for run in runs if run and run.generation == now.generation]
     at_work = sum(1 for run in runs if run)
-    facts = [f"the collector ran in {at_work} of {counted(len(looks), 'sample')}"]
+    facts = [f"the collector was at work in {at_work} of {counted(len(samples), 'sample')}"]
     if same > 1:
         facts.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
     if done[-1] > done[0]:
@@ -236,12 +240,12 @@ def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness 
 def _subnormal_shares(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> Iterator[tuple[str, float]]:
-    """Each tensor of the innermost operator of a thread that runs, with the share of subnormal numbers in it."""
-    inside = (process.thread(each.tid) for each in threads if each.state is RunState.RUNNING and each.dispatch)
-    thread = next(inside, None)
+    """(description, share of subnormal numbers) of each tensor argument of the innermost operator that runs."""
+    tids = (report.tid for report in threads if report.state is RunState.RUNNING and report.dispatch)
+    thread = process.thread(next(tids, 0))
     if not thread or session.dispatcher_error:
         return
-    with suppress(GdbextError):  # it runs on: what it had in hand may be gone
+    with suppress(GdbextError):  # the thread runs: its tensors may be freed by now
         step = ArgumentReporter(session).frames(thread.stack, 1)[0]
         for argument in step.arguments:
             for tensor in argument.tensors if argument.confidence.is_proven else ():
@@ -309,13 +313,13 @@ class SlownessInputs(NamedTuple):
         return [thread for thread in self.threads if thread.state is RunState.RUNNING]
 
     def variables(self, names: Sequence[str]) -> list[str]:
-        """``OMP_NUM_THREADS=1``, of those that are set."""
+        """``OMP_NUM_THREADS=1`` for each of these environment variables that is set."""
         return [f"{name}={self.environ[name]}" for name in names if name in self.environ]
 
 
 def explanations(inputs: SlownessInputs) -> tuple[Explanation, ...]:
-    """All explanations that something speaks for, the proven and weightiest first."""
-    reasons = [reason for find in _FINDERS for reason in find(inputs)]
+    """All explanations with evidence, the proven and weightiest first."""
+    reasons = [reason for explain in _EXPLAINERS for reason in explain(inputs)]
     return tuple(sorted(reasons, key=lambda reason: (not reason.starves, not reason.proven, -reason.weight)))
 
 
@@ -326,32 +330,29 @@ _STARVED_SHARE, _SLOW_SHARE = 0.5, 0.25
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """The CPU quota of the cgroup throttled the process in at least an eighth of its periods."""
     quota = inputs.surroundings.quota if inputs.surroundings else None
     if not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
         return
     measured = quota.seconds is not None and quota.periods >= 2
     throttled = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0  # share of the time
-    when = (
-        f"during an examination of {quota.seconds:.2f} s"
-        if quota.seconds is not None
-        else "since the cgroup was created"
-    )
+    when = f"during a look of {quota.seconds:.2f} s" if quota.seconds is not None else "since the group was made"
     text = (
-        f"the cgroup {quota.group} is limited to {quota.processors:g} "
-        f"{of_many(quota.processors, 'CPU', 'CPUs')} "
-        f"(quota per {quota.period_ms:g} ms) and was throttled in {quota.throttled} of "
+        f"the control group {quota.group} may use {quota.processors:g} "
+        f"{of_many(quota.processors, 'processor', 'processors')} "
+        f"(quota of each {quota.period_ms:g} ms), and was throttled in {quota.throttled} of "
         f"{counted(quota.periods, 'period')} {when}"
     )
-    facts = [f"it was throttled for {quota.stood_ms:g} ms"]
+    facts = [f"it stood still for {quota.stood_ms:g} ms"]
     online = inputs.surroundings.online if inputs.surroundings else 0
     if online > quota.processors:
-        facts.append(f"the machine has {counted(online, 'CPU')}, which is what libraries count")
+        facts.append(f"the machine has {counted(online, 'processor')}, which is what libraries count")
     yield Explanation(
         ExplanationKind.QUOTA,
         text,
         tuple(facts),
-        () if measured else ("measured since the cgroup was created, not now",),
+        () if measured else ("measured since the group was made, not now",),
         round(max(quota.share, 0.2), 2),
         measured and quota.share >= _SLOW_SHARE and throttled >= 0.1,
         measured and quota.share >= _STARVED_SHARE and throttled >= 0.25,
@@ -360,7 +361,8 @@ def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     )
 
 
-def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """Threads that are ready wait for a CPU: pinned to few, too many of their own, or beside other processes."""
     machine = inputs.surroundings
     if not machine or not machine.seconds:
         return
@@ -374,7 +376,7 @@ def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     share = delayed / (delayed + ran) if delayed + ran else 0.0
     if not wanting or share < _SLOW_SHARE:
         return
-    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time passed before a CPU was free"
+    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time went by before a processor was free"
     facts: tuple[str, ...] = (ready,)
     allowed = len(machine.allowed)
     if allowed < machine.online:
@@ -386,23 +388,24 @@ def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     workers = sum(map(pool_workers.is_worker, snapshots))
     has_team = workers and any(map(pool_workers.is_in_a_team, snapshots))
     team = workers // max(1, len(snapshots) - workers) + 1 if has_team else 0
-    room = counted(allowed, "CPU")
+    room = counted(allowed, "processor")
     if team > allowed:
         text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
         facts = (*facts, *inputs.variables(_THREAD_VARIABLES))
-        cure = f"As many threads as CPUs: torch.set_num_threads({allowed})."
+        cure = f"As many threads as processors: torch.set_num_threads({allowed})."
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), True, cure=cure)
     elif len(wanting) <= allowed:
         yield _crowded_out(machine, wanting, share, facts)
     else:
         wants = of_many(len(wanting), "wants", "want")
         text = f"{counted(len(wanting), 'thread')} {wants} to run on {room}"
-        why = "threads that do not wait for each other lose nothing"
+        why = "threads that do not wait for each other lose nothing by that"
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (why,), round(share / 2, 2))
 
 
 def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, facts: tuple[str, ...]) -> Explanation:
-    """Other processes use the CPUs; ``share``: of the time in which threads were ready, that they waited.
+    """Other processes use the CPUs. ``share``: part of the time in which threads were ready to run that they had to
+    wait.
 
     On a crowded machine all wait for nine tenths of the time that they want, and each makes progress. So a thread of
     ordinary priority starves only if it waited all the time, and one of low priority only if it gets at most half of
@@ -413,13 +416,13 @@ def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, 
     behind = bool(low) and share >= _STARVED_SHARE and fair is not None and 1 - share <= fair / 2
     longest = max((turns.delayed_ms or 0) / 1e3 / (machine.seconds or 1) for turns in wanting)
     starves = behind or min(share, longest) >= 0.99
-    why = f", and have priority over it: it runs with {low}" if low else ""
-    text = f"other processes of this machine use its CPUs{why}: {share:.0%} of the time in which it was ready "
+    why = f", and come before it, for it runs with {low}" if low else ""
+    text = f"other processes of this machine use its processors{why}: {share:.0%} of the time in which it was ready "
     if low and fair is not None:
         ordinary = f"with an ordinary priority it would be about {1 - fair:.0%}"
-        facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'CPU')}",)
+        facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'processor')}",)
     weight = round(share if starves else share / 2, 2)
-    cure = "Run fewer processes next to it, or raise its priority: renice, chrt --other, a larger cpu.weight."
+    cure = "Run fewer processes beside it, or put it before them: renice, chrt --other, a larger cpu.weight."
     text += "it waited for one"
     return Explanation(ExplanationKind.OTHER_PROCESSES, text, facts, (), weight, starves, starves, cure)
 
@@ -427,31 +430,32 @@ def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, 
 def _pinned(
     inputs: SlownessInputs, machine: Surroundings, share: float, facts: tuple[str, ...], crowded: bool
 ) -> Explanation:
-    """The process may not use all CPUs; ``crowded``: its own threads are more than those that it may use."""
+    """The process may not use all CPUs. ``share``: see _crowded_out; ``crowded``: more threads want to run than CPUs
+    are allowed."""
     count = len(machine.allowed)
     names = ",".join(map(str, machine.allowed[:8]))
     variables = inputs.variables(("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"))
     if variables:
         by = f"by {', '.join(variables)}"
     elif machine.cpuset is not None and machine.cpuset == count:
-        by = "by the cpuset of its cgroup"
+        by = "by the cpuset of its control group"
     elif machine.pinned_parent:
         by = f"as its parent process {machine.pinned_parent} is: taskset, numactl or the launcher"
     else:
         by = "by the program itself, or by taskset"
     # The other CPUs must be idle for pinning to be what delays the process.
     is_idle = machine.idle is not None and machine.idle >= 0.3
-    idle = f"the CPUs on which it may not run were idle for {machine.idle or 0:.0%} of the time"
+    idle = f"the processors on which it may not run were idle for {machine.idle or 0:.0%} of the time"
     matters = is_idle or crowded
     return Explanation(
         ExplanationKind.AFFINITY,
-        f"it may run only on {'CPU' if count == 1 else 'CPUs'} {names} (of {machine.online}), pinned {by}",
+        f"it may run on {'processor' if count == 1 else 'processors'} {names} alone, of {machine.online}, pinned {by}",
         (*facts, idle) if is_idle else facts,
         () if is_idle else (idle,),
         round(share, 2),
         matters and share >= _SLOW_SHARE,
         matters and share >= _STARVED_SHARE,
-        f"Let it run on all CPUs: taskset -apc 0-999 {inputs.process.pid}; then find what pinned it.",
+        f"Let it run everywhere: taskset -apc 0-999 {inputs.process.pid}; then look for what has pinned it.",
     )
 
 
@@ -461,7 +465,7 @@ _STALLED = 20.0
 """Percent of time in which all threads of a cgroup waited for memory."""
 
 
-def _short_of_memory(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_memory_shortage(inputs: SlownessInputs) -> Iterator[Explanation]:
     """The cgroup slows the process down, reclaims its pages, or waits for memory."""
     machine = inputs.surroundings
     use = machine.memory if machine else None
@@ -473,15 +477,15 @@ def _short_of_memory(inputs: SlownessInputs) -> Iterator[Explanation]:
     if use.slowed and use.high is not None:
         text = (
             f"its memory is above memory.high ({used} of {byte_size(use.high)}), for which the kernel slows "
-            f"it down ({counted(use.slowed, 'time')} during the examination)"
+            f"it down ({counted(use.slowed, 'time')} during the look)"
         )
     elif use.full and use.limit is not None and (faults or stalled >= 5):
         text = (
             f"its memory is at its limit ({used} of {byte_size(use.limit)}, met {counted(use.full, 'time')} during the "
-            "look): the kernel evicts pages that are needed again"
+            "look): the kernel takes pages away that are needed again"
         )
     elif stalled >= _STALLED:
-        text = f"its cgroup waits for memory ({used} used)"
+        text = f"its control group waits for memory ({used} used)"
     else:
         return
     facts = (
@@ -493,7 +497,7 @@ def _short_of_memory(inputs: SlownessInputs) -> Iterator[Explanation]:
     yield Explanation(ExplanationKind.MEMORY, f"{text} ({use.group})", facts, (), 0.8, True, starves, cure)
 
 
-def _used_up(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_used_up_limits(inputs: SlownessInputs) -> Iterator[Explanation]:
     """Limits of processes, threads and file descriptors that are reached."""
     machine = inputs.surroundings
     if not machine:
@@ -501,7 +505,7 @@ def _used_up(inputs: SlownessInputs) -> Iterator[Explanation]:
     tasks, descriptors = machine.tasks, machine.descriptors
     if tasks and tasks.is_used_up and tasks.refused:
         text = (
-            f"its cgroup is limited to {tasks.limit:,} processes and threads and has {tasks.used:,}: no more "
+            f"its control group may have {tasks.limit:,} processes and threads, and has {tasks.used:,}: no other one "
             f"can be started ({tasks.refused} were refused)"
         )
         cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
@@ -509,7 +513,7 @@ def _used_up(inputs: SlownessInputs) -> Iterator[Explanation]:
     if descriptors and descriptors.is_used_up:
         kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
         text = (
-            f"it has {descriptors.used:,} fds open and is limited to {descriptors.limit:,}: no file, "
+            f"it has {descriptors.used:,} descriptors open, and may have {descriptors.limit:,}: no file, "
             f"socket or pipe can be opened{f' ({kinds})' if kinds else ''}"
         )
         cure = "Close what is not needed; ulimit -n; torch.multiprocessing.set_sharing_strategy('file_system')."
@@ -524,7 +528,7 @@ _REFUSALS = {
 }
 
 
-def _refused_again(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_refusals(inputs: SlownessInputs) -> Iterator[Explanation]:
     """Threads that repeatedly try to get what they are refused."""
     for thread in inputs.threads:
         handling = thread.wait.detail.handling if thread.wait else NO_ERROR
@@ -536,35 +540,35 @@ def _refused_again(inputs: SlownessInputs) -> Iterator[Explanation]:
         files = inputs.surroundings.descriptors if inputs.surroundings else None
         if handling and not cause and error.refused is Refused.DESCRIPTORS and files:
             # inotify, for one, has limits of its own.
-            cause = f"; it has {files.used:,} of {files.limit:,} fds, so another limit may be reached"
+            cause = f"; it has {files.used:,} of {files.limit:,} descriptors, so another limit may be reached"
             limits = "fs.inotify.max_user_instances, fs.file-max; ulimit -n."
-            cure = f"Check the limits of the user and of the machine: {limits}"
+            cure = f"Look at the limits of the user and of the machine: {limits}"
         if not handling and not cause:
             continue  # it may have got it by now
-        text = f"{thread.label} keeps failing with {error.text} and sleeps between retries"
+        text = f"{thread.label} is refused what it asks for ({error.text}), and sleeps before it tries again"
         at = (f"at {thread.python_line}",) if thread.python_line else ()
         yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual_cure)
 
 
-def _reached_limit(inputs: SlownessInputs, what: Refused) -> tuple[str, str]:
-    """(the limit that is reached now, as a clause; its own cure, or ""); ("", "") if none is known."""
-    if what is Refused.SPACE:
+def _reached_limit(inputs: SlownessInputs, resource: Refused) -> tuple[str, str]:
+    """(a clause on the limit of ``resource`` that is reached now, its cure or ""); ("", "") if none is known."""
+    if resource is Refused.SPACE:
         full = inputs.full_file_systems()
         return (f"; {' and '.join(full[:3])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
     machine = inputs.surroundings
     if not machine:
         return "", ""
     space, files, users = machine.address_space, machine.descriptors, machine.user_tasks
-    if what is Refused.DESCRIPTORS and files and files.is_used_up:
-        return f"; it has {files.used:,} of {files.limit:,} fds", ""
-    if what is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
-        return f"; its cgroup has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
-    if what is Refused.TASKS and users:
+    if resource is Refused.DESCRIPTORS and files and files.is_used_up:
+        return f"; it has {files.used:,} of {files.limit:,} descriptors", ""
+    if resource is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
+        return f"; its control group has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
+    if resource is Refused.TASKS and users:
         return f"; its user may have {users.limit:,} processes and threads in all", (
             "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
         )
     # A thread's stack, or a library's block, may need 256 MB at once.
-    if what in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
+    if resource in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
         return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
             "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
         )
@@ -589,7 +593,7 @@ def is_collecting(inputs: SlownessInputs, thread: ThreadReport) -> bool:
     )
 
 
-def _collecting(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]:
     for thread in inputs.running:
         if not is_collecting(inputs, thread):
             continue
@@ -603,12 +607,12 @@ def _collecting(inputs: SlownessInputs) -> Iterator[Explanation]:
                 f"the last full collection left {counted(run.survivors, 'object')}",
                 f"{counted(run.done, 'such collection')} ended before",
             )
-        against = ("one sample does not show how often",)
+        against = ("one look does not tell how often",)
         cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
         yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, facts, against, 0.5, cure=cure)
 
 
-def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
     for thread in inputs.threads:
         frames = thread.python_frames
         if not any(frame.file.endswith(COMPILER[0]) and frame.function == COMPILER[1] for frame in frames):
@@ -628,9 +632,7 @@ def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
             facts.append(f"this function has been compiled for {seconds:.0f} s")
         if size:
             facts.append(f"SymPy works on an expression of {counted(size, 'part')}")
-        if (
-            times >= 8
-        ):  # torch._dynamo.config.recompile_limit: a function that was compiled so often is no more compiled
+        if times >= 8:  # torch._dynamo.config.recompile_limit: from then on a function is not compiled any more
             text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
             cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
             yield Explanation(ExplanationKind.RECOMPILATION, text, tuple(facts), (), 0.8, True, cure=cure)
@@ -639,19 +641,19 @@ def _compiling(inputs: SlownessInputs) -> Iterator[Explanation]:
             yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", tuple(facts), against, 0.5)
 
 
-def _subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
     # A tenth of subnormal numbers in a tensor slows its operator down.
     many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
     if many:
         name, share = max(many, key=lambda row: row[1])
-        text = f"{share:.0%} of the numbers in {name} are subnormal: a CPU takes many times longer for each"
+        text = f"{share:.0%} of the numbers in {name} are subnormal: a processor takes many times longer for each"
         facts = tuple(f"{tensor}: {part:.0%} of the elements looked at" for tensor, part in many)
         cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
-        why = "they cost nothing if flush_denormal is on, which is in a register of the thread that was not read"
+        why = "where flush_denormal is on they cost nothing: a register of the thread has that, which was not read"
         yield Explanation(ExplanationKind.SUBNORMALS, text, facts, (why,), 0.7, True, cure=cure)
 
 
-def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:
     """Four or more threads that wait for one lock, whose owner runs, or which is being handed over."""
     running = {thread.tid: thread for thread in inputs.running}
     waiting: dict[tuple[WaitKind, int], list[ThreadReport]] = {}
@@ -663,21 +665,22 @@ def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
         owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
         if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
             continue
-        goes_on = f"with which {owner.label} runs" if owner else "which is handed on just now"
+        owned = f"with which {owner.label} runs" if owner else "which is handed on just now"
         waits_for = f"{of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
-        text = f"{counted(len(threads), 'thread')} {waits_for}, {goes_on}"
+        text = f"{counted(len(threads), 'thread')} {waits_for}, {owned}"
         tids = {thread.tid for thread in threads}
         turns = inputs.surroundings.threads if inputs.surroundings else ()
-        ran = sum(1 for each in turns if each.tid in tids and (each.running_ms or 0) > 0)
+        ran = sum(turn.tid in tids and (turn.running_ms or 0) > 0 for turn in turns)
         is_gil = kind is WaitKind.GIL
         facts: tuple[str, ...] = ("Python code runs in one thread at a time",) if is_gil else ()
-        facts += (f"{ran} of them ran for a moment during the examination: it changes hands",) if ran else ()
-        against = () if ran else ("one sample does not show whether it changes hands",)
-        which = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
-        yield Explanation(which, text, facts, against, round(min(0.6, len(threads) / 20), 2))
+        facts += (f"{ran} of them ran for a moment during the look: it goes from hand to hand",) if ran else ()
+        against = () if ran else ("one look does not tell whether it goes from hand to hand",)
+        explained = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
+        yield Explanation(explained, text, facts, against, round(min(0.6, len(threads) / 20), 2))
 
 
-def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
+def _explain_single_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """The only thread that runs computes without an OpenMP team, because a setting allows one thread."""
     computing = [thread for thread in inputs.running if thread.dispatch]
     machine, environ = inputs.surroundings, inputs.environ
     room = min(len(machine.allowed), int(machine.quota.processors) if machine.quota else 1 << 16) if machine else 0
@@ -690,8 +693,8 @@ def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     setting = "torch.set_num_threads(1)" if called else ", ".join(ones)
     launchers = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
     launcher = next((name for variable, name in launchers.items() if variable in environ), "")
-    by = f", which {launcher} sets unless it is set already" if launcher == "torchrun" else ""
-    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'CPU')}"
+    by = f", which {launcher} sets where nobody else does" if launcher == "torchrun" else ""
+    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'processor')}"
     sharing = number(environ.get("LOCAL_WORLD_SIZE", "")) or 1
     against = (f"{sharing} processes of the job share this machine",) if sharing > 1 else ()
     most = max(1, room // max(1, sharing))
@@ -699,15 +702,15 @@ def _one_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     yield Explanation(ExplanationKind.ONE_THREAD, text, (), against, 0.3 if most > 1 else 0.1, cure=cure)
 
 
-_FINDERS: tuple[Callable[[SlownessInputs], Iterator[Explanation]], ...] = (
-    _quota,
-    _delays,
-    _short_of_memory,
-    _used_up,
-    _refused_again,
-    _collecting,
-    _compiling,
-    _subnormals,
-    _contended,
-    _one_thread,
+_EXPLAINERS: tuple[Callable[[SlownessInputs], Iterator[Explanation]], ...] = (
+    _explain_quota,
+    _explain_delays,
+    _explain_memory_shortage,
+    _explain_used_up_limits,
+    _explain_refusals,
+    _explain_garbage_collection,
+    _explain_compilation,
+    _explain_subnormals,
+    _explain_lock_contention,
+    _explain_single_thread,
 )

@@ -1,7 +1,5 @@
-"""Recognisers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) that other packages add.
-
-A fault of an add-on is recorded in the error log; it costs only what the add-on would have added.
-"""
+"""Recognizers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) of other packages. Their faults are recorded
+in the error log, and cost only what they would have added."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ WAITS_GROUP = "gdbext.waits"
 
 
 class AddOns:
-    """Loads both when they are first asked for."""
+    """The pools and recognizers of other packages, loaded when they are first needed."""
 
     def __init__(self, errors: ErrorLog) -> None:
         self._errors = errors
@@ -45,11 +43,12 @@ class AddOns:
         return tuple(pools)
 
     @cached_property
-    def recognisers(self) -> tuple[AddedRecogniser, ...]:
+    def recognizers(self) -> tuple[AddedRecognizer, ...]:
         loaded = ((point, self._loaded(point)) for point in entry_points(WAITS_GROUP))
-        return tuple(AddedRecogniser(point, function, self) for point, function in loaded if function is not None)
+        return tuple(AddedRecognizer(point, function, self) for point, function in loaded if function is not None)
 
     def _loaded(self, point: EntryPoint) -> Any:
+        """The object of an entry point; None after a failure, which is recorded."""
         try:
             return point.load()
         except AddOnError as error:
@@ -60,8 +59,8 @@ class AddOns:
         self._errors.note(error, "what other packages add")
 
 
-class AddedRecogniser:
-    """A recogniser of another package. After a failure, or an impossible answer, it is not called again."""
+class AddedRecognizer:
+    """A recognizer of another package. After a failure, or an impossible answer, it is not called again."""
 
     def __init__(self, point: EntryPoint, function: Any, add_ons: AddOns) -> None:
         self._point = point
@@ -70,7 +69,7 @@ class AddedRecogniser:
         self._failed = False
 
     def __call__(self, thread: Any) -> Wait | None:
-        """The wait of a thread (ThreadSnapshot), None if the recogniser does not know it."""
+        """The wait of a thread (ThreadSnapshot), None if the recognizer does not know it."""
 
         def checked_wait() -> Wait | None:
             wait = self._function(thread)

@@ -41,8 +41,8 @@ def plain_name(function: str) -> str:
 
 
 def outermost_call(thread: ThreadSnapshot, level: int) -> int:
-    """The level of the call that the program made, of which frame ``level`` is a part: the runtime's function is
-    outside of the driver's. If none of them has a name, the outermost frame of their libraries."""
+    """The level of the CUDA call that the program made, in which frame ``level`` is: the runtime's function is further
+    out than the driver's. If none of them has a name, the outermost frame of their libraries."""
     named, last = None, level
     for outer in range(level, min(level + _DEPTH, len(thread.frames))):
         if thread.tags(outer) & {FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE}:
@@ -54,7 +54,7 @@ def outermost_call(thread: ThreadSnapshot, level: int) -> int:
 
 
 def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> DeviceWait:
-    """Facts that the stack shows of the call that frame ``level`` belongs to."""
+    """Facts that the stack shows of the CUDA call in which frame ``level`` is; ``polls``: the thread runs."""
     outer = outermost_call(thread, level)
     name, inner = thread.function_name(outer), thread.function_name(level)
     row = _CALLS.get(plain_name(name))
@@ -78,8 +78,8 @@ def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
 
 
 def _purpose(thread: ThreadSnapshot, level: int) -> str:
-    """The purpose of the call of frame ``level``, by the innermost of PyTorch's functions in which such a call has a
-    special one."""
+    """The purpose of the call of frame ``level``, by the innermost PyTorch function that makes such calls for a special
+    purpose; "" if there is none."""
     purposes = (
         assumed_symbols.ALLOCATOR_EVENTS,
         assumed_symbols.ALLOCATOR_RELEASE,
@@ -95,11 +95,14 @@ def _purpose(thread: ThreadSnapshot, level: int) -> str:
 
 
 def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
+    """All (mangled) names of the function of frame ``level``; () if it has none."""
     function = thread.stack.function(level)
     return function.names if function else ()
 
 
 class _Handle(NamedTuple):
+    """The stream or event for which a CUDA call waits; None if unknown."""
+
     stream: int | None = None
     number: int | None = None
     """PyTorch's number of the stream."""
@@ -198,7 +201,8 @@ class StreamsOfWaits:
         graph = self.graph(thread)
         device = graph.device if graph else only
         replays = purpose == assumed_symbols.GRAPH_REPLAY.purpose and plain_name(call) == "cudaGraphLaunch"
-        stream = next((each for each in self.current(thread) if each.device == device), None) if replays else None
+        current = self.current(thread) if replays else ()
+        stream = next((stream for stream in current if stream.device == device), None)
         if not stream:
             return _Handle(device=only)
         number = stream.number if stream.handle in self._pool else None
@@ -221,6 +225,7 @@ class StreamsOfWaits:
         return (name, DeviceWork[row.work], True) if row else (wait.call, wait.work, False)
 
     def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
+        """Argument ``number`` that the caller of frame ``level`` passed, None if unknown."""
         if number is not None and self._sites and level + 1 < len(thread.frames):
             with suppress(GdbextError):
                 return self._sites.argument(thread.stack, level + 1, number)
@@ -229,10 +234,11 @@ class StreamsOfWaits:
 
 def _call_level(thread: ThreadSnapshot) -> int | None:
     """The frame of the CUDA call that the program made, None if there is none."""
-    inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
+    inner = thread.level_of(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
     return outermost_call(thread, inner) if inner is not None else None
 
 
 def _is_pointer(value: int) -> bool:
-    """``value`` may be a pointer. A handle that is none, and has no name, was not read from where the handle is."""
+    """True if ``value`` may be a pointer. A handle that is neither a pointer nor one of _SPECIAL was read from a wrong
+    place."""
     return 0x1000 <= value < 1 << 57

@@ -10,35 +10,25 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, F
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.waits.syscall_waits import span
+from gdbext.diagnosis.waits.syscall_waits import seconds_text
 from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
-    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.recognize import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
-_FROM_HERE = frozenset(
-    (
-        Awaitable.TASK,
-        Awaitable.LOCK,
-        Awaitable.SEMAPHORE,
-        Awaitable.CONDITION,
-        Awaitable.EVENT,
-        Awaitable.QUEUE,
-        Awaitable.BARRIER,
-        Awaitable.JOIN,
-        Awaitable.LIMITER,
-        Awaitable.CHANNEL,
-        Awaitable.FUTURE,
-    )
-)
+_FROM_HERE = {
+    *(Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.CONDITION, Awaitable.EVENT, Awaitable.QUEUE),
+    *(Awaitable.BARRIER, Awaitable.JOIN, Awaitable.LIMITER, Awaitable.CHANNEL, Awaitable.FUTURE),
+}
 """Objects of asyncio and trio that only code which runs in the process ends: also a bare future, if the loop has no
 timer, descriptor or handler whose callback could complete it."""
 
 
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
-    """Thread id → its loop. ``users``: the threads that are in asyncio."""
+    """Thread id → the event loop that it runs. ``users``: ids of the threads with frames of asyncio, trio or
+    greenlets."""
     python = process.python
     loops: dict[int, EventLoop] = {}
     for loop in python.loops():
@@ -50,12 +40,11 @@ def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, Eve
     return loops
 
 
-def asks_itself(
+def own_server_states(
     process: ProcessSnapshot, states: Mapping[int, State | None], loops: Mapping[int, EventLoop]
 ) -> Iterator[tuple[int, State]]:
-    """(thread id, new state) of a thread that waits for an answer of its own process, if only the event loop that it
-    blocks could accept the connection: it is the only loop, and every other thread waits for a thread, or for an answer
-    of the process itself, too."""
+    """(thread id, new state) of a thread that waits for an answer of its own process which only the event loop that it
+    blocks could give: that is the only loop, and each other thread waits for a thread, or for such an answer, too."""
     if len(loops) != 1:
         return
     ((tid, loop),) = loops.items()
@@ -72,11 +61,11 @@ def asks_itself(
         evidence=(*wait.evidence, "no other thread accepts connections, and there is no other event loop"),
         detail=OwnServer(wait.detail.peer, wait.detail.children),
     )
-    yield tid, state.with_wait(wait)
+    yield tid, state._replace(wait=wait)
 
 
 def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
-    """The thread runs, or resumes by itself or by an event from outside, and so may accept a connection then."""
+    """True if the thread runs, or resumes by itself or by an event from outside, and so may accept a connection."""
     wait = state.wait if state else None
     if not state or not wait or not thread.syscall:
         return True
@@ -90,6 +79,7 @@ def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
 
 
 def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
+    """An event loop as it is reported, with its tasks; ``tid``: the thread that runs it."""
     assert process.python
     awaited = {task.address: process.python.awaited(loop, task) for task in loop.tasks if task.waiter}
     labels = {task.address: _label(task) for task in loop.tasks}
@@ -103,7 +93,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     # Signal handlers give no locks back; if they are not known, as in a core, they may do anything else.
     handled = process.procfs.handled_signals()
     locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
-    no_handler_wakes = {each.kind for each in awaited.values()} <= locks or (handled is not None and not handled)
+    no_handler_wakes = {row.kind for row in awaited.values()} <= locks or (handled is not None and not handled)
     ended = []
     for ended_task in loop.ended:
         raised = f", raised in {ended_task.raised_in}" if ended_task.raised_in else ""
@@ -121,8 +111,8 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
 
 
 def _label(task: RunningTask) -> str:
-    """``reader``; ``credit (train.py:12, Task-2)`` for a task without a name of its own, ``credit (train.py:12)`` for
-    trio's ``__main__.credit``."""
+    """The task as a sentence names it: ``reader``; ``credit (train.py:12, Task-2)`` for a task without a name of its
+    own, ``credit (train.py:12)`` for trio's ``__main__.credit``."""
     name = task.name or f"{task.address:#x}"
     is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
     # asyncio calls a task without a name Task-1 (Lib/asyncio/tasks.py, _task_name_counter).
@@ -176,11 +166,11 @@ def _task(
 
 
 def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held: str) -> str:
-    """What a task waits for: ``waits for the task reader``. ``held``: the verb if the tasks with these labels hold
-    it."""
+    """What a task waits for: ``waits for the task reader``. ``labels``: of the tasks that it needs; ``held``: the verb
+    if they hold what it waits for, else ""."""
     tasks = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
     if awaited.kind is Awaitable.SLEEP:
-        return f"sleeps ({span(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
+        return f"sleeps ({seconds_text(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
     if awaited.kind is Awaitable.TASK:
         first = "the first of " if awaited.first else ""
         return f"waits for {first}the task{'s' if len(labels) > 1 else ''} {tasks}" if labels else "waits for a task"
@@ -203,8 +193,8 @@ def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held:
 
 
 def job_clause(process: ProcessSnapshot, awaited: Awaited) -> str:
-    """The thread that runs the job, with its line (``, which thread 7 runs at train.py:8 (step)``); or what the workers
-    do, if none has begun it."""
+    """``, which thread 7 runs at train.py:8 (step)`` for the awaited job; or what the workers do, if none has begun
+    it."""
 
     def at_line(tid: int | None) -> str:
         thread = process.thread(tid) if tid is not None else None
@@ -224,6 +214,7 @@ def job_clause(process: ProcessSnapshot, awaited: Awaited) -> str:
 
 
 def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
+    """`` (pipe:[77]), …``: the file of an fd and its other end; "" if unknown."""
     if descriptor is None:
         return ""
     link = process.procfs.descriptor(descriptor)

@@ -1,9 +1,6 @@
-"""FunctionTag: what the name of a function tells about a wait, one row for each purpose.
-
-C functions are matched by their whole exported name, C++ functions by the beginning of the mangled name (which is
-unambiguous, where demangled text may only be a template argument). Everything here is exported, or in the symbol table
-of every release wheel.
-"""
+"""FunctionTag: the purpose of a function in a wait, by its name. C functions are matched by their whole exported name,
+C++ functions by the beginning of the mangled name (demangled text may only be a template argument). Everything here is
+exported, or in the symbol table of every release wheel."""
 
 from __future__ import annotations
 
@@ -101,11 +98,7 @@ DEVICE_CALLS = (
     ),
     DeviceCalls("LAUNCH", "", "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
     DeviceCalls(
-        "LAUNCH",
-        "",
-        "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags",
-        stream=1,
-        event=0,
+        "LAUNCH", "", "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags", stream=1, event=0
     ),
     DeviceCalls("GRAPH", "", "cudaGraphLaunch cuGraphLaunch", stream=1),
     DeviceCalls(
@@ -115,10 +108,7 @@ DEVICE_CALLS = (
         "cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy",
     ),
     DeviceCalls(
-        "GRAPH",
-        "",
-        "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2",
-        stream=0,
+        "GRAPH", "", "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2", stream=0
     ),
     DeviceCalls(
         "SETUP",
@@ -236,7 +226,7 @@ class FunctionTag(Enum):
 
 
 class FunctionIndex(Generic[Tag]):
-    """Finds the tags of a function by its names, with a dictionary and one comparison of beginnings."""
+    """Finds the tags of a function by its names."""
 
     def __init__(self, tagged: Iterable[tuple[Tag, Functions]]) -> None:
         rows = list(tagged)
@@ -250,7 +240,7 @@ class FunctionIndex(Generic[Tag]):
             for name in functions.mangled:
                 self._by_beginning.setdefault(_LOCAL.sub("", name), []).append(tag)
         self._beginnings = tuple(sorted(self._by_beginning, key=len, reverse=True))
-        self._by_pattern = [(re.compile(each.pattern), tag) for tag, each in rows if each.pattern]
+        self._by_pattern = [(re.compile(functions.pattern), tag) for tag, functions in rows if functions.pattern]
         self._pattern_beginnings = tuple(f"_ZN{nested_name(namespace)}" for namespace in ("gloo", "c10d"))
 
     def tags_of(self, names: Iterable[str]) -> frozenset[Tag]:
@@ -264,7 +254,8 @@ class FunctionIndex(Generic[Tag]):
             # compared from its N on, without the letters of const methods (K) and internal linkage (L).
             plain = _LOCAL.sub("", f"N{name[4:_LONGEST]}" if name.startswith("_ZNK") else name[2:_LONGEST])
             if plain.startswith(self._beginnings):
-                tags.update(next(self._by_beginning[each] for each in self._beginnings if plain.startswith(each)))
+                longest = next(beginning for beginning in self._beginnings if plain.startswith(beginning))
+                tags.update(self._by_beginning[longest])
             if self._by_pattern and name.startswith(self._pattern_beginnings):
                 tags.update(tag for pattern, tag in self._by_pattern if pattern.match(name))
         return frozenset(tags)

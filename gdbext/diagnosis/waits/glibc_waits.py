@@ -1,19 +1,14 @@
 """Waits for glibc's synchronization objects and its own locks, and for the guards of static variables, with their
-owners.
-
-On a stripped libc only exported functions have names, so a wait is recognised by the exported caller, by the futex
-operation and by what is in memory. The C library's own locks are malloc's, those of stdio streams, the loader's and
-others. Most record no owner.
-"""
+owners. On a stripped libc only exported functions have names: the exported caller, the futex operation and the memory
+decide."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_detail import Unowned
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import (
     INNER,
@@ -24,16 +19,14 @@ from gdbext.diagnosis.waits.snapshot import (
     ThreadSnapshot,
     wait_for_threads,
 )
-from gdbext.diagnosis.waits.syscall_waits import ended_children
-from gdbext.engine.formats.demangle import demangle
+from gdbext.diagnosis.waits.syscall_waits import exited_children_clause
 from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
-from gdbext.engine.process.symbolizer import Function, without_clone_suffix
+from gdbext.engine.process.symbolizer import Function, demangle, without_clone_suffix
 from gdbext.engine.targets.system.peer import listed
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.process.memory import Memory
 
 
@@ -52,15 +45,15 @@ def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
         return _pi_deadlock_wait(thread, futex) if futex else None
     mutex = Mutex.read(thread.process.memory, futex.address)
     is_owned = mutex and mutex.lock and isinstance(thread.process.owner(mutex.owner), OwnerThread)
-    if not mutex or not (_is_named(thread) or is_owned):
+    if not mutex or not (_is_in_mutex_function(thread) or is_owned):
         return None
     return _mutex_wait(thread, futex, mutex)
 
 
-def destroyed(thread: ThreadSnapshot) -> Wait | None:
+def destroyed_mutex_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside pthread_mutex_lock for memory that holds no mutex any more; None for any other."""
     futex = thread.futex
-    if not futex or not futex.is_lock or not _is_named(thread):
+    if not futex or not futex.is_lock or not _is_in_mutex_function(thread):
         return None
     if Mutex.read(thread.process.memory, futex.address):
         return None
@@ -68,14 +61,15 @@ def destroyed(thread: ThreadSnapshot) -> Wait | None:
     return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
 
 
-def _is_named(thread: ThreadSnapshot) -> bool:
-    return thread.first(FunctionTag.MUTEX, FunctionTag.CONDVAR, within=_NEAR) is not None
+def _is_in_mutex_function(thread: ThreadSnapshot) -> bool:
+    return thread.level_of(FunctionTag.MUTEX, FunctionTag.CONDVAR, within=_NEAR) is not None
 
 
 def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
+    """The wait for ``mutex``, with its owner unless its words contradict each other."""
     process, address = thread.process, futex.address
     module = process.modules.find(address)
-    level = thread.first(FunctionTag.MUTEX, within=_NEAR)
+    level = thread.level_of(FunctionTag.MUTEX, within=_NEAR)
     # The loader itself must call pthread_mutex_lock: a constructor or callback that it runs may wait for any mutex.
     in_loader = (module is not None and module.name.startswith(("ld-linux", "ld-2.", "ld.so"))) or (
         level is not None and level + 1 < len(thread.frames) and FunctionTag.LOADER in thread.tags(level + 1)
@@ -112,8 +106,8 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
 
 def _pi_deadlock_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc lets the
-    thread wait for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only one of that kind,
-    and locked, to which libc's frames have a pointer (or to its kind, which the function has just read)."""
+    thread wait for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only locked one of
+    that kind to which libc's frames point (or to its kind field, which the function has just read)."""
     process, levels = thread.process, thread.inner_libc_levels
     if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
         return None
@@ -147,36 +141,36 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex or not futex.is_lock or _calls_syscall(thread):
         return None
-    if thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
-        return _interrupted_malloc(thread, futex) or _lock(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
-    if thread.first(FunctionTag.STDIO, within=_NEAR_LIBC_LOCK) is not None:
+    if thread.level_of(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
+        return _interrupted_malloc(thread, futex) or _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
+    if thread.level_of(FunctionTag.STDIO, within=_NEAR_LIBC_LOCK) is not None:
         stream = StreamLock.read(thread.process.memory, futex.address)
-        owners = [each.tid for each in thread.process.threads if stream and each.thread_pointer == stream.owner]
+        owners = [other.tid for other in thread.process.threads if stream and other.thread_pointer == stream.owner]
         if not stream or len(owners) != 1:
-            return _lock(thread, futex, WaitKind.LIBC_LOCK, "stdio stream")
+            return _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK, "stdio stream")
         owner = f"owner {stream.owner:#x} at +8 is the thread pointer of thread {owners[0]}"
         resource = Resource(WaitKind.LIBC_LOCK, futex.address, "stdio stream")
         evidence = f"stdio lock {futex.address:#x}: {owner}"
         return wait_for_threads(resource, owners, OwnerCertainty.RECORDED, evidence)
-    if thread.first(FunctionTag.LOADER, within=_NEAR_LIBC_LOCK) is not None:
-        return _lock(thread, futex, WaitKind.LOADER_LOCK)
-    if thread.first(FunctionTag.LIBC_LOCK, within=_NEAR_LIBC_LOCK) is not None:
-        return _with_parent_owner(thread, _lock(thread, futex, WaitKind.LIBC_LOCK))
+    if thread.level_of(FunctionTag.LOADER, within=_NEAR_LIBC_LOCK) is not None:
+        return _libc_lock_wait(thread, futex, WaitKind.LOADER_LOCK)
+    if thread.level_of(FunctionTag.LIBC_LOCK, within=_NEAR_LIBC_LOCK) is not None:
+        return _with_parent_owner(thread, _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK))
     return None
 
 
-def unidentified(thread: ThreadSnapshot) -> Wait | None:
+def unidentified_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
     futex = thread.futex
     if not futex or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or _calls_syscall(thread):
         return None
     evidence = f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it"
-    return _with_parent_owner(thread, _lock(thread, futex, WaitKind.LIBC_LOCK)._replace(evidence=(evidence,)))
+    return _with_parent_owner(thread, _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK)._replace(evidence=(evidence,)))
 
 
 def _with_parent_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait with an owner, if only a thread of the parent can be it: the process was forked, and has one thread,
-    which is in no other function of libc that could hold the lock, and which no signal has interrupted."""
+    """The wait, owned by a thread of the parent process if no other can be the owner: the process was forked, and has
+    one thread, which is in no other function of libc that could hold the lock, and which no signal has interrupted."""
     process = thread.process
     if len(process.tids) > 1 or wait.being_released or not process.fork_evidence:
         return wait
@@ -191,12 +185,13 @@ def _with_parent_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _calls_syscall(thread: ThreadSnapshot) -> bool:
-    """The thread has called syscall(2) of libc: the futex is its caller's, and not libc's."""
+    """True if the thread is in syscall(2) of libc: the futex is its caller's, not libc's."""
     function = thread.stack.function(0) if thread.frames else None
     return function is not None and "syscall" in function.names
 
 
-def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:
+def _libc_lock_wait(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:
+    """The wait for a low-level lock of libc or ld.so, which records no owner."""
     raw = thread.process.memory.try_read(futex.address, 4)
     return Wait(
         Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
@@ -207,7 +202,7 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = 
 
 def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait of a signal handler that allocates while the thread that it interrupted is itself inside malloc."""
-    inside = thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK)
+    inside = thread.level_of(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK)
     for level in range(min(len(thread.frames), INNER)):
         if not thread.frames[level].is_signal or inside is None or inside > level:
             continue
@@ -220,8 +215,8 @@ def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None
 
 
 def static_initializer_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside __cxa_guard_acquire."""
-    level, futex = thread.first(FunctionTag.STATIC_GUARD, within=6), thread.futex
+    """The wait of a thread inside __cxa_guard_acquire for the initializer of a static variable, None for any other."""
+    level, futex = thread.level_of(FunctionTag.STATIC_GUARD, within=6), thread.futex
     if level is None or not futex:
         return None
     guard = futex.address
@@ -276,7 +271,7 @@ def _initializers(thread: ThreadSnapshot, guard: int, level: int, waits_in: Func
 
 
 def _is_between_uses(memory: Memory, function: Function, guard: int, pc: int) -> bool:
-    """The function's code (at most its first MiB) uses the guard's address before ``pc`` and after it."""
+    """True if the function's code (at most its first MiB) uses the guard's address before ``pc`` and after it."""
     code = memory.try_read(function.start, min(function.size, 1 << 20)) if function.size else b""
     uses = [
         use.instruction
@@ -289,7 +284,7 @@ def _is_between_uses(memory: Memory, function: Function, guard: int, pc: int) ->
 def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a condition variable, which has no owner, and its mutex: the only other object in the
     waiter's frames that may be a mutex."""
-    futex, level = thread.futex, thread.first(FunctionTag.CONDVAR, within=_NEAR)
+    futex, level = thread.futex, thread.level_of(FunctionTag.CONDVAR, within=_NEAR)
     if not futex or level is None or futex.is_lock_word:
         return None
     process = thread.process
@@ -297,8 +292,8 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     address = base if base is not None else sync_objects.condvar_by_alignment(futex.address)
     how = "found in the waiter's frames" if base is not None else "by the layout of glibc up to 2.40"
     evidence = [f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})"]
-    known = base is not None and not futex.timed
-    condvar = sync_objects.Condvar.read(process.memory, futex.address, address) if known else None
+    is_readable = base is not None and not futex.timed
+    condvar = sync_objects.Condvar.read(process.memory, futex.address, address) if is_readable else None
     lost_signal = condvar is not None and condvar.loses_signals
     if lost_signal:
         evidence.append(f"the condition variable {address:#x} counts signals for waiters that it has not got")
@@ -313,8 +308,8 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
-    """``address`` may be the mutex of a condition variable for which the thread waits. The wait has unlocked it but
-    counts as a user of it, so its kind, its user count and its owner are checked."""
+    """True if ``address`` may be the mutex of a condition variable for which the thread waits. The wait has unlocked it
+    but counts as a user of it, so its kind, its user count and its owner are checked."""
     process = thread.process
     # Pages below 0x10000 are never mapped (vm.mmap_min_addr).
     if not address or address % 8 or not 0x10000 <= address < process.memory.architecture.user_limit:
@@ -330,7 +325,7 @@ def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
     return mutex.owner == 0 or process.owner(mutex.owner) is not None
 
 
-def join(thread: ThreadSnapshot) -> Wait | None:
+def join_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for another thread to exit, None for any other wait.
 
     pthread_join sleeps on a word of the other thread's struct pthread, which the kernel clears when that exits, or on
@@ -347,19 +342,19 @@ def join(thread: ThreadSnapshot) -> Wait | None:
     elif futex.value in (JOINABLE, EXITING):
         word = "join state"
         others = (other for other in process.threads if other is not thread)  # a join with itself is refused: EDEADLK
-        tids = [each.tid for each in others if join_state_word(process.memory, each.thread_pointer) == futex.address]
+        tids = [other.tid for other in others if join_state_word(process.memory, other.thread_pointer) == futex.address]
     if len(tids) != 1:
-        named = thread.first(FunctionTag.JOIN, within=5) is not None
+        named = thread.level_of(FunctionTag.JOIN, within=5) is not None
         return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
     resource = Resource(WaitKind.JOIN, futex.address, f"thread {tids[0]}")
     evidence = f"the futex {futex.address:#x} is the {word} of thread {tids[0]}"
     return wait_for_threads(resource, tids, OwnerCertainty.RECORDED, evidence, timed=futex.timed)
 
 
-def barrier(thread: ThreadSnapshot) -> Wait | None:
+def barrier_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread at a pthread_barrier_t, which does not record the missing threads; None for any other."""
     futex = thread.futex
-    if not futex or thread.first(FunctionTag.BARRIER, within=4) is None:
+    if not futex or thread.level_of(FunctionTag.BARRIER, within=4) is None:
         return None
     address = futex.address - sync_objects.BARRIER_WORD
     counts = sync_objects.Barrier.read(thread.process.memory, address)
@@ -371,7 +366,7 @@ def barrier(thread: ThreadSnapshot) -> Wait | None:
 def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a read-write lock, None for any other. The lock records its writer and counts its
     readers: if just as many other threads have its address in their frames, they are the readers."""
-    futex, level = thread.futex, thread.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
+    futex, level = thread.futex, thread.level_of(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
     if not futex or level is None:
         return None
     base = thread.object_around(futex.address, sync_objects.RWLOCK_WORDS, level)
@@ -392,7 +387,7 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
         other.tid
         for other in process.threads
         if other is not thread
-        and other.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is None
+        and other.level_of(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is None
         and other.mentions(base, range(min(len(other.frames), 40)))
     ]
     evidence = f"rwlock {base:#x} is held by {lock.readers} reader(s), which it does not name"
@@ -408,7 +403,7 @@ def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex:
         return None
-    named = thread.first(FunctionTag.SEMAPHORE, within=5) is not None
+    named = thread.level_of(FunctionTag.SEMAPHORE, within=5) is not None
     # sem_wait jumps to a local function, which has no name on a stripped libc. The semaphore itself shows it: it has no
     # token and at least this waiter, and the futex expects that 0, called from outside of libc. From sem_wait to the
     # kernel there are 3 functions, 5 since glibc 2.41, where cancellable calls have their own.
@@ -431,13 +426,13 @@ def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _unnamed_in_libc(thread: ThreadSnapshot, most: int) -> bool:
-    """The innermost frames are in libc, without names, and at most ``most``."""
+    """True if the innermost frames are in libc, without names, and at most ``most``."""
     levels = thread.inner_libc_levels
     return 0 < len(levels) <= most and not any(thread.stack.function(level) for level in levels)
 
 
 def _shared_with(thread: ThreadSnapshot, address: int) -> str:
-    """A semaphore's name by the other processes that have it mapped: one that took it may have exited."""
+    """A shared semaphore's name in words, with the other processes that map it: one that took it may have exited."""
     name, process = "shared between processes", thread.process
     mapping = process.modules.mapping_at(address)
     sharers = process.procfs.sharers(mapping) if mapping else None
@@ -447,8 +442,8 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
         return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
     name += ", but no other process that has it is alive"
     if process.python.is_taken_by_somebody(thread.tid, address):
-        name += ": its owner exited without releasing it"
-    return f"{name}{ended_children(process)}"
+        name += ": whoever took it has ended without releasing it"
+    return f"{name}{exited_children_clause(process)}"
 
 
 def once_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -457,7 +452,7 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex:
         return None
-    if thread.first(FunctionTag.ONCE, within=4) is None:
+    if thread.level_of(FunctionTag.ONCE, within=4) is None:
         # __pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
         # generation above), waited for untimed in libc, directly called by code outside of libc.
         in_progress = futex.value & sync_objects.ONCE_STATE == sync_objects.ONCE_IN_PROGRESS
@@ -474,8 +469,8 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _runs_initializer(thread: ThreadSnapshot, control: int) -> bool:
-    """A frame of libc (of the 200 innermost) that has the address ``control`` has called the initializer through a
-    pointer. That may itself be inside libc, if it ended in a jump to it."""
+    """True if the thread runs the initializer of the once control at ``control``: a frame of libc (of the 200
+    innermost) with that address has called a function through a pointer, or code outside of libc."""
     memory = thread.process.memory
     for level in range(1, min(len(thread.frames), 200)):
         if not thread.in_libc(level) or not thread.mentions(control, (level,)):

@@ -1,10 +1,6 @@
-"""What a loop that sleeps repeatedly waits for, and threads that wait for a person to type.
-A polling loop waits for what it tests in between. If that is proven it is followed; otherwise the loop's line is
-reported, and any other thread or child may be the one that has to act.
-
-A process at a terminal's prompt is idle. A question on a standard input that is no terminal, or on a terminal of which
-another process group has the foreground, may reach no person: then the program waits, and the report has its text.
-"""
+"""What a loop that sleeps repeatedly tests in between, and threads that wait for a user to type. At a terminal's prompt
+a process is idle; a question that may reach no user (standard input is no terminal, or the process is in the
+background) is a wait, and the report has its text."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import NO_THREAD, is_below_library
 from gdbext.cpython.sync.polled_objects import PolledKind
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import (
     NO_ERROR,
@@ -25,7 +20,7 @@ from gdbext.diagnosis.report.wait_detail import (
     Refused,
     Sleep,
 )
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import process_list
@@ -45,30 +40,31 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
     process, python, tid = thread.process, thread.process.python, thread.tid
     if not python:
         return wait
-    known = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
-    error = raised(python.handled_error(tid) if thread.python else None)
+    sleep = wait.detail if isinstance(wait.detail, Sleep) else Sleep()
+    error = raised_error(python.handled_error(tid) if thread.python else None)
     is_agent = any("/elastic/rendezvous/" in frame.file for frame in thread.python)
     agents = awaited_rendezvous(python.stack(tid)) if is_agent else None  # of torchrun
     if agents:
         meets = PolledMeeting(looks_for=agents.phrase)
-        return wait.with_detail(Sleep(meets, handling=error, seconds=known.seconds))
+        return wait.with_detail(Sleep(meets, handling=error, seconds=sleep.seconds))
     objects = python.polled_objects(tid) if thread.python else ()
     if objects:
-        polled, children = _polled(thread, objects)
-        return wait.with_detail(Sleep(polled, handling=error, seconds=known.seconds, children=children))
+        polled, children = _polled_objects(thread, objects)
+        return wait.with_detail(Sleep(polled, handling=error, seconds=sleep.seconds, children=children))
     # What the loop tests is not known: any child of the process may be it.
     line = line_of_loop(thread, wait)
-    caught = raised(python.caught_error(tid) if line and not error else None)
+    caught = raised_error(python.caught_error(tid) if line and not error else None)
     pool = python_waits.lost_pool(thread) if line else None
-    aside, children = "", ()
+    exited, children = "", ()
     if line and process.procfs and not pool:
-        aside = syscall_waits.ended_children(process, only_failed=True)
+        exited = syscall_waits.exited_children_clause(process, only_failed=True)
         children = tuple(child for _, child in sorted(process.procfs.children().items()))
-    return wait.with_detail(Sleep(pool or known.polled, line, error, caught, known.seconds, children, aside))
+    return wait.with_detail(Sleep(pool or sleep.polled, line, error, caught, sleep.seconds, children, exited))
 
 
-def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
-    """(what is tested: up to four objects of the kind that tells most, the processes that may change it)."""
+def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
+    """(what a loop tests: up to four of the ``objects``, of the kind that tells most; the processes that may change
+    it)."""
     process, python = thread.process, thread.process.python
     kinds = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in kinds if any(polled.polled_as is kind for polled in objects)), None)
@@ -77,7 +73,9 @@ def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Po
         children = process.processes(dict.fromkeys(polled.pid for polled in tested))
         return Polled(looks_for=f"the {process_list(children)}"), children
     if kind is PolledKind.OBJECT:
-        names = _joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in tested])
+        names = _join_names(
+            [f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in tested]
+        )
         owed = python.polled_results(tested)
         if owed and owed.pids:
             workers = process.processes(owed.pids)
@@ -96,12 +94,12 @@ def _polled(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Po
         expects = tuple(tid for tid in tids_of_idents if tid is not None)
         text = f"{tested[0].name}, a thread that has ended"
         if expects:
-            text = f"the thread{'s' if len(expects) > 1 else ''} {_joined(list(map(str, expects)))}"
+            text = f"the thread{'s' if len(expects) > 1 else ''} {_join_names(list(map(str, expects)))}"
         return Polled(looks_for=text, expects=expects), ()
     if kind is PolledKind.FLAG:
         lost = python_waits.lost_setter(thread, [polled.name for polled in tested])
-        looks = Polled(None, lost, _joined([f"{polled.name} (which is {polled.value})" for polled in tested]))
-        return looks if lost else python_waits.lost_pool(thread) or looks, ()
+        flags = Polled(None, lost, _join_names([f"{polled.name} (which is {polled.value})" for polled in tested]))
+        return flags if lost else python_waits.lost_pool(thread) or flags, ()
     return Polled(), ()
 
 
@@ -117,17 +115,12 @@ def _polled_files(process: ProcessSnapshot, paths: Sequence[str]) -> PolledFile:
             unused = ", and no process has it open" if exists and procfs.has_open(path) is False else ""
             text += f" (which exists{unused})" if exists else " (which does not exist)"
         texts.append(text)
-    return PolledFile(holder, looks_for=_joined(texts))
+    return PolledFile(holder, looks_for=_join_names(texts))
 
 
 _REPEATED = (
-    WaitKind.SLEEP,
-    WaitKind.JOIN,
-    WaitKind.PYTHON_LOCK,
-    WaitKind.QUEUE,
-    WaitKind.CONDVAR,
-    WaitKind.SEMAPHORE,
-    WaitKind.BARRIER,
+    *(WaitKind.SLEEP, WaitKind.JOIN, WaitKind.PYTHON_LOCK, WaitKind.QUEUE),
+    *(WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER),
 )
 """Kinds of waits that Python code can repeat in a loop."""
 
@@ -138,9 +131,9 @@ def line_of_loop(thread: ThreadSnapshot, wait: Wait) -> str:
     if not thread.python or not wait.timed or wait.kind not in _REPEATED:
         return ""
     python = thread.process.python
-    asked = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
-    asked = wait.detail.seconds if asked is None else asked
-    return python.waiting_loop(thread.tid) if asked is not None and asked <= 2 else ""
+    seconds = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
+    seconds = wait.detail.seconds if seconds is None else seconds
+    return python.waiting_loop(thread.tid) if seconds is not None and seconds <= 2 else ""
 
 
 _REFUSED = {
@@ -157,13 +150,13 @@ _REFUSED = {
 """Errors of system calls (errno(3)). Not EAGAIN: a socket without data gives it, too."""
 
 
-def raised(error: HandledError | None) -> RaisedError:
+def raised_error(error: HandledError | None) -> RaisedError:
     """The exception, with the resource that the program could not get."""
     return RaisedError(error.text, refused_by(error)) if error else NO_ERROR
 
 
 def refused_by(error: HandledError) -> Refused | None:
-    """The resource that a program could not get, by the exception that it handles; None if that does not say so."""
+    """The resource that a program was refused, by the exception that it handles; None for another exception."""
     if "MemoryError" in error.classes:
         return Refused.MEMORY
     if "RuntimeError" in error.classes:
@@ -174,50 +167,41 @@ def refused_by(error: HandledError) -> Refused | None:
     return _REFUSED.get(error.errno or 0, by_class)
 
 
-def _joined(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
-    """The thread waits for input at a prompt, and outside of the dispatcher: no code of the user's runs."""
+    """True if the thread waits for input at a prompt, outside of the dispatcher: no code of the user's runs."""
     if wait.kind is not WaitKind.IO or thread.dispatch:
         return False
-    if thread.first(FunctionTag.PROMPT, within=24) is not None:
+    if thread.level_of(FunctionTag.PROMPT, within=24) is not None:
         return True
     # Prompts written in Python: that of Python 3.13, IPython's, and a notebook's kernel between two cells. Only an
     # event loop may be between the wait and them (the last one is tornado's).
     prompts = ("/_pyrepl/", "/prompt_toolkit/", "/ipykernel/kernelapp.py")
-    loops = (
-        "/selectors.py",
-        "/asyncio/base_events.py",
-        "/asyncio/runners.py",
-        "/asyncio/unix_events.py",
-        "/asyncio.py",
-    )
+    asyncio_loops = ("/asyncio/base_events.py", "/asyncio/runners.py", "/asyncio/unix_events.py", "/asyncio.py")
     for frame in thread.python:
         if any(part in frame.file for part in prompts):
             return True
-        if not frame.file.endswith(loops):
+        if not frame.file.endswith(("/selectors.py", *asyncio_loops)):
             break
-    return _descriptor(thread) == 0
+    return _read_descriptor(thread) == 0
 
 
-def _descriptor(thread: ThreadSnapshot) -> int | None:
+def _read_descriptor(thread: ThreadSnapshot) -> int | None:
     """The file descriptor that the thread reads, None if it is in another system call."""
     call = thread.syscall
     return call.arguments[0] & 0xFFFFFFFF if call and call.name == "read" else None
 
 
 def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None]:
-    """(the wait with what the program asks, whether a person can answer it: at a terminal of which the process has the
-    foreground). None if it asks nothing, or that cannot be determined."""
+    """(the wait with what the program asks, whether a user can answer it). The latter is True if the process is in the
+    foreground of the terminal, None if it asks nothing, or that cannot be determined."""
     call, procfs = thread.syscall, thread.process.procfs
     # A line is awaited in read, by the line editor in select.
-    if (
-        wait.kind is not WaitKind.IO
-        or not call
-        or call.name not in {"read", "select", "pselect6", "poll", "ppoll", "readv"}
-    ):
+    calls = {"read", "select", "pselect6", "poll", "ppoll", "readv"}
+    if wait.kind is not WaitKind.IO or not call or call.name not in calls:
         return wait, None
     question = thread.process.python.question(thread.tid)
     if not question:
@@ -234,7 +218,7 @@ def with_question(thread: ThreadSnapshot, wait: Wait) -> tuple[Wait, bool | None
         text = f"{question.by} {f'asks {question.words!r}' if question.words else 'waits for a line'} at {place}{by}"
     resource = Resource(wait.kind, wait.address, f"{wait.name}; {text}")
     asked = wait._replace(resource=resource, detail=Prompt(wait.detail.peer, wait.detail.children))
-    link = procfs.descriptor(_descriptor(thread) or 0)
+    link = procfs.descriptor(_read_descriptor(thread) or 0)
     if not link:
         return asked, None
     terminal = procfs.machine.terminal()

@@ -1,4 +1,4 @@
-"""Pools of background threads, as data: how their idle workers are recognised, and what it means that they are missing.
+"""Pools of background threads, as data: how their idle workers are recognized, and what it means that they are missing.
 ``POOLS`` has those of Python, PyTorch and the libraries below it; other packages add theirs by the entry point
 ``gdbext.pools`` (docs/library.md), and nothing distinguishes the two."""
 
@@ -98,7 +98,7 @@ class MissingWorkers(NamedTuple):
 
 
 OPENMP = Pool(
-    "OpenMP",  # diagnosis/waits/pool_workers.py recognises its idle workers: libgomp has no names for them
+    "OpenMP",  # diagnosis/waits/pool_workers.py recognizes its idle workers: libgomp has no names for them
     workers="OpenMP worker threads",
     advice_when_missing="Or call torch.set_num_threads(1) before the fork (or set OMP_NUM_THREADS=1), so that no pool "
     "is needed.",
@@ -141,7 +141,9 @@ QUEUE_FEEDER = Pool(
 )
 _POOL_THREADS = ("_handle_workers", "_handle_tasks", "_handle_results", "worker")
 MULTIPROCESSING = Pool(
-    "multiprocessing.Pool", tuple(("pool.py", each) for each in _POOL_THREADS), works_in=(("pool.py", "worker"),)
+    "multiprocessing.Pool",
+    tuple(("pool.py", function) for function in _POOL_THREADS),
+    works_in=(("pool.py", "worker"),),
 )
 EXECUTOR_MANAGER = Pool(
     "ProcessPoolExecutor manager",
@@ -161,11 +163,7 @@ JEMALLOC = Pool(
     named=("jemalloc_bg_thd",),
     within=6,
 )
-POLARS = Pool(
-    "polars",
-    library=("_polars_runtime", "polars.abi3"),
-    named=("async-executor-", "polars-ooc-clea"),
-)
+POLARS = Pool("polars", library=("_polars_runtime", "polars.abi3"), named=("async-executor-", "polars-ooc-clea"))
 RAYON = Pool(
     "rayon",
     native=_cpp("rayon_core::sleep::Sleep::sleep", "rayon_core::registry::WorkerThread::wait_until_cold"),
@@ -219,7 +217,7 @@ _EIGENS = (
 )
 EIGEN = Pool(
     "Eigen",
-    native=Functions(mangled=tuple(f"N5Eigen15ThreadPoolTempl{each}11WaitForWork" for each in _EIGENS)),
+    native=Functions(mangled=tuple(f"N5Eigen15ThreadPoolTempl{environment}11WaitForWork" for environment in _EIGENS)),
     workers="Eigen worker threads",
 )
 XLA = Pool(
@@ -273,7 +271,7 @@ BILLIARD = Pool(
 )
 FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
 RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
-POOLS = tuple(each for each in list(globals().values()) if isinstance(each, Pool))
+POOLS = tuple(value for value in list(globals().values()) if isinstance(value, Pool))
 """All pools above, in this order.
 
 Sources of the functions in Python, 3.8 to 3.15: Lib/concurrent/futures/thread.py and process.py,

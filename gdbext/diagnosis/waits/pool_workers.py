@@ -1,8 +1,5 @@
-"""Workers of pools: which are idle, and OpenMP's teams, barriers and missing workers.
-
-An idle worker is known by the functions of its pool's row in diagnosis/waits/pool_table.py: by the native functions
-that it waits in, by its innermost Python frames, or by the names of threads and libraries. Workers of libraries are
-missing after a fork.
+"""Workers of pools: which are idle, by their pool's row in pool_table.py, and OpenMP's teams, barriers and missing
+workers.
 
 The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
 frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
@@ -13,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
 from gdbext.diagnosis.report.wait_detail import AbsentWorkers
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
 from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, wait_for_threads
@@ -62,7 +58,7 @@ _AT_WORK = (
     FunctionTag.DEVICE,
     FunctionTag.DEVICE_QUEUE,
 )
-"""Functions inside the pool's that only a worker with a job is in."""
+"""Functions that only a worker with a job is in, called by the pool's own."""
 
 
 def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
@@ -72,11 +68,13 @@ def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
             continue
         # The function in which it waits does not always suffice: the pool's row says what else must be true.
         pool = tag.pool
-        if pool.main != NOTHING and not (runs(thread.inner_tags, pool) or runs(thread.outer_tags, pool)):
+        if pool.main != NOTHING and not (
+            has_pool_main(thread.inner_tags, pool) or has_pool_main(thread.outer_tags, pool)
+        ):
             continue
         if not thread.module_name(level).startswith(pool.library):
             continue
-        mains = (main for each, main in thread.inner_tags.items() if runs((each,), pool))
+        mains = (main for tag, main in thread.inner_tags.items() if has_pool_main((tag,), pool))
         if pool.near_main and not any(0 <= main - level <= pool.near_main for main in mains):
             continue
         if not any(thread.inner_tags.get(busy, INNER) < level for busy in _AT_WORK):
@@ -85,7 +83,7 @@ def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
 
 
 def spinning_pool_of(thread: ThreadSnapshot) -> Pool | None:
-    """The pool whose worker this is, which runs and only looks for work; None for any other thread."""
+    """The pool of a worker that runs but only polls for work; None for any other thread."""
     for tag, level in thread.inner_tags.items():
         # A loop that looks for work yields the CPU in between, so it is one of the two innermost frames.
         if isinstance(tag, PoolFunction) and tag.part is PoolPart.SPINS and level < 2:
@@ -98,22 +96,22 @@ _RUNTIME = ("libc.", "libc-2", "libpthread", "ld-linux", "libstdc++", "libgcc_s"
 
 
 def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
-    """The pool whose idle worker this is by what the library calls its threads, or by the library alone, where its
-    functions have no names. An idle worker has at most 12 frames, all in the library and in those below all others."""
+    """The pool whose idle worker this is, in a library whose functions have no names: by the thread's name, or by the
+    library alone. An idle worker has at most 12 frames, all in the library and in the runtime libraries below it."""
     if thread.python or thread.tid == thread.process.pid or not 0 < len(thread.frames) <= 12:
         return None
     parked_in = ("futex", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll")
     if not thread.syscall or thread.syscall.name not in parked_in:
         return None
-    modules = {module for module in _modules(thread) if not module.startswith(_RUNTIME)}
+    modules = {module for module in _module_names(thread) if not module.startswith(_RUNTIME)}
     for pool in thread.process.pools.without_names if len(modules) == 1 else ():
-        known = pool.alone or (pool.named and (thread.name or "").startswith(pool.named))
-        if known and all(module.startswith(pool.library) for module in modules):
+        is_worker_name = pool.alone or (pool.named and (thread.name or "").startswith(pool.named))
+        if is_worker_name and all(module.startswith(pool.library) for module in modules):
             return pool
     return None
 
 
-def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
+def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait with the workers that a fork left behind: the waiting code belongs to a library with threads of its own,
     and no thread of the process is in it."""
     is_explained = wait.owners or wait.detail.missing_workers is not None
@@ -122,12 +120,12 @@ def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if wait.being_released or wait.external or wait.timed:
         return wait
     process = thread.process
-    modules = enumerate(_modules(thread))
+    modules = enumerate(_module_names(thread))
     level, library = next(((at, name) for at, name in modules if name and not name.startswith(_RUNTIME)), (0, ""))
     if not library or not process.fork_evidence:
         return wait
-    pool = next((pool for pool in process.pools.without_names if _has_library(pool, library)), None)
-    pool = pool or _built_in(thread, level)
+    pool = next((pool for pool in process.pools.without_names if _is_library_of(pool, library)), None)
+    pool = pool or _built_in_pool(thread, level)
     if not pool:
         return wait
     for other in process.threads:
@@ -136,15 +134,16 @@ def add_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         idle_in = _pool_without_names(other)
         if idle_in and idle_in.name != pool.name:
             continue  # a worker of another pool, perhaps of the same library, that was started after the fork
-        if any(_has_library(pool, module) or module == library for module in _modules(other)):
+        if any(_is_library_of(pool, module) or module == library for module in _module_names(other)):
             return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"
     detail = AbsentWorkers(MissingWorkers(pool, forked=True), wait.detail.unowned)
     return wait.with_detail(detail, none_seen, *process.fork_evidence)
 
 
-def _built_in(thread: ThreadSnapshot, level: int) -> Pool | None:
-    """The pool that the library of frame ``level`` has built in, by a text among its constants."""
+def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
+    """The pool that is built into the library of frame ``level``, by a text among its constants; None if there is
+    none."""
     module = thread.frames[level].module
     image = module.image if module else None
     if not module or not image:
@@ -159,16 +158,17 @@ def _built_in(thread: ThreadSnapshot, level: int) -> Pool | None:
     return pools[0]._replace(workers=f"{names} worker threads, which {module.name} has built in") if pools else None
 
 
-def _has_library(pool: Pool, module: str) -> bool:
+def _is_library_of(pool: Pool, module: str) -> bool:
+    """True if the module is the pool's library, and the pool's workers may be missing."""
     return bool(pool.library) and bool(pool.workers) and module.startswith(pool.library)
 
 
-def _modules(thread: ThreadSnapshot) -> Iterator[str]:
+def _module_names(thread: ThreadSnapshot) -> Iterator[str]:
     return (thread.module_name(level) for level in range(len(thread.frames)))
 
 
-def runs(tags: Iterable[Tag], pool: Pool) -> bool:
-    """The main function of that pool's workers is among these."""
+def has_pool_main(tags: Iterable[Tag], pool: Pool) -> bool:
+    """True if the main function of the pool's workers is among these tags."""
     return any(isinstance(tag, PoolFunction) and tag.part is PoolPart.MAIN and tag.pool == pool for tag in tags)
 
 
@@ -186,7 +186,7 @@ def openmp_wait(thread: ThreadSnapshot) -> Wait | None:
     # -1 is the value of a gomp_mutex_t that is locked and waited for (libgomp/config/linux/mutex.c, do_wait). The
     # functions that wait for it are often reached by a jump, without a frame of omp_set_lock or GOMP_critical_start.
     locks = futex is not None and futex.value == 0xFFFFFFFF and thread.module_name(0).startswith(_GNU_OPENMP)
-    if locks or thread.first(FunctionTag.OPENMP_LOCK, within=12) is not None:
+    if locks or thread.level_of(FunctionTag.OPENMP_LOCK, within=12) is not None:
         return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex else None
     if is_idle_worker(thread):
         return Wait(Resource(WaitKind.WORKER_POOL, address, OPENMP.name))
@@ -223,7 +223,7 @@ def _innermost_openmp_frame(thread: ThreadSnapshot) -> int | None:
 
 
 def is_worker(thread: ThreadSnapshot) -> bool:
-    """The thread was started by an OpenMP runtime: the outermost frames are libc's, then the runtime's."""
+    """True if an OpenMP runtime started the thread: the outermost frames are libc's, then the runtime's."""
     for level in range(len(thread.frames) - 1, max(len(thread.frames) - 6, -1), -1):
         module = thread.module_name(level)
         if module.startswith(_OPENMP_LIBRARIES):
@@ -234,8 +234,8 @@ def is_worker(thread: ThreadSnapshot) -> bool:
 
 
 def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
-    """The wait of a master for its team: to start, at a barrier, or to end the region. (The entry to a region often has
-    no frame: GOMP_parallel jumps to the function that waits.)"""
+    """The wait of a team's master, on the futex at ``address``: to start, at a barrier, or to end the region. (The
+    entry to a region often has no frame: GOMP_parallel jumps to the function that waits.)"""
     process = thread.process
     workers = [other for other in process.threads if other is not thread and is_worker(other)]
     resource = Resource(WaitKind.WORKER_POOL, address, OPENMP.name)
@@ -260,8 +260,8 @@ def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
 
 
 def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
-    """The number of threads of a gomp_barrier_t (libgomp/config/linux/bar.h): total +0, generation +4 (the futex), and
-    in the next cache line awaited +64. None if the numbers cannot be those."""
+    """The number of threads of the gomp_barrier_t with its futex at ``generation`` (libgomp/config/linux/bar.h): total
+    +0, generation +4, and in the next cache line awaited +64. None if the numbers make no sense."""
     is_gnu = thread.module_name(0).startswith(_GNU_OPENMP)
     raw = thread.process.memory.try_read(generation - 4, 68) if is_gnu else b""
     if not raw:
@@ -271,14 +271,15 @@ def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
 
 
 def is_in_a_team(thread: ThreadSnapshot) -> bool:
-    """A worker of the OpenMP runtime, or a thread with a frame of it: one that has started a parallel region."""
+    """True for a worker of the OpenMP runtime, and for a thread with a frame of it, which has started a parallel
+    region."""
     inner = range(min(len(thread.frames), INNER))
     return is_worker(thread) or any(thread.module_name(level).startswith(_OPENMP_LIBRARIES) for level in inner)
 
 
 def _wait_for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[ThreadSnapshot]) -> Wait:
-    """The wait for those mates that are neither at the barrier ``resource`` nor without work. With several teams, the
-    mates of this one are known only if the barrier waits for just as many."""
+    """The wait for those team mates that are neither at the barrier ``resource`` nor idle. With several teams, the
+    mates of this one are known only if the barrier waits for exactly as many."""
     generation = resource.address
     late = [
         mate.tid

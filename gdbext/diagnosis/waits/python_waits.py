@@ -1,12 +1,9 @@
 """Waits for Python's own locks, what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
 
-Locks and what is built on them sleep in PyThread_acquire_lock_timed, on a semaphore without an owner. Its meaning, and
-the thread that has to act, follow from the Python frames and objects (cpython/sync/python_wait.py).
-
-A thread that should act may be missing: it has exited, was left behind by a fork, or was never started. That is
-recorded if the objects name it: the helpers of a pool, the workers of an executor, the thread that Thread.start() waits
-for. Otherwise it is concluded: functions of the program could end the wait, no thread is in one of them, and threads
-have exited (cpython/sync/waker_search.py).
+Locks sleep in PyThread_acquire_lock_timed, on a semaphore without an owner; which thread has to act follows from the
+Python frames and objects (cpython/sync/python_wait.py). That a thread is missing is recorded if objects name it (a
+pool's helpers, an executor's workers, a thread that start() waits for), else concluded: functions of the program could
+end the wait, no thread is in one of them, and threads have exited (cpython/sync/waker_search.py).
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import GilPart, GilState
 from gdbext.cpython.sync.parking import ParkedOn
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
-from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
+from gdbext.diagnosis.report.wait_kind import Loss, LostThread, Resource, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, process_list, wait_for_threads
@@ -33,11 +29,10 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.sync.waker_search import PossibleWakers
-    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 
 
 def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
-    """The interruption of the thread's own code by which it waits for itself, by the frames on its stack."""
+    """Why a thread waits for a lock that it holds: what interrupted its own code, by the frames on its stack."""
     if any(frame.function.rpartition(".")[2] == "__del__" for frame in thread.python):
         return SelfWait.FINALIZER
     if FunctionTag.RUNS_SIGNAL_HANDLERS in thread.inner_tags:
@@ -53,7 +48,8 @@ def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
 def _pool_result_wait(
     thread: ThreadSnapshot, python_wait: PythonWait, name: str, timed: bool, evidence: tuple[str, ...]
 ) -> Wait:
-    """The wait for a result that a pool's workers owe; for a helper thread of the pool, if that is lost or blocked."""
+    """The wait for a result that a pool's workers must deliver, or for a helper thread of the pool that is lost or
+    blocked. ``name``: of the result."""
     process = thread.process
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
@@ -82,14 +78,14 @@ def _pool_result_wait(
             if other and other.futex and not python_pool_of(other):
                 why = f"every worker waits for work, and thread {helper.tid}, which {helper.does}, does not"
                 return wait_for_threads(resource, (other.tid,), OwnerCertainty.INFERRED, *evidence, why, timed=timed)
-        text += "; but every worker waits for work: the job was lost with a worker that exited, and no result will come"
+        text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, python_wait.address, text)
     return Wait(resource, timed=timed, evidence=evidence, detail=OtherEnd(children=workers))
 
 
 def _runs_job(thread: ThreadSnapshot) -> bool:
-    """The thread is a worker of a multiprocessing.pool.ThreadPool, and has a job: ``worker`` of multiprocessing/pool.py
-    calls the job, and between two jobs takes one from a SimpleQueue."""
+    """True if the thread is a worker of a multiprocessing.pool.ThreadPool with a job: ``worker`` of
+    multiprocessing/pool.py calls the job, and between two jobs takes one from a SimpleQueue."""
     calls = [(frame.file.endswith("multiprocessing/pool.py"), frame.function) for frame in thread.python]
     futex, python = thread.futex, thread.process.python
     if calls[:1] != [(True, "worker")] or not futex or not python:
@@ -101,13 +97,15 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
 NO_WORKERS = LostThread(
     (),
     Loss.ENDED,
-    nobody="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
-    "nothing starts another",
+    no_waker_clause="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
+    "nobody starts another",
     recorded=True,
 )
 
 
 class _Meaning(NamedTuple):
+    """The wait for a kind of Python object; ``name``: of the object."""
+
     kind: WaitKind
     name: str = ""
     set_by_handlers: bool = False
@@ -126,16 +124,15 @@ _MEANINGS = {
     Waitable.FUTURE: _Meaning(WaitKind.CONDVAR, "concurrent.futures.Future"),
     Waitable.POOL_RESULT: _Meaning(WaitKind.CONDVAR, "a result of multiprocessing.Pool"),
     Waitable.THREAD: _Meaning(WaitKind.JOIN),
-    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all non-daemon threads (the interpreter is shutting down)"),
+    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are not daemons (the interpreter is shutting down)"),
 }
-"""Every Waitable, and the wait for it."""
 
 
-def classify(thread: ThreadSnapshot) -> Wait | None:
+def python_object_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that sleeps on a lock made by Python, None for any other."""
     futex = thread.futex
     # At most 7 frames are between the kernel and PyThread_acquire_lock_timed.
-    if not futex or thread.first(FunctionTag.PYTHON_LOCK, within=7) is None:
+    if not futex or thread.level_of(FunctionTag.PYTHON_LOCK, within=7) is None:
         return None
     wait, python = _object_wait(thread, futex), thread.process.python
     if wait.kind is not WaitKind.PYTHON_LOCK:
@@ -168,17 +165,17 @@ def _object_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait:
     if not free:
         if python_wait.pids or python_wait.helpers or python_wait.lacks_workers:
             return _pool_result_wait(thread, python_wait, meaning.name, futex.timed, evidence)
-        wait = _wait_for_debtor(thread, futex, python_wait, resource, evidence)
+        wait = _wait_for_known_thread(thread, futex, python_wait, resource, evidence)
         if wait:
             return wait
     detail = Unowned(expects=python_wait.awaited, set_by_handlers=meaning.set_by_handlers)
     return Wait(resource, timed=futex.timed, evidence=evidence, being_released=free, detail=detail)
 
 
-def _wait_for_debtor(
+def _wait_for_known_thread(
     thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait, resource: Resource, evidence: tuple[str, ...]
 ) -> Wait | None:
-    """The wait for a semaphore or a future that a known thread has to release or complete, None if none is known."""
+    """The wait for a semaphore or future that a known thread must release or complete, None if no thread is known."""
     python, kind = thread.process.python, python_wait.kind
     certainty, self_wait = OwnerCertainty.RECORDED, None
     loop = None
@@ -204,7 +201,7 @@ def _wait_for_debtor(
 
 
 def _lock_wait(thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait, free: bool) -> Wait:
-    """The wait for a lock object: also that of a condition which takes its lock back."""
+    """The wait for a lock object, also of a Condition that takes its lock back; ``free``: the lock is free now."""
     process, lock, kind = thread.process, python_wait.lock, python_wait.kind
     if kind is not Waitable.IMPORT:
         kind = Waitable.RLOCK if Waitable.RLOCK in (kind, lock and lock.kind) else Waitable.LOCK
@@ -229,14 +226,14 @@ def _lock_wait(thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
     certainty, history = OwnerCertainty.INFERRED, "nothing shows that one ever had it"
     if was_thread(process.memory, ident):
-        certainty, history = OwnerCertainty.RECORDED, f"a thread had it: its block is at {ident:#x}"
+        certainty, history = OwnerCertainty.RECORDED, f"one had it: its block is at {ident:#x}"
     reasons = (evidence, f"no thread has that ident, and {history}")
     return Wait(resource, VanishedThread(0, ident), certainty, futex.timed, reasons)
 
 
 def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, name: str, free: bool) -> Wait:
     """The wait for a lock that records no owner: the holder follows from the ``with`` and ``try`` blocks of all
-    threads, or from a fork."""
+    threads, or from a fork. ``free``: the lock is free now."""
     process, tid = thread.process, thread.tid
     resource = Resource(WaitKind.PYTHON_LOCK, address, name)
     evidence = f"semaphore {futex.address:#x} of a Python lock, which records no owner"
@@ -245,10 +242,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     holder, reason = None, ""
     for tids, how in (
         (process.python.inside_with(futex.address), "is inside a with statement of this lock"),
-        (
-            process.python.likely_holders(futex.address, tid),
-            "has a reference to this lock in a try block that may release it",
-        ),
+        (process.python.likely_holders(futex.address, tid), "has this lock at hand in a try block that may release it"),
     ):
         # A thread that sleeps on the lock does not hold it; itself it holds it only if no other thread can.
         holders = set(tids) - {tid} - process.sleepers.get(futex.address, set()) or set(tids) & {tid}
@@ -257,7 +251,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
             reason = f"thread {holder} {how}"
             break
     if holder is None and process.python.has_taken(tid, futex.address):
-        holder, reason = tid, "it called acquire() before, and no other thread has a reference to this lock"
+        holder, reason = tid, "it has called acquire() before, and no other thread has this lock at hand"
     if holder is not None:
         detail = Owned(self_wait=_self_wait(thread) if holder == tid else None)
         certainty = OwnerCertainty.INFERRED
@@ -269,35 +263,36 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     return Wait(resource, timed=futex.timed, evidence=(evidence,))
 
 
-def who_ends(thread: ThreadSnapshot, wait: Wait, known: Unowned, expects: tuple[int, ...]) -> Unowned:
-    """``known`` with the missing thread that should end the wait, or with the threads that may end it by the functions
-    that they are in. ``expects``: those that have its object at hand, the answer if nothing more is found."""
+def with_possible_wakers(thread: ThreadSnapshot, wait: Wait, detail: Unowned, expects: tuple[int, ...]) -> Unowned:
+    """``detail`` with the missing thread that should end the wait, or the ids of the threads that may end it by the
+    functions that they are in. ``expects``: ids of those that can reach its object, used if nothing more is found."""
     futex = thread.futex
     python_wait = thread.process.python.wait(thread.tid, futex.address) if futex else None
-    lost = known.lost
+    lost = detail.lost
     if python_wait and not lost and not wait.external and not python_wait.awaited:
         lost = _recorded_loss(thread, python_wait)
         lost, expects = (lost, ()) if lost else _concluded_loss(thread, python_wait, wait, expects)
-    return known._replace(lost=lost, expects=expects)
+    return detail._replace(lost=lost, expects=expects)
 
 
 def _recorded_loss(thread: ThreadSnapshot, python_wait: PythonWait) -> LostThread | None:
+    """The missing threads that the awaited object itself names, None if it names none."""
     python = thread.process.python
-    unborn = python.never_began(python_wait)
-    if unborn:
-        return LostThread((unborn.name,), Loss.NEVER_BEGAN, recorded=True)
+    never_started = python.never_began(python_wait)
+    if never_started:
+        return LostThread((never_started.name,), Loss.NEVER_BEGAN, recorded=True)
     helpers = python.lost_executor(thread.tid, python_wait.address) if python_wait.kind.is_future else None
     if not helpers:
         return None
     if not helpers.threads:
-        return LostThread((), Loss.ENDED, nobody=f"no thread {helpers.does}", recorded=True)
+        return LostThread((), Loss.ENDED, no_waker_clause=f"no thread {helpers.does}", recorded=True)
     names = tuple(helper.name for helper in helpers.threads)
     return LostThread(names, loss_of(thread, helpers.threads), recorded=True, does=helpers.does)
 
 
 def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
-    """How these threads, which do not run, were lost. LEFT_BEHIND if the process was forked and all their ids are lower
-    than its own: ids grow, so they were started in the parent."""
+    """How these missing threads were lost: LEFT_BEHIND if the process was forked and all their ids are lower than its
+    own (ids grow, so they were started in the parent), else ENDED."""
     process = thread.process
     main = process.thread(process.pid)
     own = main.own_tid if main else None
@@ -308,14 +303,15 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 def _concluded_loss(
     thread: ThreadSnapshot, python_wait: PythonWait, wait: Wait, expects: tuple[int, ...]
 ) -> tuple[LostThread | None, tuple[int, ...]]:
-    """The missing thread, and the threads that may end the wait."""
+    """(the missing thread by the functions that could end the wait, None if no thread is missing; ids of the threads
+    that may end it). ``expects``: as in with_possible_wakers()."""
     process, python = thread.process, thread.process.python
     wakers = python.possible_wakers(thread.tid, python_wait)
     if not wakers or (expects and not any(function.is_proven for function in wakers.functions)):
-        return None, expects  # those that have it at hand may do anything with it
+        return None, expects  # threads that can reach the object may do anything with it
 
     def waits_alike(tid: int) -> bool:
-        """The thread waits for the very same object, as at a barrier."""
+        """True if the thread waits for the very same object, as at a barrier."""
         other = process.thread(tid)
         other_wait = python.wait(tid, other.futex.address) if other and other.futex else None
         return other_wait is not None and other_wait.address == python_wait.address
@@ -339,13 +335,13 @@ def _concluded_loss(
     if users:
         source = users[0].target.function
         place = f" ({(source.file or '').rpartition('/')[2]}:{source.line})" if source else ""
-        does = f"had a reference to it in {users[0].function}{place}"
+        does = f"had it at hand in {users[0].function}{place}"
         return LostThread(tuple(user.name for user in users), Loss.LEFT_BEHIND, does=does), ()
     return lost, () if lost else expects
 
 
 def lost_pool(thread: ThreadSnapshot) -> Polled | None:
-    """The pool that a loop's code has at hand, if it has jobs and a fork left its threads behind."""
+    """The pool that a loop's code can reach, if it has jobs and a fork left its threads behind; None otherwise."""
     pool = thread.process.python.lost_pool(thread.tid) if thread.process.fork_evidence else None
     if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return None
@@ -355,7 +351,8 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
 
 
 def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | None:
-    """The missing thread that should change one of the variables that a loop tests; None if a signal handler may."""
+    """The missing thread that should change one of these variables, which a loop tests; None if a signal handler
+    may."""
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
@@ -368,8 +365,9 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 def _lost_waker(
     thread: ThreadSnapshot, wakers: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
-    """The exited threads and the functions that could end the wait, if no thread (no ``absent``) is in these.
-    ``sets``: the variable that they should set; ``may_be_handled``: a signal handler may end the wait as well."""
+    """The exited threads and the functions that could end the wait, which no thread is in; None if another thread or
+    (``may_be_handled``) a signal handler may end it. ``sets``: the variable that they should set; ``absent``: "thread"
+    or "other thread"."""
     functions = wakers.functions
     named = tuple(ended for ended in wakers.ended if ended.function)
     ended = named or wakers.ended
@@ -380,16 +378,16 @@ def _lost_waker(
     # The clause names functions that are proven to act on the very object, else that of a thread that has exited.
     proven = [function for function in functions if function.is_proven]
     last_names = {thread_object.function.rpartition(".")[2] for thread_object in named}
-    of_ended = [acting for acting in functions if acting.function.qualname.rpartition(".")[2] in last_names]
+    of_ended = [waker for waker in functions if waker.function.qualname.rpartition(".")[2] in last_names]
     places = []
-    for acting in proven or of_ended:
-        file = (acting.function.file or "").rpartition("/")[2]
-        places.append(f"{acting.function.qualname} ({file}:{acting.function.line})")
+    for waker in proven or of_ended:
+        file = (waker.function.file or "").rpartition("/")[2]
+        places.append(f"{waker.function.qualname} ({file}:{waker.function.line})")
     places = list(dict.fromkeys(places))
     method = functions[0].method
     does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
     if method == "acquire":  # taken by a function, and no function is known to release it
-        does += ", and no known code of the program calls release()"
+        does += ", and nothing that is known of the program calls release()"
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     clause = f"no {absent} is in {', '.join(places[:3])}{more}, which {does}"
     if not places:
@@ -397,14 +395,15 @@ def _lost_waker(
     python = thread.process.python
     error = next((text for lost in ended if (text := python.kept_error(lost.value))), "")
     if not ended:
-        error = python.error_in_future(thread.tid, {acting.function.code for acting in functions})
+        error = python.error_in_future(thread.tid, {waker.function.code for waker in functions})
     names = tuple(lost.name for lost in ended)
     loss = loss_of(thread, ended) if ended else Loss.ENDED
-    return LostThread(names, loss, nobody=clause, error=error, is_proven=bool(named))
+    return LostThread(names, loss, no_waker_clause=clause, error=error, is_proven=bool(named))
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
-    """Python runs signal handlers in the main thread, also while it waits."""
+    """True if a signal handler may act on the thread's object: Python runs handlers in the main thread while it
+    waits."""
     handled = thread.process.procfs.handled_signals()
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
@@ -414,17 +413,15 @@ _NEAR_TAKE_GIL = 8
 
 
 def gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that wants the GIL (or has just offered it to another thread).
-
-    A waiter waits 5 ms at a time and begins again, so its timeout means nothing. The address decides: take_gil has no
-    name in a stripped Python, and a thread may as well wait for something else under PyEval_RestoreThread.
-    """
+    """The wait of a thread that wants the GIL (or has just offered it to another thread), None for any other. A waiter
+    waits 5 ms at a time and begins again, so its timeout means nothing. The futex's address decides: take_gil has no
+    name in a stripped Python, and a thread may wait for something else under PyEval_RestoreThread."""
     futex = thread.futex
     if not futex:
         return None
     gil, part = next(((gil, part) for gil in thread.process.gils if (part := gil.part_at(futex.address))), (None, None))
     if not gil or not part:
-        if thread.process.gils or thread.first(FunctionTag.TAKES_GIL, within=_NEAR_TAKE_GIL) is None:
+        if thread.process.gils or thread.level_of(FunctionTag.TAKES_GIL, within=_NEAR_TAKE_GIL) is None:
             return None
         return Wait(Resource(WaitKind.GIL, 0), evidence=("by the functions on its stack; the GIL could not be read",))
     evidence = f"futex {futex.address:#x} is in the GIL's {part.value} (GIL at {gil.address:#x})"
@@ -446,25 +443,26 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
-    """The thread sleeps in the wait for the GIL, and yet has its mutex: it woke up while memory was read."""
+    """True if the thread waits for the GIL but has its mutex: it woke up while memory was read."""
     if not wait or wait.kind is not WaitKind.GIL or not thread.syscall or not thread.own_tid:
         return False
     return any(gil.mutex_owner == thread.own_tid for gil in thread.process.gils)
 
 
-def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
-    level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
+def repeated_gil_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait for the GIL of a thread that runs only between two waits of 5 ms, inside take_gil; None for any
+    other."""
+    level = thread.level_of(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
-        loop = thread.first(FunctionTag.EVAL_FUNCTIONS, within=5)
+        loop = thread.level_of(FunctionTag.EVAL_FUNCTIONS, within=5)
         below_take_gil = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GIL}
         if not loop or FunctionTag.CONDVAR not in thread.inner_tags:
             return None
         if not all(not thread.stack.function(at) or thread.tags(at) <= below_take_gil for at in range(loop)):
             return None
     # Inside a wait for the GIL's condition: a GIL that the thread holds then, it has held before.
-    on_condition = thread.first(FunctionTag.CONDVAR, within=_NEAR_TAKE_GIL if level is None else level) is not None
+    on_condition = thread.level_of(FunctionTag.CONDVAR, within=_NEAR_TAKE_GIL if level is None else level) is not None
     gils = thread.process.gils
     for gil in gils:
         holder = _holder(thread, gil)
@@ -497,13 +495,15 @@ def gil_resource(gil: GilState) -> Resource:
 
 
 def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> Wait:
+    """The wait for a GIL that is held; ``holder``: see _holder()."""
     tid, certainty = holder
     state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
     return Wait(gil_resource(gil), OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
 
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread of a free-threaded Python that is parked on anything but a lock object."""
+    """The wait of a thread of a free-threaded Python that is parked on an object's lock, or in a stop-the-world pause;
+    None for any other."""
     futex = thread.futex
     parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
     if not futex or not parked:
@@ -518,13 +518,15 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
     return wait_for_threads(resource, parked.owners[:1], OwnerCertainty.RECORDED, evidence, why)
 
 
-def between_parkings(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that stops the world: it checks every millisecond whether the others have stopped."""
+def stop_the_world_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that stops the world, checking every millisecond whether the others have stopped; None for
+    any other."""
     parked = thread.process.python.stopping(thread.tid)
     return _world_wait(parked, "it has asked all other threads to stop") if parked else None
 
 
 def _world_wait(parked: Parked, evidence: str) -> Wait:
+    """The wait for a stop-the-world pause: to begin it, or until it is over."""
     owners = parked.owners
     if parked.kind is ParkedOn.PAUSE:
         name, why = "all other threads, to stop the world", f"not stopped: {', '.join(map(str, owners))}"

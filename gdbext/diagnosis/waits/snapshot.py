@@ -1,4 +1,4 @@
-"""Snapshot of one thread and of its process: the input of the wait recognisers."""
+"""Snapshot of one thread and of its process: the input of the wait recognizers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.wait_view import PythonWaitView
-    from gdbext.diagnosis.report.resource import Resource
     from gdbext.diagnosis.report.thread_report import Frame
+    from gdbext.diagnosis.report.wait_kind import Resource
     from gdbext.diagnosis.waits.add_ons import AddOns
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 
 INNER = 80
-"""Innermost frames that are searched for the meaning of a wait: a callback of the dynamic loader or a backward hook may
-put many frames between a lock and the call that tells its purpose."""
+"""Innermost frames that are searched for the purpose of a wait: a callback of the dynamic loader or a backward hook may
+put many frames between a lock and the call that shows its purpose."""
 OUTER = 8
 """Outermost frames that are searched for a pool's main function."""
 MAX_TID = 1 << 22
@@ -48,7 +48,7 @@ MAX_TID = 1 << 22
 
 
 class ProcessSnapshot:
-    """The process: memory, names, all threads, and what Python and the system say."""
+    """The process: memory, symbols, all threads, and the views of Python and of the operating system."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ProcessSnapshot:
         self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
         self._tags: dict[int, frozenset[Tag]] = {}
-        self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
+        self._first_levels: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 
     @cached_property
     def pools(self) -> PoolIndex:
@@ -79,8 +79,8 @@ class ProcessSnapshot:
         return PoolIndex((*POOLS, *(self.add_ons.pools if self.add_ons is not None else ())))
 
     @property
-    def added_recognisers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
-        return self.add_ons.recognisers if self.add_ons is not None else ()
+    def added_recognizers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
+        return self.add_ons.recognizers if self.add_ons is not None else ()
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
         """The tags of a frame's function; looked up once for each code address."""
@@ -91,11 +91,11 @@ class ProcessSnapshot:
             tags = self._tags[frame.lookup_pc] = tags_of(names) | self.pools.functions_of(names)
         return tags
 
-    def tags_along(self, stack: NativeStack, levels: range) -> Mapping[Tag, int]:
-        """Tag → the first of these levels that has it."""
-        level_of_tag = self._tags_along.get((stack.path, levels))
+    def first_levels(self, stack: NativeStack, levels: range) -> Mapping[Tag, int]:
+        """Tag → the first of these levels of the stack whose function has it. Cached for equal stacks."""
+        level_of_tag = self._first_levels.get((stack.path, levels))
         if level_of_tag is None:
-            level_of_tag = self._tags_along[stack.path, levels] = {}
+            level_of_tag = self._first_levels[stack.path, levels] = {}
             for level in levels:
                 for tag in self.tags(stack.frames[level], partial(stack.function, level)):
                     level_of_tag.setdefault(tag, level)
@@ -141,7 +141,7 @@ class ProcessSnapshot:
         return tids
 
     def processes(self, pids: Iterable[int]) -> tuple[ChildProcess, ...]:
-        """The children with these ids, with what is known of each."""
+        """The processes with these ids; of one that is no child only the pid is known."""
         children = self.procfs.children()
         return tuple(children.get(pid, ChildProcess(pid)) for pid in pids)
 
@@ -156,8 +156,8 @@ class ProcessSnapshot:
         return VanishedThread(tid) if complete and tid not in self.tids else None
 
     def owner_certainty(self, owner: OwnerThread | VanishedThread | None) -> OwnerCertainty:
-        """The certainty of an owner that one word of a lock records. A thread that is gone is RECORDED only if its id
-        is near those of the process: the kernel gives ids out in order, and a damaged word is seldom such a number."""
+        """The certainty of an owner that one word of a lock records. A vanished thread is RECORDED only if its id is
+        near those of the process: the kernel assigns ids in order, and a damaged word is seldom such a number."""
         if not owner or isinstance(owner, OwnerThread):
             return OwnerCertainty.RECORDED if owner else OwnerCertainty.UNKNOWN
         is_near = any(abs(owner.tid - tid) <= 1 << 12 for tid in self._outer_tids[0])
@@ -165,12 +165,9 @@ class ProcessSnapshot:
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:
-        """Thread ids as the process itself sees them → as we see them (they differ across PID namespaces), and whether
-        all threads are among them.
-
-        glibc keeps each thread's own id in struct pthread. If one of these equals ours, both namespaces are the same;
-        so they are assumed to be if none can be read.
-        """
+        """(thread id in the process's own PID namespace → in ours, True if all threads are among them). glibc keeps
+        each thread's own id in struct pthread. If one of these equals ours, both namespaces are the same; they are
+        assumed to be if none can be read."""
         inner = {tid: thread.tid for thread in self.threads if (tid := thread.own_tid) and tid <= MAX_TID}
         if not inner or any(own == outer for own, outer in inner.items()):
             return {tid: tid for tid in self.tids}, True
@@ -241,8 +238,8 @@ class ThreadSnapshot:
         self.kernel_side = kernel_side
         self.stop_signal = stop_signal
 
-    def alone(self) -> ThreadSnapshot:
-        """The same thread without what the operating system says of its process: only its memory remains."""
+    def without_procfs(self) -> ThreadSnapshot:
+        """The same thread without procfs, as if only its memory were known."""
         thread, thread.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
         vars(thread.process).update(vars(self.process), procfs=NO_PROCFS)
         vars(thread).update(vars(self), process=thread.process)
@@ -254,9 +251,7 @@ class ThreadSnapshot:
         call = blocked_syscall(self.registers, self.process.memory)
         side = self.kernel_side
         if not call and side and side.call >= 0:
-            return make_syscall(
-                self.process.memory, side.call, side.arguments
-            )  # the kernel's word: code may be unreadable
+            return make_syscall(self.process.memory, side.call, side.arguments)  # from procfs: code may be unreadable
         if not call or call.name != RESTARTED or len(self.frames) < 2:
             return call
         return restarted_call(call, self.process.memory, self.frames[1].cfa)
@@ -287,15 +282,15 @@ class ThreadSnapshot:
     @cached_property
     def inner_tags(self) -> Mapping[Tag, int]:
         """Tag → the innermost level that has it, over the inner frames."""
-        return self.process.tags_along(self.stack, range(min(len(self.frames), INNER)))
+        return self.process.first_levels(self.stack, range(min(len(self.frames), INNER)))
 
     @cached_property
     def outer_tags(self) -> Mapping[Tag, int]:
         outermost = len(self.frames) - 1
-        return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
+        return self.process.first_levels(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
 
-    def first(self, *tags: FunctionTag, within: int = INNER) -> int | None:
-        """The innermost level below ``within`` that has one of the tags, None if there is none."""
+    def level_of(self, *tags: FunctionTag, within: int = INNER) -> int | None:
+        """The innermost level below ``within`` whose function has one of the tags, None if there is none."""
         levels = (self.inner_tags[tag] for tag in tags if tag in self.inner_tags)
         return min((level for level in levels if level < within), default=None)
 
@@ -309,30 +304,30 @@ class ThreadSnapshot:
         return function.demangled[0].split("(")[0] if function else ""
 
     def in_libc(self, level: int) -> bool:
-        """The frame is in the C library or, before glibc 2.34, in its thread library."""
+        """True if the frame is in the C library or, before glibc 2.34, in its thread library."""
         return self.module_name(level).startswith(("libc.so", "libc-2", "libpthread"))
 
     @cached_property
     def inner_libc_levels(self) -> Sequence[int]:
-        """The innermost frames that are in libc, up to the first one that is not."""
+        """Levels of the innermost frames that are in libc, up to the first one that is not."""
         inner = range(min(len(self.frames), INNER))
         return range(next((level for level in inner if not self.in_libc(level)), len(inner)))
 
     def is_shared(self, address: int) -> bool:
-        """The address is in memory that other processes may have, too; in a core only a path tells that."""
+        """True if the address is in memory that other processes may map; in a core only a path shows that."""
         mapping = self.process.modules.mapping_at(address)
         shared_files = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
         return mapping is None or mapping.permissions.endswith("s") or mapping.path.startswith(shared_files)
 
     def mentions(self, address: int, levels: Iterable[int]) -> bool:
-        """The address is in a register or a stack word of one of these frames."""
+        """True if the address is in a register or a stack word of one of these frames."""
         return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
 
-    def has_at_hand(self, word: int) -> bool:
-        """A callee-saved register or a stack word of the 8 innermost frames points to ``word``, or less than 64 bytes
-        below it: to an object that contains it."""
-        kept = self.process.memory.architecture.callee_saved
-        values = [self.frames[0].registers.get(name, 0) for name in kept] if self.frames else []
+    def has_pointer_to(self, word: int) -> bool:
+        """True if a callee-saved register or a stack word of the 8 innermost frames points to ``word``, or less than 64
+        bytes below it: to an object that contains it."""
+        callee_saved = self.process.memory.architecture.callee_saved
+        values = [self.frames[0].registers.get(name, 0) for name in callee_saved] if self.frames else []
         stacks = (self._stack_words(level) for level in range(min(len(self.frames), 8)))
         return any(0 <= word - value < 64 for value in chain(values, *stacks))
 
@@ -346,7 +341,7 @@ class ThreadSnapshot:
         return objects[0] if len(objects) == 1 else None
 
     def values(self, level: int) -> Iterator[int]:
-        """Registers of a frame as they were in it, then the words of its part of the stack."""
+        """The registers of frame ``level``, as they were in it, then the words of its part of the stack."""
         yield from self.frames[level].registers.values()
         yield from self._stack_words(level)
 
@@ -364,14 +359,14 @@ TID_MASK, WAITERS = 0x3FFFFFFF, 0x80000000
 
 
 class FutexWait(NamedTuple):
-    """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
+    """A thread inside futex(2): ``address`` of the futex word, the ``value`` that it is expected to have."""
 
     address: int
     command: int
     value: int
     timed: bool
     shared: bool = False
-    """The word may be in memory that other processes have, too: one of them may wake the thread."""
+    """The word may be in shared memory: another process may wake the thread."""
 
     @property
     def is_pi(self) -> bool:
@@ -385,7 +380,7 @@ class FutexWait(NamedTuple):
 
     @property
     def is_lock(self) -> bool:
-        """The wait for a lock proper, of whatever kind."""
+        """The wait for a lock of any kind."""
         return self.is_lock_word or self.is_pi or self.is_robust
 
     @property
@@ -408,7 +403,7 @@ def any_futex_wait(call: Syscall | None) -> FutexWait | None:
 def wait_for_threads(
     resource: Resource, tids: Iterable[int], certainty: OwnerCertainty, *evidence: str, timed: bool = False
 ) -> Wait:
-    """The wait until each of these threads has acted; without an owner if there are none."""
+    """The wait until each of these threads has acted; they are its owners."""
     owners = tuple(map(OwnerThread, tids))
     if not owners:
         return Wait(resource, timed=timed, evidence=evidence)

@@ -10,11 +10,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Polled, PolledFile, Sleep
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import any_futex_wait
 from gdbext.engine.targets.system.linux import signal_name
@@ -28,58 +27,41 @@ if TYPE_CHECKING:
     from gdbext.engine.process.code_reader import Syscall
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.machine import FileSystem
-    from gdbext.engine.targets.system.peer import ChildProcess, Peer
+    from gdbext.engine.targets.system.peer import ChildProcess
 
 
-_BY_DESCRIPTOR = frozenset(
-    [
+_BY_DESCRIPTOR = {
+    *(
         "read",
         "readv",
         "pread64",
+        "preadv",
+        "preadv2",
         "recvfrom",
         "recvmsg",
         "recvmmsg",
         "accept",
         "accept4",
-        "write",
-        "writev",
-        "sendto",
-        "sendmsg",
-        "sendmmsg",
-        "sendfile",
         "connect",
-        "splice",
-        "fsync",
-        "fdatasync",
-        "flock",
-        "fcntl",
-        "io_uring_enter",
-        "pwrite64",
-        "preadv",
-        "pwritev",
-        "preadv2",
-        "pwritev2",
-        "ftruncate",
-        "fallocate",
-    ]
-)
-"""Calls whose first argument is the file descriptor that they wait for."""
+    ),
+    *("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice"),
+    *("fsync", "fdatasync", "flock", "fcntl", "io_uring_enter", "ftruncate", "fallocate"),
+}
+"""System calls whose first argument is the fd that they wait for."""
 _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
 _PATH_ARGUMENTS = {
-    **dict.fromkeys(
-        ["open", "stat", "lstat", "access", "execve", "readlink", "mkdir", "unlink", "rename", "chdir", "statfs"], 0
-    ),
-    **dict.fromkeys(
-        ["openat", "newfstatat", "statx", "faccessat", "faccessat2", "execveat", "unlinkat", "renameat2", "readlinkat"],
-        1,
-    ),
+    **dict.fromkeys(("open", "stat", "lstat", "access", "execve", "readlink", "mkdir"), 0),
+    **dict.fromkeys(("unlink", "rename", "chdir", "statfs"), 0),
+    **dict.fromkeys(("openat", "newfstatat", "statx", "faccessat", "faccessat2"), 1),
+    **dict.fromkeys(("execveat", "unlinkat", "renameat2", "readlinkat"), 1),
 }
 """System call → the number of the argument that is a path."""
 _SHOWN = 4
 """File descriptors and processes that a sentence names."""
 
 
-def classify(thread: ThreadSnapshot) -> Wait | None:
+def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that is blocked in a system call other than futex, None for any other thread."""
     call, process = thread.syscall, thread.process
     if not call or call.name == "futex":
         return None
@@ -114,18 +96,18 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return Wait(Resource(WaitKind.IO, 0, f"{name}{opened}"), evidence=(f"blocked in {name}",))
 
 
-def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a sleep of a
-    moment only (a page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
+def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a short sleep (a
+    page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
     side = thread.kernel_side
-    if thread.kernel_state != "D" or (side and (not side.has_slept_long or side.is_frozen)):
+    if thread.kernel_state != "D" or (side and (not side.stands or side.is_frozen)):
         return None
     resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
     return Wait(resource, evidence=("the kernel's state of the thread is D",))
 
 
-def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside futex(2) that no recogniser identifies, with the variable's name and the library that
+def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside futex(2) that no recognizer identifies, with the variable's name and the library that
     calls syscall(2)."""
     futex = any_futex_wait(thread.syscall)
     if not futex:
@@ -139,29 +121,29 @@ def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
     )
 
 
-def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
+def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
     """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
     call of ``time.sleep`` is on its stack."""
     # In the third frame and further out, libc's function has been left, or has called something else.
-    if thread.first(FunctionTag.SLEEPS, within=2) is None:
+    if thread.level_of(FunctionTag.SLEEPS, within=2) is None:
         return None
-    return _sleeps(None) if thread.process.python.asked_to_sleep(thread.tid) is not None else None
+    return _timed_sleep(None) if thread.process.python.asked_to_sleep(thread.tid) is not None else None
 
 
 def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
-    """A sleep. SQLite sleeps between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout): with its
-    holder."""
+    """The wait in nanosleep. SQLite sleeps between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout):
+    then with the lock's holder."""
     process, procfs = thread.process, thread.process.procfs
     is_relative = call.name == "nanosleep" or not call.arguments[1] & 1  # TIMER_ABSTIME of include/uapi/linux/time.h
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
     now = None if is_relative else procfs.clock(call.arguments[0])
-    library = _caller(thread)
+    library = _sleeping_library(thread)
     if is_relative:
-        wait = _sleeps(seconds, library=library)
+        wait = _timed_sleep(seconds, library=library)
     elif seconds is not None and now is not None:
-        wait = _sleeps(seconds - now, f" ({span(max(seconds - now, 0))} s more)")
+        wait = _timed_sleep(seconds - now, f" ({seconds_text(max(seconds - now, 0))} s more)")
     else:
-        wait = _sleeps(process.python.asked_to_sleep(thread.tid))
+        wait = _timed_sleep(process.python.asked_to_sleep(thread.tid))
     if not procfs or "sqlite" not in library:
         return wait
     locked = procfs.peers.locked_elsewhere()
@@ -174,21 +156,22 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
     return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {ours}"), seconds=wait.detail.seconds))
 
 
-def _caller(thread: ThreadSnapshot) -> str:
+def _sleeping_library(thread: ThreadSnapshot) -> str:
     """The library that called libc to sleep, "" for the interpreter or its module ``time``."""
     level = thread.inner_libc_levels[-1] + 1 if thread.inner_libc_levels else 0
     name = thread.module_name(level)
     return "" if name.startswith(("python", "libpython", "time.")) else name
 
 
-def _sleeps(seconds: float | None, left: str = "", library: str = "") -> Wait:
-    text = left or (f" ({span(seconds)} s)" if seconds is not None else "")
+def _timed_sleep(seconds: float | None, left: str = "", library: str = "") -> Wait:
+    """A sleep. ``left``: `` (3 s more)`` in place of the duration; ``library``: the one that sleeps, "" for Python."""
+    text = left or (f" ({seconds_text(seconds)} s)" if seconds is not None else "")
     text += f" in {library}" if library else ""
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, detail=Sleep(seconds=seconds))
 
 
-def span(seconds: float) -> str:
-    """Seconds for people: three digits, but all digits before the point."""
+def seconds_text(seconds: float) -> str:
+    """Seconds for people: three significant digits, but all digits before the point."""
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
@@ -202,6 +185,7 @@ def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> flo
 
 
 def _child_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """The wait in wait4 or waitid for one child process, or for any."""
     pid = _signed32(call.arguments[0] if call.name == "wait4" else call.arguments[1])
     is_one = call.name == "wait4" or call.arguments[0] & 0xFF == 1  # P_PID of waitid
     if pid > 0 and is_one:
@@ -221,7 +205,7 @@ def _vfork_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     last = tuple(same_program[-1:])
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in last)
     text = f"child process{name} to execute a program or to end ({call.name})"
-    evidence = (f"blocked in {call.name}: the parent sleeps until the child no longer needs its memory",)
+    evidence = (f"blocked in {call.name}: the parent sleeps until the child needs its memory no more",)
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence, detail=OtherEnd(children=last))
 
 
@@ -234,20 +218,22 @@ def _descriptors_wait(
     timed: bool = False,
     evidence: tuple[str, ...] = (),
 ) -> Wait:
-    """A wait for any of some file descriptors; ``otherwise`` is printed if there are none."""
+    """The wait for any of these file descriptors. ``limit``: a clause on the timeout; ``otherwise``: printed if there
+    are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
-    text = "; ".join(_fd(process, fd, peer) for fd, peer in ends) or otherwise
+    text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
     resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
     return Wait(resource, timed=timed, evidence=evidence, detail=_other_ends([peer for _, peer in ends]))
 
 
 def _other_ends(peers: Sequence[Peer | None]) -> OtherEnd:
+    """The first known peer, and the processes of all."""
     peer = next(filter(None, peers), None)
     return OtherEnd(peer, tuple(process for peer in peers if peer for process in peer.processes))
 
 
 def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
-    """The other end of a file descriptor, as far as the system shows it."""
+    """The other end of a file descriptor in this system call, None if unknown."""
     peers = process.procfs.peers
     if call.name in ("flock", "fcntl"):
         return peers.lock_holder(fd, call.name == "flock")
@@ -261,12 +247,12 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
         path = raw[2:] if raw[:2] == b"\1\0" else b""
         path = b"@" + path[1:].replace(b"\0", b"@") if path[:1] == b"\0" else path.partition(b"\0")[0]
         listener = peers.connecting_to(path.decode("utf-8", "replace")) if path else None
-        return listener or peers.peer_of(link, call_writes=False)
-    return peers.peer_of(link, call.name in _WRITES)
+        return listener or peers.of(link, call_writes=False)
+    return peers.of(link, call.name in _WRITES)
 
 
-def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
-    """``fd 5 (pipe:[77])``, with its other end, if that is known, and exited children that may have been it."""
+def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
+    """``fd 5 (pipe:[77])``, with its other end if known, and exited children that may have been the other end."""
     text = f"fd {fd}" if fd else "standard input (fd 0)"
     link = process.procfs.descriptor(fd)
     if link:
@@ -276,24 +262,21 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     text += f", {peer.text}" if peer.text else ""
     if peer.is_listening:  # a zombie that failed may be the one that should have connected
         failed = {pid: child for pid, child in process.procfs.children().items() if child.has_failed}
-        return text + _exited({pid: f"{child.name}, {child.ending}" for pid, child in failed.items()})
+        return text + _exited_clause({pid: f"{child.name}, {child.ending}" for pid, child in failed.items()})
     is_left = peer.own and not peer.is_queued and link.startswith(("pipe:", "socket:"))
-    return f"{text}{ended_children(process)}" if is_left else text
+    return f"{text}{exited_children_clause(process)}" if is_left else text
 
 
-def _exited(endings: Mapping[int, str]) -> str:
-    """``; its child process 7 (producer, exit status 1) has exited``; ``endings``: pid → name and exit status."""
+def _exited_clause(endings: Mapping[int, str]) -> str:
+    """``; of its processes 7 (producer, exit status 1) has ended``; "" for none. ``endings``: pid → name and exit
+    status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
-    return (
-        f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} exited"
-        if texts
-        else ""
-    )
+    return f"; of its processes {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} ended" if texts else ""
 
 
-def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
-    """``; its child process 7 (producer, exit status 1) has exited``: one of them may be the one that should have
-    written. ``only_failed``: of the reaped ones, as those of a pool whose work is done, only those that failed."""
+def exited_children_clause(process: ProcessSnapshot, only_failed: bool = False) -> str:
+    """``; of its processes 7 (producer, exit status 1) has ended``: it may be the process that should have written.
+    ``only_failed``: of the reaped children, only those that failed (a pool's workers exit normally)."""
     children = process.procfs.children().items()
     endings = {pid: f"{child.name}, {child.ending}" for pid, child in children if child.state is ProcessState.ENDED}
     for reaped in process.python.ended_processes():
@@ -302,7 +285,7 @@ def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
             endings[reaped.pid] = f"{reaped.name}, {how}"
     is_bus = any(ending.endswith("SIGBUS") for ending in endings.values())
     full = process.procfs.machine.full_file_systems() if is_bus else ()
-    text = _exited(endings)
+    text = _exited_clause(endings)
     return f"{text} ({' and '.join(full)} {'is' if len(full) == 1 else 'are'} full)" if full else text
 
 
@@ -320,12 +303,13 @@ def _poll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
         timed, seconds = call.arguments[2] != 0, _timespec(process, call.arguments[2])
         limit = " with a timeout" if timed else ""
     if not fds and timed:
-        return _sleeps(seconds)
+        return _timed_sleep(seconds)
     used = [fd for fd in fds[:_SHOWN] if fd >= 0]
     return _descriptors_wait(process, call, used, limit, otherwise="no descriptor", timed=timed)
 
 
 def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """The wait in select: three bit sets (fd_set), of up to 1024 fds here."""
     fds: set[int] = set()
     size = (min(call.arguments[0], 1024) + 7) // 8
     for pointer in call.arguments[1:4]:
@@ -333,21 +317,21 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
         fds.update(fd for fd in range(len(raw) * 8) if raw[fd // 8] >> (fd % 8) & 1)
     timed = call.arguments[4] != 0
     if not fds and timed:
-        return _sleeps(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
-    return _descriptors_wait(process, call, sorted(fds), otherwise="fds that cannot be read", timed=timed)
+        return _timed_sleep(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
+    return _descriptors_wait(process, call, sorted(fds), otherwise="descriptors that cannot be read", timed=timed)
 
 
 def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
-    """The wait in epoll_wait for the watched file descriptors. Those whose other end is the process itself only wake
-    its loop, as an eventfd does."""
+    """The wait in epoll_wait for the watched fds, without those whose other end is the process itself: they only wake
+    its own loop, as an eventfd does."""
     epoll_fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
     procfs = process.procfs
-    fds = [fd for fd in procfs.peers.epoll_fds(epoll_fd) if procfs.descriptor(fd) != "anon_inode:[eventfd]"]
+    fds = [fd for fd in procfs.peers.watched(epoll_fd) if procfs.descriptor(fd) != "anon_inode:[eventfd]"]
     watched = [(fd, peer) for fd in fds if not (peer := _peer(process, call, fd)) or not peer.own]
     if not watched:
         return _descriptors_wait(process, call, [epoll_fd], timed=timed)
-    text = "; ".join(_fd(process, fd, peer) for fd, peer in watched[:_SHOWN])
+    text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in watched[:_SHOWN])
     more = f" and {len(watched) - _SHOWN} more" if len(watched) > _SHOWN else ""
     resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {epoll_fd}, which watches {text}{more}")
     return Wait(resource, timed=timed, detail=_other_ends([peer for _, peer in watched]))
@@ -358,35 +342,21 @@ def _signed32(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-_DESCRIPTORS = frozenset(
-    [
-        "read",
-        "readv",
-        "pread64",
-        "preadv",
-        "write",
-        "writev",
-        "pwrite64",
-        "close",
-        "fstat",
-        "getdents64",
-        "fsync",
-        "fdatasync",
-        "ftruncate",
-        "fallocate",
-        "fstatfs",
-        "sendfile",
-    ]
-)
-"""System calls on a file whose first argument is its descriptor."""
+_FILE_CALLS = {
+    *("read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "close", "fstat", "getdents64"),
+    *("fsync", "fdatasync", "ftruncate", "fallocate", "fstatfs", "sendfile"),
+}
+"""System calls on a file whose first argument is its fd."""
 
 
 def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None) -> tuple[RunState, Wait | None]:
+    """(state, wait) of a thread, corrected by what the kernel says of it: a page fault or an uninterruptible sleep is a
+    wait, and a call on a file waits for its file system's server."""
     side, process = thread.kernel_side, thread.process
     if not side or state is RunState.IDLE or process.frozen_group:
         return state, wait
     if side.call == -1:  # outside of a system call
-        if not side.has_slept_long or not (side.is_page_fault or side.is_uninterruptible):
+        if not side.stands or not (side.is_page_fault or side.is_uninterruptible):
             return state, wait  # no more than the moment that any page takes
         if not side.is_out_of_memory and not side.is_page_fault:
             resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
@@ -395,11 +365,11 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
         return RunState.WAITING, Wait(resource, evidence=tuple(_kernel_evidence(thread, side)), kernel=side)
     if not wait or not (side.is_uninterruptible or side.is_served):
         return state, wait
-    path, file_system = _file(thread)
+    path, file_system = _file_of_call(thread)
     resource, detail = wait.resource, wait.detail
     if file_system:
         named = f" of {path}" if path else ""
-        others, why = _holders(thread, side, file_system)
+        others, why = _call_holders(thread, side, file_system)
         resource = resource._replace(name=f"{resource.name}{named}, on {file_system.phrase}{why}")
         detail = detail.with_peer(Peer(PeerKind.PROCESS, processes=others) if others else None)
     facts = (*wait.evidence, *_kernel_evidence(thread, side))
@@ -407,17 +377,19 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
 
 
 def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
-    """The page for which a thread waits in a page fault, and what should provide it."""
+    """The page for which a thread waits in a page fault, and what should provide it, in words."""
     process = thread.process
     if side.is_out_of_memory:
         group = process.procfs.machine.group_out_of_memory()
         named = f" {group}" if group else ""
-        return f"memory of its cgroup{named}, which is at its limit and has its OOM killer disabled (oom_kill_disable)"
+        return (
+            f"memory of its control group{named}, which is at its limit, and whose OOM killer is off (oom_kill_disable)"
+        )
     if side.is_userfault:
         own = "anon_inode:[userfaultfd]" in process.procfs.open_files(process.pid)
-        whose = "this process has its fd open" if own else "another process has its fd"
-        return f"a page of memory that userfaultfd must provide ({whose})"
-    text = "a page of memory that does not arrive (page fault)"
+        whose = "this process has its descriptor open" if own else "another process has its descriptor"
+        return f"a page of memory that userfaultfd is to give ({whose})"
+    text = "a page of memory that does not come (page fault)"
     if not side.is_served and not side.is_uninterruptible:
         return text
     served = list(islice(_served_mappings(thread), 4))
@@ -430,30 +402,32 @@ def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
 
 def _served_mappings(thread: ThreadSnapshot) -> Iterator[tuple[str, FileSystem]]:
     """(path, file system) of the mapped files whose file system needs a server."""
-    paths = dict.fromkeys(each.path for each in thread.process.modules.mappings if each.path.startswith("/"))
-    for path in paths:
+    mappings = thread.process.modules.mappings
+    for path in dict.fromkeys(mapping.path for mapping in mappings if mapping.path.startswith("/")):
         file_system = thread.process.procfs.machine.file_system_of(path)
         if file_system and file_system.is_served:
             yield path, file_system
 
 
-def _holders(thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem) -> tuple[tuple[ChildProcess, ...], str]:
-    """The processes for which the call waits, and a clause on what holds it up; "" if that is the file system only."""
+def _call_holders(
+    thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem
+) -> tuple[tuple[ChildProcess, ...], str]:
+    """(the processes for which the call waits, a clause on what blocks it or "" if only the file system does)."""
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
-        who = listed(watchers) or "a process that is not seen here"
-        return watchers, f", until a fanotify listener allows it: {who}"
+        names = listed(watchers) or "a process that is not seen here"
+        return watchers, f", until it is allowed by who watches files there (fanotify): {names}"
     if side.channel == "percpu_rwsem_wait":  # sb_start_write of fs/super.c
-        return (), ", which does not accept writes now, as while it is frozen (fsfreeze, a snapshot)"
+        return (), ", to which nobody may write now, as while it is frozen (fsfreeze, a snapshot)"
     return file_system.servers, ""
 
 
-def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
-    """The path of the call's file ("" if the wait already has it in its name), and the file system."""
+def _file_of_call(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
+    """(the path of the system call's file, "" if unknown or already in the wait's name; its file system)."""
     call, procfs = thread.syscall, thread.process.procfs
     if not call:
         return "", None
-    if call.name in _DESCRIPTORS:
+    if call.name in _FILE_CALLS:
         return "", procfs.machine.file_system(call.arguments[0])
     if call.name == "mmap":
         return procfs.descriptor(call.arguments[4]), procfs.machine.file_system(call.arguments[4])
@@ -468,11 +442,12 @@ def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
 
 
 def _kernel_evidence(thread: ThreadSnapshot, side: KernelSide) -> Iterator[str]:
+    """The lines of /proc that show the kernel's view of a thread."""
     folder = f"/proc/{thread.process.pid}/task/{thread.tid}"
     yield f"{folder}/stat: state {side.state}"
     if side.channel:
         yield f"{folder}/wchan: {side.channel}"
     if side.stack:
-        yield f"{folder}/stack: {side.location}"
+        yield f"{folder}/stack: {side.where}"
     if side.seconds is not None:
         yield f"{folder}/sched: it ran last {side.seconds:.1f} s ago"

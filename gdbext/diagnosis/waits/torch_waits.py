@@ -1,7 +1,5 @@
-"""Waits in PyTorch's functions: autograd, futures, collectives, devices, stores, DataLoader workers.
-The functions are recognised by their names (FunctionTag); below them there is only a condition variable, a futex or a
-poll, which by itself says nothing. Below the DataLoader's code there is only a queue, a poll or a sleep, which a child
-process ends."""
+"""Waits in PyTorch's functions, recognized by their names: autograd, futures, collectives, devices, stores, DataLoader
+workers. Below them is only a condition variable, a futex, a poll or a sleep, which by itself means nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
 from gdbext.diagnosis.report.wait_detail import NO_DETAIL, AbsentWorkers, DeviceCall, OtherEnd, OtherRanks
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import (
@@ -25,7 +22,7 @@ from gdbext.diagnosis.waits.pool_table import (
     PoolFunction,
     PoolPart,
 )
-from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
+from gdbext.diagnosis.waits.pool_workers import has_pool_main, native_pool_of
 from gdbext.diagnosis.waits.snapshot import INNER, process_list, wait_for_threads
 from gdbext.torch.torch_symbol import (
     LOADER_FILE,
@@ -49,11 +46,12 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _LOWEST = 0x10000
+"""Addresses below are never mapped (vm.mmap_min_addr)."""
 
 
 def _store_key(thread: ThreadSnapshot, level: int) -> str:
-    """The key for which the store's client waits: the text that frames ``level`` to ``level`` + 2 (doWait, doGet, get)
-    hold most often as a std::string of up to 512 characters; "" if there is none."""
+    """The key for which the store's client waits: the most frequent std::string of up to 512 characters in frames
+    ``level`` to ``level`` + 2 (doWait, doGet, get); "" if there is none."""
     memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
     counts: Counter[str] = Counter()
     frames = range(level, min(level + 3, len(thread.frames)))
@@ -81,7 +79,7 @@ class AwaitedBatch(NamedTuple):
 
     pids: tuple[int, ...]
     number: int | None = None
-    """The batch's number, counted from 0; None where it is not known, and so whose it is."""
+    """The batch's number, from 0; None if unknown, and then also which worker makes it."""
 
 
 def awaited_batch(stack: PyStack) -> AwaitedBatch | None:
@@ -116,8 +114,8 @@ _JOIN_DEPTH = 6
 """Innermost Python frames that are searched for code that joins processes."""
 
 
-def _joins(frame: PythonFrame | Frame, functions: Collection[tuple[str, str]]) -> bool:
-    """The frame is of one of these (end of the file's path, function)."""
+def _is_call_of(frame: PythonFrame | Frame, functions: Collection[tuple[str, str]]) -> bool:
+    """True if the frame runs one of these functions: (end of the file's path, function name)."""
     last_name = frame.function.rpartition(".")[2]
     return any(frame.file.endswith(ending) and last_name == name for ending, name in functions)
 
@@ -126,17 +124,18 @@ def joined_processes(stack: PyStack) -> tuple[int, ...]:
     """The pids whose exit is awaited through their pipes (by join of multiprocessing with a limit, or of torch's
     spawn); () if the thread does something else."""
     for frame in stack[:_JOIN_DEPTH]:
-        if _joins(frame, POPEN_WAITS):
+        if _is_call_of(frame, POPEN_WAITS):
             pid = stack.locals(frame)["self"][POPEN_PID].int()
             return (pid,) if pid else ()
-        if _joins(frame, SPAWN_JOINS):
+        if _is_call_of(frame, SPAWN_JOINS):
             processes = stack.locals(frame)["self"][SPAWN_PROCESSES].elements(_MAX_WORKERS)
             return tuple(filter(None, map(_pid_of, processes)))
     return ()
 
 
 def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait for child processes to exit, or for what the DataLoader's workers bring; other waits unchanged."""
+    """The wait, as one for child processes if the code above it joins them or is a DataLoader's, whose workers make the
+    batch; other waits unchanged."""
     process, name, code = thread.process, "", ""
     children: tuple[ChildProcess, ...] = ()
     # The kinds of waits in which the loader waits, from version to version.
@@ -148,7 +147,11 @@ def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
             name = f"the DataLoader's worker {process_list(children)}"
             name += f", which makes batch {batch.number}" if batch.number is not None else ""
     joins = (*POPEN_WAITS, *SPAWN_JOINS)
-    if not name and wait.kind is WaitKind.IO and any(_joins(frame, joins) for frame in thread.python[:_JOIN_DEPTH]):
+    if (
+        not name
+        and wait.kind is WaitKind.IO
+        and any(_is_call_of(frame, joins) for frame in thread.python[:_JOIN_DEPTH])
+    ):
         children = process.processes(joined_processes(process.python.stack(thread.tid)))
         name, code = f"child {process_list(children)}" if children else "", "the code that joins processes"
     if not name:
@@ -169,8 +172,9 @@ _OUTSIDE: dict[Tag, WaitKind] = {
 """Functions that wait for a device or another rank."""
 
 
-def classify(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that is blocked inside such a function, None for any other."""
+def torch_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that is blocked inside a function of PyTorch or of the libraries below it, None for any
+    other."""
     if not thread.syscall:
         return None
     meanings = {*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE}
@@ -191,10 +195,10 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if _OUTSIDE.get(tag) is WaitKind.DEVICE:
         return _device_wait(thread, level, address)
     if tag in _OUTSIDE:
-        resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
+        resource = Resource(_OUTSIDE[tag], address, f"{name}{_backward_clause(thread, level)}")
         detail: WaitDetail = NO_DETAIL
         if tag is FunctionTag.STORE:
-            socket = syscall_waits.classify(thread)
+            socket = syscall_waits.syscall_wait(thread)
             server = socket.detail.peer.address if socket and socket.detail.peer else ""
             store = CollectiveWait(name, is_store=True, key=_store_key(thread, level), server=server)
             detail = OtherRanks(store)
@@ -214,27 +218,27 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return _absent_workers_wait(thread, resource, AUTOGRAD, evidence, none_seen)
 
 
-def _context(thread: ThreadSnapshot, level: int) -> str:
-    """``, during backward`` if the thread is in autograd further out; this does not change what is waited for."""
+def _backward_clause(thread: ThreadSnapshot, level: int) -> str:
+    """``, during backward`` if a frame of autograd is further out than frame ``level``; else ""."""
     backward = (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.AUTOGRAD_MAIN, FunctionTag.AUTOGRAD_EVALUATE)
     return ", during backward" if any(thread.inner_tags.get(tag, -1) > level for tag in backward) else ""
 
 
 def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str = "", polls: bool = False) -> Wait:
-    """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name.
-    ``evidence``: what shows that, if no name does."""
+    """The wait in a call of a device's runtime or driver; frame ``level`` is its innermost one with a name.
+    ``evidence`` replaces the name of the call; ``polls``: the thread runs."""
     from gdbext.diagnosis.waits.device_waits import device_wait  # 7 ms, where a device is waited for
 
     call = device_wait(thread, level, polls)
-    resource = Resource(WaitKind.DEVICE, address, f"{call.call}{_context(thread, level)}")
+    resource = Resource(WaitKind.DEVICE, address, f"{call.call}{_backward_clause(thread, level)}")
     how = " (it polls the device)" if polls else ""
     inner = f", below it {call.driver_call}" if call.driver_call else ""
     evidence = evidence or f"{call.call}{inner}{how}"
     return Wait(resource, evidence=(f"frame {level}: {evidence}",), detail=DeviceCall(call))
 
 
-def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
-    """A thread that sleeps in CUDA's driver, in a function that has no name: only its library is known."""
+def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that sleeps in a function of CUDA's driver without a name, None for any other."""
     level = len(thread.inner_libc_levels)
     if not thread.syscall or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
         return None
@@ -245,7 +249,7 @@ def polling_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, or
     the store's server, which counts its clients in a loop."""
     for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
-        level = thread.first(tag, within=16)
+        level = thread.level_of(tag, within=16)
         if level is None or _is_covered(thread, level):
             continue
         if tag is FunctionTag.DEVICE:
@@ -257,7 +261,8 @@ def polling_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
-    """Python or an operator runs inside the function of frame ``level``: the wait is its own."""
+    """True if Python or an operator runs inside the function of frame ``level``: then the wait is not that
+    function's."""
     inside = (FunctionTag.EVAL_FUNCTIONS, FunctionTag.AUTOGRAD_EVALUATE)
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
@@ -273,14 +278,14 @@ def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_
         return _workers_wait(resource, workers, evidence)
     for other in thread.process.threads if is_future else ():
         # It may complete the future unless it is an idle worker, or waits for one itself.
-        if other is not thread and other.first(FunctionTag.FUTURE) is None and native_pool_of(other) is None:
+        if other is not thread and other.level_of(FunctionTag.FUTURE) is None and native_pool_of(other) is None:
             return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
     none_seen = "no thread has the pool's main function on its stack"
     return _absent_workers_wait(thread, resource, pool, evidence, none_seen)
 
 
 def _absent_workers_wait(thread: ThreadSnapshot, resource: Resource, pool: Pool, *evidence: str) -> Wait:
-    """A wait for workers that do not exist. They vanished in a fork only if something shows a fork."""
+    """The wait for workers that do not exist; a fork is named as the reason only if something shows one."""
     forked = thread.process.fork_evidence
     detail = AbsentWorkers(MissingWorkers(pool, forked=bool(forked)))
     return Wait(resource, evidence=(*evidence, *forked), detail=detail)
@@ -288,7 +293,7 @@ def _absent_workers_wait(thread: ThreadSnapshot, resource: Resource, pool: Pool,
 
 def _workers_of(thread: ThreadSnapshot, pool: Pool) -> Sequence[ThreadSnapshot]:
     others = (other for other in thread.process.threads if other is not thread)
-    return [other for other in others if runs(other.outer_tags, pool)]
+    return [other for other in others if has_pool_main(other.outer_tags, pool)]
 
 
 def _workers_wait(resource: Resource, workers: Sequence[ThreadSnapshot], evidence: str) -> Wait:

@@ -87,7 +87,7 @@ class FrameSource:
         try:
             session = self._session(0.2)  # a debugger that shows all stacks asks for one after the other
             thread = next((thread for thread in session.target.memory.threads() if thread.tid == tid), None)
-            return added_frames(session.threads.of(thread)) if thread else ()
+            return added_frames(session.threads.snapshot(thread)) if thread else ()
         except GdbextError as error:
             _log.info("no frames are added to the stack of thread %d: %s", tid, error.what)
             return ()

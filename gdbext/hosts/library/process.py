@@ -128,7 +128,7 @@ class Process:
     def threads(self) -> Threads:
         """All threads with what each waits for, as all-threads reports them; read once."""
         with self._limits.watch():
-            self._session, reports = self._session.settled(inspect_threads)
+            self._session, reports = self._session.read_consistently(inspect_threads)
         return Threads([Thread.of(self._session, each, self._limits) for each in reports.threads])
 
     def diagnose(self) -> Diagnosis:

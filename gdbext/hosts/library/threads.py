@@ -62,7 +62,7 @@ class Thread(ThreadReport):
         """All its frames, native and Python, innermost first; read when they are asked for."""
         with self._limits.watch():
             thread = find_thread(self._session.target, str(self.tid))
-            return Stack(all_frames(self._session, self._session.threads.of(thread)))
+            return Stack(all_frames(self._session, self._session.threads.snapshot(thread)))
 
     def __repr__(self) -> str:
         doing = self.wait.phrase if self.wait else self.state.value

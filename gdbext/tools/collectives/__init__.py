@@ -44,7 +44,7 @@ class CollectivesTool(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the groups; with --output all entries as well. Raises NotTorch, LayoutError, TargetError."""
-        session, (section, document) = session.settled(
+        session, (section, document) = session.read_consistently(
             lambda session: (read_collectives(session), recorder_document(session) if args.output is not None else None)
         )
         if document:

@@ -123,7 +123,7 @@ class KernelComments:
 
     def of_module(self, file: str) -> ModuleComments:
         if file not in self._files:
-            self._files[file] = module_comments(self._source.texts(file)[:20_000])
+            self._files[file] = module_comments(self._source.stripped_lines(file)[:20_000])
         return self._files[file]
 
 

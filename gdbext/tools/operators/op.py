@@ -372,7 +372,7 @@ class OperatorTool(Tool):
                 all_keys = args.all_keys or args.why or key is not None
                 return reporter, OperatorSection(reports, all_keys, ("CPU", "Meta", *in_use))
 
-        session, (reporter, section) = session.settled(read)
+        session, (reporter, section) = session.read_consistently(read)
         return make_report(self, session, args, findings=reporter.findings, errors=reporter.errors, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:

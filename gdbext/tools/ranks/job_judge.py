@@ -288,7 +288,7 @@ class _Judge:
     def _all_alike(self) -> Iterator[JobVerdict]:
         """No rank is at fault: some run, or all wait in one operation, or none runs; else there is no report."""
         readable = [report for report in self._reports if not report.problem]
-        busy = [report for report in readable if kind_of(report.kind).goes_on or report.running]
+        busy = [report for report in readable if kind_of(report.kind).makes_progress or report.running]
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:

@@ -226,7 +226,7 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
     pointer = session.target.memory.selected_stack_pointer() if wanted is None else None
     if wanted is None and pointer is None:
         return None
-    placed = python_frames_of(session, session.threads.of(thread))
+    placed = python_frames_of(session, session.threads.snapshot(thread))
     frames = [source for _, source in placed]
     if wanted is None:
         stack = session.stacks.of(thread).frames

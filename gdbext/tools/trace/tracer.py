@@ -257,7 +257,7 @@ def open_threads(control: RunControl, dispatches: Mapping[int, Sequence[TracedDi
         if not stack or tid not in stopped:
             continue
         try:
-            snapshot = session.threads.of(stopped[tid])
+            snapshot = session.threads.snapshot(stopped[tid])
         except GdbextError:
             continue
         frames = {frame.cfa for frame in snapshot.frames}

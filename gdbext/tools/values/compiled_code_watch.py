@@ -150,7 +150,7 @@ class KernelCalls:
             return "", []
         file, number = stack[0].file, stack[0].line or 0
         if file not in self._sources:
-            self._sources[file] = SourceReader(session.target).texts(file)
+            self._sources[file] = SourceReader(session.target).stripped_lines(file)
         lines = self._sources[file]
         called = generated_kernels.called_kernel(lines[number - 1] if 0 < number <= len(lines) else "")
         if not called:

@@ -126,7 +126,7 @@ def notes_on_stacks(
         try:
             frames = [
                 frame
-                for frame in reporter.frames(session.threads.of(thread).stack)
+                for frame in reporter.frames(session.threads.snapshot(thread).stack)
                 if not matchers or any(matches(frame.qualified) for matches in matchers)
             ]
         except GdbextError as error:

@@ -91,7 +91,7 @@ class FunctionRole(NamedTuple):
     operator_struct: str = ""
     """NAME of ``at::_ops::NAME``: the operator's name and overload joined by an underscore."""
     mangled: str = ""
-    """The name by which the role was recognised."""
+    """The name by which the role was recognized."""
 
     @property
     def calls_its_functor(self) -> bool:

@@ -43,7 +43,7 @@ class Work:
         self.steps = self.reads = 0
         sys.setprofile(self.count)
         try:
-            Session(target).settled(_inspected)
+            Session(target).read_consistently(_inspected)
         finally:
             sys.setprofile(None)
             target.close()
@@ -93,7 +93,7 @@ def test_a_truncated_stack_wants_no_stop(monkeypatch: pytest.MonkeyPatch) -> Non
                 lambda: {procfs.state(process.pid, tid) for tid in procfs.threads(process.pid)} == {"S"}, "all sleep"
             )
             target = brief_look(process.pid)
-            session, inspection = Session(target).settled(_inspected)
+            session, inspection = Session(target).read_consistently(_inspected)
             assert any("truncated at 1000 frames" in note for each in inspection.threads for note in each.notes)
             assert session.target is target
             assert isinstance(target, SnapshotTarget)

@@ -1,4 +1,4 @@
-"""A package that adds a pool, a recogniser, a known bug and a command, really installed: tests/example_package."""
+"""A package that adds a pool, a recognizer, a known bug and a command, really installed: tests/example_package."""
 
 from __future__ import annotations
 

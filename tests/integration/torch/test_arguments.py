@@ -32,7 +32,7 @@ def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
         threads = {thread.tid: thread for thread in target.memory.threads()}
         found = {}
         for role, facts in process.truth["threads"].items():
-            frames = reporter.frames(session.threads.of(threads[facts["tid"]]).stack)
+            frames = reporter.frames(session.threads.snapshot(threads[facts["tid"]]).stack)
             outermost = next(frame for frame in reversed(frames) if frame.qualified == facts["op"])
             found[role] = {argument.name: argument for argument in outermost.arguments}
         return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread, Wait
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 
 

@@ -1,4 +1,4 @@
-"""Made-up processes for the recognisers of waits: memory by address, threads by the functions on their stacks."""
+"""Made-up processes for the recognizers of waits: memory by address, threads by the functions on their stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.runtime import NO_PYTHON, ThreadTable
 from gdbext.cpython.wait_view import PythonWaitView
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function

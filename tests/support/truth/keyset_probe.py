@@ -126,7 +126,7 @@ def compare() -> None:
     seen_kernels.add(truth[0])
     counts["stops"] += 1
     session = Session(GdbTarget(gdb.selected_inferior()), first.layout)
-    snapshot = session.threads.of(session.target.memory.selected_thread())
+    snapshot = session.threads.snapshot(session.target.memory.selected_thread())
     steps = snapshot.dispatch
     for step, (sp, definition, _) in zip(ArgumentReporter(session).frames(snapshot.stack), reversed(active)):
         if sp in passed and step.qualified == dispatcher.by_def(definition).qualified:

@@ -35,7 +35,7 @@ def test_what_is_read_is_read_again_and_carries_the_extras() -> None:
     session = Session(MovingTarget(recordings.recording("python-lock-abba")))
     session.extras = extras = type(session.extras)()
     seen: list[Session] = []
-    later, number = session.settled(lambda each: seen.append(each) or len(seen))  # type: ignore[func-returns-value]
+    later, number = session.read_consistently(lambda each: seen.append(each) or len(seen))  # type: ignore[func-returns-value]
     assert (seen[0], later, number) == (session, seen[1], 2)
     assert later is not session
     assert later.extras is extras
@@ -72,5 +72,5 @@ def test_what_cannot_be_read_of_two_moments_is_read_again(times: int) -> None:
         return "read"
 
     with pytest.raises(MemoryFault, match="8 bytes at 0x18") if times == 2 else nullcontext():
-        assert Session(target).settled(read)[1] == "read"
+        assert Session(target).read_consistently(read)[1] == "read"
     assert target.looks == 3

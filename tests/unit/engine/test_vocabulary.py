@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import Unowned
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState

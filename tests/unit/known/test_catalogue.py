@@ -1,4 +1,4 @@
-"""Our entries: each recognises the stack that its page shows, and nothing that is only alike."""
+"""Our entries: each recognizes the stack that its page shows, and nothing that is only alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(stuck: Stuck) -> list[str]:
 
 
 @pytest.mark.parametrize("stuck", [*STACKS, *ALIKE], ids=lambda stuck: stuck.bug)
-def test_the_stack_of_its_page_is_recognised_and_what_is_only_alike_is_not(stuck: Stuck) -> None:
+def test_the_stack_of_its_page_is_recognized_and_what_is_only_alike_is_not(stuck: Stuck) -> None:
     assert found(stuck) == [stuck.bug] * (stuck in STACKS)
 
 

@@ -163,7 +163,7 @@ def test_one_that_runs_has_no_registers_and_is_said_to_run(pausing: Plain) -> No
     assert thread.runs_on
     with pytest.raises(TargetError, match="runs"):
         thread.registers()
-    snapshot = Session(target).threads.of(thread)
+    snapshot = Session(target).threads.snapshot(thread)
     assert snapshot.frames == []
     assert "--no-stop" in snapshot.notes[0]
     target.close()

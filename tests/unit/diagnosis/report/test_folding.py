@@ -8,7 +8,7 @@ from typing import Any
 from gdbext.diagnosis.commands import diagnose_view
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
-from gdbext.diagnosis.threads.thread_reporting import shown_steps
+from gdbext.diagnosis.threads.thread_reporting import visible_positions
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge as judge_process
 from gdbext.engine.repetitions import MOST_WHOLE
@@ -36,11 +36,11 @@ def test_a_block_of_several() -> None:
 def test_what_is_read_is_what_is_shown() -> None:
     ops = ["top", *["a", "b", "c"] * 5000, *(f"f{number}" for number in range(50)), "main"]
     steps = [step(op, level) for level, op in enumerate(ops)]
-    shown = shown_steps(steps)
+    shown = visible_positions(steps)
     assert {0, 1, 2, 3, 15001, 15051} <= shown
     assert len(shown) < 200
-    assert shown_steps(steps[:MOST_WHOLE]) == frozenset(range(MOST_WHOLE))
-    assert shown_steps([step(f"f{level}", level) for level in range(5000)]) == frozenset(range(5000))
+    assert visible_positions(steps[:MOST_WHOLE]) == frozenset(range(MOST_WHOLE))
+    assert visible_positions([step(f"f{level}", level) for level in range(5000)]) == frozenset(range(5000))
 
 
 def shown(threads: list[ThreadReport]) -> list[str]:

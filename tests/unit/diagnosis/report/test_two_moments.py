@@ -45,7 +45,7 @@ def test_late_facts_of_a_thread_that_moved_are_unknown() -> None:
     step = DispatchFrame(1, None, "aten::mm", "", None, None, None, None, DispatchStage.IN_KERNEL, Certainty.EXACT)
     frame = Frame(1, FrameKind.PYTHON, None, "step", variables=(LocalVariable("size", "int", "9322"),))
     thread = ThreadReport(7, dispatch=(step._replace(arguments=(argument,)),), frames=(frame,), python_frames=(frame,))
-    found = thread.of_two_moments()
+    found = thread.without_values()
     assert found.dispatch[0].arguments == (Argument("query", "Tensor", "", Certainty.UNKNOWN),)
     for each in (*found.frames, *found.python_frames):
         assert each.variables == (LocalVariable("size", "int", "?"),)

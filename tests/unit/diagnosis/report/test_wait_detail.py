@@ -6,7 +6,6 @@ import pytest
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import (
     NO_DETAIL,
@@ -21,7 +20,7 @@ from gdbext.diagnosis.report.wait_detail import (
     Unowned,
     WaitDetail,
 )
-from gdbext.diagnosis.report.wait_kind import Loss, LostThread, WaitKind
+from gdbext.diagnosis.report.wait_kind import Loss, LostThread, Resource, WaitKind
 from gdbext.diagnosis.waits.pool_table import MissingWorkers, Pool
 from gdbext.engine.targets.system.peer import Peer, PeerKind
 from gdbext.render.json_reader import from_json

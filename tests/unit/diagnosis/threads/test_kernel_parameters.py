@@ -79,7 +79,7 @@ def test_a_stack_is_walked_once_for_all_its_kernels(monkeypatch: pytest.MonkeyPa
     frames = [Placed(10 * at + inner) for at in range(count) for inner in (3, 3, 9)]
     thread: Any = SimpleNamespace(tid=1, dispatch=steps, python_frames=frames)
     thread._replace = lambda dispatch: dispatch
-    monkeypatch.setattr(FrameLocals, "sources", lambda _, __, shown: dict(enumerate(shown)))
+    monkeypatch.setattr(FrameLocals, "interpreter_frames", lambda _, __, shown: dict(enumerate(shown)))
     monkeypatch.setattr(FrameLocals, "_with_arguments", lambda _, step, kernel: (step, kernel))
     monkeypatch.setattr(frame_locals, "_with_kernel_values", lambda step, _: step)
     monkeypatch.setattr(Placed, "asked", 0)

@@ -13,7 +13,7 @@ from gdbext.diagnosis.report.finding import NOTE, Finding, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait_detail import AbsentWorkers, OtherEnd, OtherRanks, PolledFile, Sleep
 from gdbext.diagnosis.reporting import unknown_in_core
-from gdbext.diagnosis.verdict.advice import advice, of_parent
+from gdbext.diagnosis.verdict.advice import advice, advice_on_children
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.waits import pool_table as pools
@@ -105,11 +105,13 @@ def test_the_debugger_that_has_the_process_keeps_the_core(source, more, last):
 
 def test_the_children_of_an_idle_parent_may_be_what_hangs():
     idle, outside = Finding(IDLE, "It is so."), CommandLine("gdbext", "-p 1")
-    (told,) = of_parent(idle, outside)
+    (told,) = advice_on_children(idle, outside)
     assert told.endswith(": gdbext -p 1 dispatch-diagnose --children")
-    assert of_parent(Finding(DEADLOCK, "It is so."), outside) == ()
+    assert advice_on_children(Finding(DEADLOCK, "It is so."), outside) == ()
     assert (
-        of_parent(idle, CommandLine("gdbext", "-r x", may_run=False)) == of_parent(idle, outside, ["--children"]) == ()
+        advice_on_children(idle, CommandLine("gdbext", "-r x", may_run=False))
+        == advice_on_children(idle, outside, ["--children"])
+        == ()
     )
 
 

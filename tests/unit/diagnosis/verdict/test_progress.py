@@ -15,7 +15,14 @@ from gdbext.diagnosis.samples import Sampled, SamplesSection
 from gdbext.diagnosis.verdict import progress as steps
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
-from gdbext.diagnosis.verdict.progress import SamplePlace, agreeing, compare, revised, summary, with_calls
+from gdbext.diagnosis.verdict.progress import (
+    SamplePlace,
+    compare,
+    revise_judgement,
+    revise_verdict,
+    samples_note,
+    with_operator_calls,
+)
 from support.fakes.analysis_facts import step, thread, wait
 
 NOTHING = (0, 0, 0, 0)
@@ -83,20 +90,20 @@ def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     threads = [thread(1, wait("condvar"), [step("aten::mm")])]
     verdict = Verdict.of(Finding(BLOCKED, "It waits.", (1,)))
     moved, stuck = (found({1: place()}, {1: place(line=line)}) for line in (2, 1))
-    assert revised(verdict, moved, threads).finding.kind is BUSY
-    assert revised(verdict, moved, threads).finding.summary.startswith("Not stuck")
-    assert revised(verdict, stuck, threads) is verdict
+    assert revise_verdict(verdict, moved, threads).finding.kind is BUSY
+    assert revise_verdict(verdict, moved, threads).finding.summary.startswith("Not stuck")
+    assert revise_verdict(verdict, stuck, threads) is verdict
     crash = Verdict.of(Finding(CRASH, "It crashed.", (1,)))
-    assert revised(crash, moved, threads) is crash
+    assert revise_verdict(crash, moved, threads) is crash
 
 
 def test_summaries():
     threads = [thread(1, name="main"), thread(2, wait("worker-pool"), state=RunState.IDLE, name="pool")]
-    note = summary(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
+    note = samples_note(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
     assert "main" in note.summary
     assert "pool" not in note.summary
-    assert steps.dispatches(3000, 2.0).summary == "Dispatches continue: 1,500 operator calls a second."
-    assert steps.dispatches(0, 2.0).summary == "No operator was called meanwhile."
+    assert steps.dispatch_note(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
+    assert steps.dispatch_note(0, 2.0).summary == "No operator was called meanwhile."
 
 
 STATES = {
@@ -117,8 +124,8 @@ def test_findings_of_one_report_do_not_contradict_each_other(first, second, move
     threads = (STATES[first], STATES[second]._replace(tid=2))
     judgement = judge(Observations(threads, 1))
     progress = found({1: place(), 2: place()}, {1: PLACES[moves], 2: place()}, done=done)
-    made = agreeing(judgement, progress, threads)
-    made = made._replace(findings=(summary(progress, threads, 2, 2.0), *made.findings))
+    made = revise_judgement(judgement, progress, threads)
+    made = made._replace(findings=(samples_note(progress, threads, 2, 2.0), *made.findings))
     inspection = Inspection(threads, judgement)._replace(judgement=made)
     result = Sampled(inspection, SamplesSection(2, 2.0, tuple(progress))).with_calls(calls)
     verdict, findings = result.inspection.judgement.verdict, result.inspection.judgement.findings
@@ -137,8 +144,8 @@ def test_findings_of_one_report_do_not_contradict_each_other(first, second, move
 
 
 def test_who_calls_operators_leaves_his_place():
-    (only,) = with_calls(found({1: place()}, {1: place()}, done=SPINS), [STATES["runs"]], 5)
-    assert (only.progress.value, only.moved[-1]) == ("moved", "operator calls")
+    (only,) = with_operator_calls(found({1: place()}, {1: place()}, done=SPINS), [STATES["runs"]], 5)
+    assert (only.progress.value, only.moved[-1]) == ("moved", "calls of operators")
     two = [STATES["runs"], STATES["runs"]._replace(tid=2)]
-    both = with_calls(found(*[{1: place(), 2: place()}] * 2, done=SPINS), two, 5)
+    both = with_operator_calls(found(*[{1: place(), 2: place()}] * 2, done=SPINS), two, 5)
     assert {each.progress.value for each in both} == {"same-place"}

@@ -91,9 +91,9 @@ def through_python(period, turns, frames):
 
 def test_two_python_operators_that_call_each_other_and_how_deep_where_nothing_runs_away():
     """What counts are the frames, however many operators share them."""
-    group, times = recursion.repeating([*TREE[:20], step("aten::mm", 500, 0x1)])
+    group, times = recursion.longest_repetition([*TREE[:20], step("aten::mm", 500, 0x1)])
     assert ([each.op for each in group], times) == (["my::tree"], 20)
-    assert recursion.repeating(TREE[:5]) == ((), 0)
+    assert recursion.longest_repetition(TREE[:5]) == ((), 0)
     found = recursion.detect(*through_python(period=2, turns=32, frames=5), same_arguments=equal)
     assert (len(found.group), found.depth) == (4, 32)
     assert "320 Python frames" in found.why

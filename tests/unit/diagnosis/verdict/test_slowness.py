@@ -18,9 +18,9 @@ from gdbext.diagnosis.verdict.slowness import (
     MachineSection,
     Slowness,
     SlownessInputs,
-    collects_again,
     explanations,
-    over_samples,
+    repeated_collector,
+    with_collection_history,
 )
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
@@ -179,18 +179,18 @@ NO_COLLECTION = Slowness(MachineSection(None), ())
     ],
 )
 def test_how_long_a_collection_takes_is_told_by_samples(looks, told):
-    (found,) = over_samples(looks, 0.5).explanations
+    (found,) = with_collection_history(looks, 0.5).explanations
     assert found.against == ()
     assert len(found.for_) == len(told)
     assert all(part in text for part, text in zip(told, found.for_))
 
 
 def test_who_collects_anew_has_left_its_place():
-    assert collects_again([collecting(3), collecting(4)]) == 1
-    assert collects_again([collecting(3), collecting(3)]) is None
-    assert collects_again([collecting(3), collecting(3, survivors=8)]) is None, "counted in the middle of one"
-    assert collects_again([collecting(3), NO_COLLECTION]) is None
-    assert over_samples([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
+    assert repeated_collector([collecting(3), collecting(4)]) == 1
+    assert repeated_collector([collecting(3), collecting(3)]) is None
+    assert repeated_collector([collecting(3), collecting(3, survivors=8)]) is None, "counted in the middle of one"
+    assert repeated_collector([collecting(3), NO_COLLECTION]) is None
+    assert with_collection_history([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
     stays = ThreadProgress(1, Progress.SPINNING, (), "gc_collect_main")
     moved = stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
     assert with_collections([stays], 1) == [moved]

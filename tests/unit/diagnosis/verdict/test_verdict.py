@@ -79,7 +79,7 @@ def sleeping(*polled, **more):
 LATE = wait("barrier", 2, certainty=OwnerCertainty.INFERRED)
 STATIC = wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_ops::mm::call(...)::op")
 WANTS_GIL, HAS_MUTEX = thread(2, wait("gil", 1)), thread(2, wait("mutex", 3))
-GONE = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
+GONE = LostThread(("loader",), Loss.ENDED, no_waker_clause="no thread is in load (f.py:4), which calls set() of it")
 LEFT = LostThread(("a", "b"), Loss.LEFT_BEHIND, recorded=True, does="should run its job")
 LOST = thread(1, wait("condvar", detail=Unowned(GONE)))
 FEEDER = thread(3, wait("python-lock", 2), python_name="feeder")

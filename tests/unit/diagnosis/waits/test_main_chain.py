@@ -11,7 +11,7 @@ from gdbext.cpython.threads.object_text import HandledError
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.report.wait_detail import Refused
 from gdbext.diagnosis.waits.polling import refused_by
-from gdbext.diagnosis.waits.recognise import follow_main_thread, state_of
+from gdbext.diagnosis.waits.recognize import follow_main_thread, state_of
 from gdbext.engine.targets.system.peer import ChildProcess
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Outside, Process, Python, python_wait
 
@@ -42,7 +42,7 @@ def test_what_a_loop_that_sleeps_looks_at(seen, text):
     wait = sleeping(seen)
     assert wait.detail.looks_for == text
     assert wait.phrase.endswith(f"in a loop that polls {text}")
-    assert wait.detail.looks_at_files == (seen.polled_as is PolledKind.FILE)
+    assert wait.detail.polls_file == (seen.polled_as is PolledKind.FILE)
     assert wait.detail.expects == ((7,) if seen.polled_as is PolledKind.THREAD else ())
     assert [child.pid for child in wait.detail.children] == ([seen.pid] if seen.pid else [])
     assert (sleeping().detail.looks_for, sleeping().phrase) == ("", "sleeps")

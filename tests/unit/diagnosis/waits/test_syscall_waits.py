@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gdbext.diagnosis.report.wait import OwnerCertainty
-from gdbext.diagnosis.waits.syscall_waits import uninterruptible
+from gdbext.diagnosis.waits.syscall_waits import uninterruptible_wait
 from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, ProcessState
 from gdbext.engine.targets.system.procfs import NO_PROCFS
@@ -117,7 +117,7 @@ def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
     side = KernelSide("D", -1, "rwsem_down_read_slowpath", seconds=seconds)
     for kernel_side, expected in ((side, waits), (None, True)):  # of a core nobody knows for how long
         thread = SimpleNamespace(kernel_state="D", kernel_side=kernel_side)
-        assert (uninterruptible(thread) is not None) is expected
+        assert (uninterruptible_wait(thread) is not None) is expected
 
 
 @pytest.mark.parametrize(("ending", "told"), [("exit status 1", True), ("exit status 0", False)])

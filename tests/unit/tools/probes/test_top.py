@@ -31,7 +31,7 @@ class FakeSession:
         self.dispatcher: Any = SimpleNamespace(by_def=lambda address: operator if address in known else None)
         self.known, self.opened = known, opened
 
-    def reopened(self, _: object) -> FakeSession:
+    def session_after_stop(self, _: object) -> FakeSession:
         self.opened.append(FakeSession(self.known | {0x2000}, self.opened))
         return self.opened[-1]
 
@@ -154,7 +154,7 @@ class MappedSession:
         self.target = FakeTarget({}, maps)
         self.number = number
 
-    def reopened(self, target: FakeTarget) -> MappedSession:
+    def session_after_stop(self, target: FakeTarget) -> MappedSession:
         return MappedSession(target.memory.maps(), self.number + 1)
 
 

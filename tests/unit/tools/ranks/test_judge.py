@@ -9,11 +9,10 @@ import pytest
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import DeviceCall, OtherRanks
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.errors import BadData
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_judge import judge

@@ -234,7 +234,7 @@ def test_the_frame_that_is_selected_comes_first(monkeypatch: pytest.MonkeyPatch)
     A frame by its number or function is the only one."""
     session = Replay("meta-mm").session
     main = next(each for each in session.target.memory.threads() if each.tid == session.target.pid)
-    snapshot = session.threads.of(main)
+    snapshot = session.threads.snapshot(main)
     assert [frame.function for frame in snapshot.python][-1] == "<module>"
 
     def functions(wanted: str | None = None) -> list[str] | None:

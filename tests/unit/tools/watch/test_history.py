@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gdbext.diagnosis.report import Report, json_report
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.engine.vocabulary import ErrorReport
 from gdbext.errors import TargetError
 from gdbext.tools.watch import progress_watch

@@ -14,10 +14,9 @@ import pytest
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.diagnosis.report import Report, json_report
 from gdbext.diagnosis.report.finding import Finding, Verdict
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import Wait
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.tools.watch import Watch, evidence, progress_watch
 from gdbext.tools.watch.evidence import Evidence

@@ -9,7 +9,7 @@ import pytest
 
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
 from support.programs import wait_processes
 from support.programs.wait_processes import BITSET, DATA, MUTEX_STACK, PRIVATE, TLS, Outside, Process, mutex, wait_of

@@ -7,7 +7,7 @@ import pytest
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from gdbext.engine.targets.system.procfs import NO_PROCFS
 from support.programs.wait_processes import BITSET, DATA, LOOP, Outside, Process, wait_of
 

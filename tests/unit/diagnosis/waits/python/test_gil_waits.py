@@ -13,7 +13,7 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits.event_loops import job_clause
 from gdbext.diagnosis.waits.python_waits import is_of_two_moments
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
 LIBC, PYTHON = "libc.so.6", "libpython3.11.so.1.0"

@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.waits import pool_table as pools
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from support.programs.wait_processes import DATA, LOOP, Process
 
 POOL = "/lib/python3.11/multiprocessing/"

@@ -7,7 +7,7 @@ import pytest
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.waits import pool_table
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch import assumed_symbols
 from support.programs.wait_processes import DATA, LOOP, PC, Process, Python, gil, wait_of

@@ -18,7 +18,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits import torch_waits
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
-from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.recognize import state_of
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
 from gdbext.torch.distributed import python_calls
 from support.programs.wait_processes import (

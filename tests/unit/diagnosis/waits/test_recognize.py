@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.wait import OwnerThread, Wait
-from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
-from gdbext.diagnosis.waits import recognise
+from gdbext.diagnosis.report.wait_kind import Relation, Resource, WaitKind
+from gdbext.diagnosis.waits import recognize
 from gdbext.diagnosis.waits.function_tag import Functions, FunctionTag, tags_of
 from gdbext.diagnosis.waits.pool_table import AUTOGRAD, NCCL, POOLS, Pool, PoolIndex, PoolPart
 from gdbext.torch import assumed_symbols
@@ -37,12 +36,12 @@ HELD = [kind for kind in WaitKind if kind.traits.relation in (Relation.HOLDS, Re
 @pytest.mark.parametrize("kind", WaitKind, ids=lambda kind: kind.value)
 def test_who_owes_a_notification_or_its_own_end_holds_nothing(kind: WaitKind) -> None:
     resource = Resource(kind, 0x7F00, "")
-    held = recognise.held_resources([Wait(resource, OwnerThread(7))], [])
+    held = recognize.held_resources([Wait(resource, OwnerThread(7))], [])
     assert held == ({7: (resource,)} if kind in HELD else {})
 
 
 def test_what_two_wait_for_is_held_once() -> None:
     wait = Wait(Resource(WaitKind.MUTEX, 0x7F00, "a"), OwnerThread(7))
     other = Wait(Resource(WaitKind.MUTEX, 0x7F80, "b"), OwnerThread(7))
-    assert recognise.held_resources([wait, None, wait, other], []) == {7: (wait.resource, other.resource)}
-    assert recognise.held_resources([wait._replace(being_released=True)], []) == {}
+    assert recognize.held_resources([wait, None, wait, other], []) == {7: (wait.resource, other.resource)}
+    assert recognize.held_resources([wait._replace(being_released=True)], []) == {}

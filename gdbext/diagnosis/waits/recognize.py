@@ -1,24 +1,16 @@
-"""The registry of recognisers, the state of each thread, what it holds, and the chain of waits from the main thread.
-A recogniser takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. A new one is a
-function in the file of its family and a line in RECOGNISERS. Those of other packages (add_ons.py) come after what is
-proven of the GIL and before all others, because only they know what their own objects are."""
+"""The registry of recognizers, the state of each thread, what it holds, and the chain of waits from the main thread.
+A recognizer takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. Those of other
+packages (add_ons.py) come after what is proven of the GIL and before all others: only they know their own objects."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.report.resource import Resource
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import Owned, Unowned
-from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.waits import (
-    glibc_waits,
-    pool_workers,
-    python_waits,
-    syscall_waits,
-    torch_waits,
-)
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
+from gdbext.diagnosis.waits import glibc_waits, pool_workers, python_waits, syscall_waits, torch_waits
 from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
 from gdbext.diagnosis.waits.pool_table import Pool
 
@@ -29,8 +21,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
-    Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
-    PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
+    Recognizer = Callable[[ThreadSnapshot], Optional[Wait]]
+    PoolRecognizer = Callable[[ThreadSnapshot], Optional[Pool]]
 
 
 def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> dict[int, tuple[Resource, ...]]:
@@ -47,60 +39,57 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
     return {tid: tuple(resources.values()) for tid, resources in held.items()}
 
 
-GIL_RECOGNISERS: tuple[Recogniser, ...] = (
-    python_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
+GIL_RECOGNIZERS: tuple[Recognizer, ...] = (
+    python_waits.gil_wait,  # by the address of the futex, which no other recognizer would know for the GIL's
     python_waits.parking_wait,  # the same, of a build without a GIL
 )
-RECOGNISERS: tuple[Recogniser, ...] = (
-    *GIL_RECOGNISERS,
+RECOGNIZERS: tuple[Recognizer, ...] = (
+    *GIL_RECOGNIZERS,
     pool_workers.openmp_wait,  # its runtime waits by its own system calls: the module of the innermost frame decides
     glibc_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
     glibc_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
     glibc_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
-    glibc_waits.destroyed,  # a mutex by name that is none any more
-    glibc_waits.unidentified,
+    glibc_waits.destroyed_mutex_wait,  # a mutex by name that is none any more
+    glibc_waits.unidentified_lock_wait,
     glibc_waits.rwlock_wait,
-    torch_waits.classify,  # … and that says more than the condition variable below it
-    python_waits.classify,  # threading's objects, which are semaphores to glibc
+    torch_waits.torch_wait,  # … and that says more than the condition variable below it
+    python_waits.python_object_wait,  # threading's objects, which are semaphores to glibc
     glibc_waits.condvar_wait,  # what glibc's objects say by themselves
     glibc_waits.semaphore_wait,
-    glibc_waits.join,
-    glibc_waits.barrier,
+    glibc_waits.join_wait,
+    glibc_waits.barrier_wait,
     glibc_waits.once_wait,  # by its value alone where it has no name, so that the others come first
-    torch_waits.driver_without_name,  # the library alone tells, and more than the system call does
-    syscall_waits.classify,  # anything but a futex: the system call says what for
-    syscall_waits.unknown_futex,
+    torch_waits.unnamed_driver_wait,  # the library alone tells, and more than the system call does
+    syscall_waits.syscall_wait,  # anything but a futex: the system call says what for
+    syscall_waits.unknown_futex_wait,
 )
-"""The recognisers for a thread inside a system call; the first that answers is right, those that prove most come
+"""The recognizers for a thread inside a system call; the first that answers is right, those that prove most come
 first."""
 
-POOLS: tuple[PoolRecogniser, ...] = (
+POOLS: tuple[PoolRecognizer, ...] = (
     pool_workers.native_pool_of,
     pool_workers.openmp_pool_of,
     pool_workers.python_pool_of,
     pool_workers.spinning_pool_of,
 )
-"""The recognisers of idle workers inside a system call; they come before all recognisers of waits."""
+"""The recognizers of idle workers inside a system call; they come before all recognizers of waits."""
 
-SPINNING: tuple[Recogniser, ...] = (
-    python_waits.between_gil_waits,
-    python_waits.between_parkings,
+SPINNING: tuple[Recognizer, ...] = (
+    python_waits.repeated_gil_wait,
+    python_waits.stop_the_world_wait,
     torch_waits.polling_wait,
-    syscall_waits.between_sleeps,
-    syscall_waits.uninterruptible,
+    syscall_waits.repeated_sleep,
+    syscall_waits.uninterruptible_wait,
 )
 """Waits of threads that are in no system call."""
 
 
 class State(NamedTuple):
-    """The state of a thread: what it does, what it waits for, and the pool whose idle worker it is."""
+    """What a thread does, what it waits for, and the pool whose idle worker it is."""
 
     state: RunState
     wait: Wait | None = None
     pool: Pool | None = None
-
-    def with_wait(self, wait: Wait) -> State:
-        return self._replace(wait=wait)
 
 
 def state_of(thread: ThreadSnapshot) -> State:
@@ -109,8 +98,8 @@ def state_of(thread: ThreadSnapshot) -> State:
         state = _state_in_call(thread)
     elif pool := pool_workers.openmp_pool_of(thread) or pool_workers.spinning_pool_of(thread):
         state = State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
-    elif wait := _first(SPINNING, thread) or _first(thread.process.added_recognisers, thread):
-        state = State(RunState.WAITING, _with_witness(thread, wait))
+    elif wait := _first_wait(SPINNING, thread) or _first_wait(thread.process.added_recognizers, thread):
+        state = State(RunState.WAITING, _with_checked_owner(thread, wait))
     else:
         state = State(RunState.RUNNING)
     if not thread.kernel_side:
@@ -119,7 +108,8 @@ def state_of(thread: ThreadSnapshot) -> State:
 
 
 def _state_in_call(thread: ThreadSnapshot) -> State:
-    """The state of a thread inside a system call, with the person, the processes or the workers that would end it."""
+    """The state of a thread inside a system call; its wait with the user, the processes or the workers that would end
+    it."""
     pool = next(filter(None, (pool_of(thread) for pool_of in POOLS)), None)
     if pool:
         address = thread.syscall.arguments[0] if thread.syscall and thread.syscall.name == "futex" else 0
@@ -128,28 +118,29 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
     if not wait:
         return State(RunState.RUNNING)
     if wait.kind is WaitKind.IO:  # perhaps at a prompt
-        asked, is_heard = with_question(thread, wait)
-        if is_heard is False or (asked.detail.about_question and thread.dispatch):
-            return State(RunState.WAITING, asked)
-        if is_heard or is_at_prompt(thread, wait):
-            return State(RunState.IDLE, asked)
+        question, is_answerable = with_question(thread, wait)
+        if is_answerable is False or (question.detail.about_question and thread.dispatch):
+            return State(RunState.WAITING, question)
+        if is_answerable or is_at_prompt(thread, wait):
+            return State(RunState.IDLE, question)
     wait = torch_waits.with_child_processes(thread, wait)
-    return State(RunState.WAITING, pool_workers.add_lost_workers(thread, wait))
+    return State(RunState.WAITING, pool_workers.with_lost_workers(thread, wait))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
-    wait = _first(GIL_RECOGNISERS, thread) or _first(thread.process.added_recognisers, thread)
-    wait = wait or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
-    return _with_witness(thread, wait) if wait else None
+    """The wait of a thread inside a system call, None if no recognizer knows it."""
+    wait = _first_wait(GIL_RECOGNIZERS, thread) or _first_wait(thread.process.added_recognizers, thread)
+    wait = wait or _first_wait(RECOGNIZERS[len(GIL_RECOGNIZERS) :], thread)
+    return _with_checked_owner(thread, wait) if wait else None
 
 
-def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait. A thread that waits for itself is RECORDED only if its frames have the object, too: otherwise one
-    damaged register, the address of the futex, would be enough."""
+def _with_checked_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait, INFERRED if the thread is its own owner and its frames do not contain the object, too: otherwise one
+    damaged register, the address of the futex, would prove a self-deadlock."""
     if wait.owner != OwnerThread(thread.tid) or wait.certainty is not OwnerCertainty.RECORDED:
         return wait
     futex = thread.futex
-    if thread.syscall and (not futex or thread.has_at_hand(futex.address)):
+    if thread.syscall and (not futex or thread.has_pointer_to(futex.address)):
         return wait
     doubt = "it runs: only the functions on its stack tell what it waits for"
     if thread.syscall and futex:
@@ -157,21 +148,22 @@ def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
     return wait._replace(certainty=OwnerCertainty.INFERRED, evidence=(*wait.evidence, doubt))
 
 
-def _first(recognisers: Iterable[Recogniser], thread: ThreadSnapshot) -> Wait | None:
-    return next(filter(None, (recognise(thread) for recognise in recognisers)), None)
+def _first_wait(recognizers: Iterable[Recognizer], thread: ThreadSnapshot) -> Wait | None:
+    """The answer of the first recognizer that knows the thread's wait."""
+    return next(filter(None, (recognize(thread) for recognize in recognizers)), None)
 
 
 _MOST_OFF_CHAIN = 8
-"""Further threads, besides those of the main thread's chain, whose waits are examined."""
+"""Threads outside of the main thread's chain whose waits are examined."""
 _ENDED_BY_USERS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK)
 
 
 def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | None]) -> dict[int, State | None]:
-    """The states, with more on the waits along the chain of waits that begins at the main thread.
+    """The states by thread id, with likely wakers added to the waits on the chain that begins at the main thread.
 
-    The main thread's wait is what a user asks about. Python's objects do not record which thread will put into a queue
-    or set an event, and a loop that sleeps does not say what for, but both often follow from what the frames have at
-    hand. That costs time and proves nothing, so it is done along this chain (12 threads) and for few others, and no
+    Users ask about the main thread's wait. Python's objects do not record which thread will put into a queue or set an
+    event, and a loop that sleeps does not record what for, but both often follow from the objects that frames can
+    reach. That costs time and proves nothing, so it is done along this chain (12 threads) and for few others, and no
     deadlock is concluded from it.
     """
     result = dict(states)
@@ -183,8 +175,8 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
         if tid in chain or not thread or not state or not state.wait or state.state is RunState.IDLE:
             continue
         chain.add(tid)
-        wait = _explained(thread, state.wait, result)
-        result[tid] = state.with_wait(wait)
+        wait = _with_wakers(thread, state.wait, result)
+        result[tid] = state._replace(wait=wait)
         queue += wait.owner_tids or wait.detail.expects
     waiting = [
         (thread, state, state.wait)
@@ -197,19 +189,19 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
     # A loop that repeats a timed wait does not end by itself, and may be the one that matters.
     timed = [row for row in waiting if row[2].timed and any(frame.is_users for frame in row[0].python)]
     for thread, state, wait in timed[:_MOST_OFF_CHAIN]:
-        result[thread.tid] = state.with_wait(_polled(thread, wait))
+        result[thread.tid] = state._replace(wait=_with_loop(thread, wait))
 
     # No thread is known to end these waits: the one that should may be missing.
     unowned = [row for row in waiting if not (row[2].timed or row[2].owners or row[2].detail.lost)]
     for thread, state, wait in [row for row in unowned if row[2].kind in _ENDED_BY_USERS][:_MOST_OFF_CHAIN]:
-        explained = _explained(thread, wait, result)
+        explained = _with_wakers(thread, wait, result)
         if explained.detail.lost:
-            result[thread.tid] = state.with_wait(explained)
+            result[thread.tid] = state._replace(wait=explained)
     return result
 
 
-def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """A timed wait with the loop that repeats it, and what that tests in between."""
+def _with_loop(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """A timed wait with the loop that repeats it, and with what the loop tests in between."""
     if wait.kind is WaitKind.SLEEP:
         return polled_sleep(thread, wait)
     line = line_of_loop(thread, wait)
@@ -217,19 +209,19 @@ def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
     return wait.with_detail(detail.in_loop(line)) if line else wait
 
 
-def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
+def _with_wakers(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
     """The wait with the threads that may end it: users of the object that do not wait for it themselves."""
     if wait.timed:
-        wait = _polled(thread, wait)
+        wait = _with_loop(thread, wait)
     python, address = thread.process.python, wait.resource.address
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or not python:
         return wait
-    known = wait.detail.unowned
+    detail = wait.detail.unowned
 
     def waits_for_it(tid: int) -> bool:
         state = states.get(tid)
         return bool(state and state.wait and state.wait.resource.address == address)
 
     users = python.users_of(address)
-    expects = known.expects or tuple(tid for tid in users if tid != thread.tid and not waits_for_it(tid))
-    return wait.with_detail(wait.detail.with_enders(python_waits.who_ends(thread, wait, known, expects)))
+    expects = detail.expects or tuple(tid for tid in users if tid != thread.tid and not waits_for_it(tid))
+    return wait.with_detail(wait.detail.with_wakers(python_waits.with_possible_wakers(thread, wait, detail, expects)))
