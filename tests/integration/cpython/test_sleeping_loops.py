@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gdbext.cpython.abi.bytecode import BYTECODES, loop_around
+from gdbext.cpython.abi.bytecode import BYTECODES, loads_of_loop
 from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -83,8 +83,8 @@ def test_code_that_is_not_known_tells_nothing() -> None:
     code = (lambda event: [event.is_set() for _ in iter(int, 1)]).__code__.co_code
     form = BYTECODES[sys.version_info[:2]]
     unknown = bytes([form.roles.index("x"), 0])
-    assert loop_around(form, unknown + code, 4) is None
-    assert loop_around(form, b"", 0) is None
+    assert loads_of_loop(form, unknown + code, 4) is None
+    assert loads_of_loop(form, b"", 0) is None
 
 
 LOOKS = 8
