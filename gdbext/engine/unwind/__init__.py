@@ -276,7 +276,7 @@ class FallbackUnwinder:
             for index, word in enumerate(words)
             if abs(word - start) < _REACH
             and self._code.is_code(word - 1)
-            and self._architecture.called(self._code.before(word, 8), word) == start
+            and self._architecture.call_target(self._code.before(word, 8), word) == start
         ]
         return ends[0] if len(ends) == 1 else 0
 

@@ -69,7 +69,7 @@ class CompiledRow:
         self.ends = False
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._architecture = architecture
-        self._followed_count = len(architecture.followed)
+        self._followed_count = len(architecture.tracked_registers)
         self.cfa_register = names[row.cfa_register]
         self.cfa_offset = row.cfa_offset
         self._low = min(saved.values())
@@ -129,7 +129,7 @@ class InterpretedRow:
         callers[architecture.stack_pointer] = cfa
         for number, rule in row.rules.items():
             name = names[number] if number < len(names) else ""
-            if name and (self.is_signal or name in architecture.followed):
+            if name and (self.is_signal or name in architecture.tracked_registers):
                 try:
                     callers[name] = self._value(rule, name, cfa, registers, read)
                 except KeyError:  # the rule needs an unknown register
