@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from gdbext.cache import cache_folder, may_fill, open_ours
-from gdbext.engine.formats.elf_header import give_back
+from gdbext.engine.formats.elf_header import release_memory
 from gdbext.engine.formats.symbol_table import SYMBOL_SIZE, SymbolTable
 from gdbext.errors import SymbolFileError
 from gdbext.log import logger
@@ -142,7 +142,7 @@ def _name_hashes(table: SymbolTable) -> list[int]:
     raw = table.data[table.offset : table.offset + table.count * SYMBOL_SIZE]
     starts = _items("I", raw)[0::6].tolist()
     strings = table.data[table.strings : table.strings_end]
-    give_back(table.data, table.strings, len(strings))
+    release_memory(table.data, table.strings, len(strings))
     if not strings.endswith(b"\0"):
         strings += b"\0"
     find = strings.find

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats import elf
-from gdbext.engine.formats.elf_header import give_back
+from gdbext.engine.formats.elf_header import release_memory
 from gdbext.errors import SymbolFileError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SymbolTable:
             starts.update(offset + start for start in islice(find(piece), _STARTS_LIMIT + 1))
             if len(starts) > _STARTS_LIMIT:
                 raise SymbolFileError("the string table has too many names of one kind")
-            give_back(self.data, at, len(piece))
+            release_memory(self.data, at, len(piece))
             at += len(piece)
         return starts
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
-from gdbext.engine.formats import at_once
+from gdbext.engine.formats import open_nonblocking
 from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
 from gdbext.tools import table
@@ -131,7 +131,7 @@ def source_option(word: str) -> str:
         mode = os.stat(word).st_mode  # noqa: PTH116
         if not stat.S_ISREG(mode):
             return by_name if _names_evidence(word) or not stat.S_ISDIR(mode) else ""
-        with open(word, "rb", opener=at_once) as file:
+        with open(word, "rb", opener=open_nonblocking) as file:
             head = file.read(_TYPE.stop)
     except PermissionError:
         return "" if os.access(word, os.X_OK) else by_name

@@ -33,7 +33,7 @@ _RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}
 
 
 def keeps_vectors(code: bytes) -> bool:
-    """True if the first instruction of ``code`` changes no vector register: SSE instructions have an opcode of two bytes
+    """True if ``code``'s first instruction changes no vector register: SSE instructions have an opcode of two bytes
     (0f ..), AVX instructions begin with c4, c5 or 62 (AMD's XOP with 8f)."""
     plain = code.lstrip(bytes((0x66, 0xF2, 0xF3)))
     plain = plain[1:] if plain[:1] and plain[0] & 0xF0 == 0x40 else plain  # REX
@@ -75,7 +75,7 @@ def _is_indirect_call(code: bytes) -> bool:
 
 
 def call_target(before: bytes, returns_to: int) -> int:
-    """The target of the ``call rel32`` that ends ``before``; 0 for any other code."""
+    """The target of the ``call rel32`` at the end of ``before``; 0 for any other code."""
     return returns_to + _signed(before[-4:]) if len(before) >= 5 and before[-5] == 0xE8 else 0
 
 
