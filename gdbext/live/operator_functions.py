@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import cache_folder
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.formats.symbol_cache import kept_texts
+from gdbext.engine.formats.symbol_cache import text_cache
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.torch import assumed_symbols
@@ -180,7 +180,7 @@ def cached_functions(
         return list(functions.values())
 
     key = module.kept_as
-    name, cache = f"{what} {key}".encode(), kept_texts(cache_folder(), "callers")
+    name, cache = f"{what} {key}".encode(), text_cache(cache_folder(), "callers")
     text = cache.text(name) if key else None
     if text is not None:
         return around(module.base + int(word, 16) for word in text.split())

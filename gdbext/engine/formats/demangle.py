@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gdbext.cache import cache_folder
 from gdbext.engine import libc
 from gdbext.engine.formats.mangled_name import LONGEST_BUILTIN, LONGEST_STANDARD, printed_size
-from gdbext.engine.formats.symbol_cache import kept_texts
+from gdbext.engine.formats.symbol_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def demangle(name: str) -> str:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return name
-    cached = kept_texts(cache_folder(), "demangled")
+    cached = text_cache(cache_folder(), "demangled")
     text = cached.text(raw)
     if text is None:
         demangler = _load()
