@@ -31,7 +31,7 @@ from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.local_process import read_file
@@ -353,7 +353,7 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
 
 def _inspected_child(report: ChildReport) -> ChildReport:
     try:
-        target = brief_look(report.pid)
+        target = briefly_stopped(report.pid)
     except GdbextError as error:
         return report._replace(summary=error.what)
     try:

@@ -1,4 +1,4 @@
-"""ELF headers and notes, of a file or of its mapping in memory (System V gABI, chapters 4 and 5, and ``elf/elf.h``).
+"""ELF headers and notes, of a file or of its mapping in memory, and the auxiliary vector (System V gABI, elf.h).
 
 Every number in a file is checked against the file's size before use.
 """
@@ -44,6 +44,8 @@ ET_CORE = 4
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
 PF_X, PF_W, PF_R = 1, 2, 4
 NT_GNU_BUILD_ID = 3
+AT_ENTRY, AT_RANDOM, AT_SYSINFO_EHDR = 9, 25, 33
+"""Entries of the auxiliary vector: the program's start; 16 random bytes on the first stack; the vdso's ELF header."""
 PN_XNUM = 0xFFFF
 """e_phnum if there are more headers than fit; sh_info of section 0 has their number."""
 
@@ -215,3 +217,13 @@ class MappedElf:
 def permission_text(flags: int) -> str:
     """p_flags as in /proc/PID/maps, for a private mapping, as every PT_LOAD is: "r-xp"."""
     return "".join(letter if flags & bit else "-" for letter, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"
+
+
+def parse_auxv(data: bytes) -> dict[int, int]:
+    """AT_* → value of an auxiliary vector (getauxval(3)), up to AT_NULL or the end of ``data``."""
+    entries: dict[int, int] = {}
+    for key, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
+        if key == 0:
+            break
+        entries[key] = value
+    return entries

@@ -8,9 +8,8 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gdbext.engine.formats.auxv import AT_SYSINFO_EHDR
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.elf_header import PT_LOAD, Segment
+from gdbext.engine.formats.elf_header import AT_SYSINFO_EHDR, PT_LOAD, Segment
 from gdbext.engine.process.memory import PAGE_SIZE, Memory
 from gdbext.engine.process.memory_image import FileIdentity, MemoryImage
 from gdbext.engine.targets.base_target import MemoryMapping, Target

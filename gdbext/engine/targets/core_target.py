@@ -10,8 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from gdbext.engine.arch import Architecture, architectures
-from gdbext.engine.formats import auxv, elf_core
-from gdbext.engine.formats.elf_header import PF_W, PF_X, Identity, permission_text
+from gdbext.engine.formats import elf_core
+from gdbext.engine.formats.elf_header import (
+    AT_ENTRY,
+    AT_RANDOM,
+    AT_SYSINFO_EHDR,
+    PF_W,
+    PF_X,
+    Identity,
+    parse_auxv,
+    permission_text,
+)
 from gdbext.engine.targets.base_target import (
     MemoryMapping,
     Signal,
@@ -74,7 +83,7 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         self._starts = [segment.start for segment in self._segments]
         self.foreign = ForeignFiles.of_core(sysroot or "", self._source_belongs)
         self._files = MappedFiles(self._core.files, self._read_from_core, self.local_path, self.foreign)
-        self._auxv = auxv.parse_auxv(self._core.raw_auxv)
+        self._auxv = parse_auxv(self._core.raw_auxv)
         notes = self._core.threads
         self.pid = self._core.pid or notes[0].tid
         self._first = CoreFileThread(self.architecture, notes[0], signal_of(notes[0], self._core.written_by_debugger))
@@ -148,12 +157,12 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
 
     def executable(self) -> str | None:
         """The program's path as the target names it: the file in which AT_ENTRY lies."""
-        entry = self._files.mapping_at(self._auxv.get(auxv.AT_ENTRY, 0))
+        entry = self._files.mapping_at(self._auxv.get(AT_ENTRY, 0))
         return linux.split_deleted(entry.path)[0] if entry else None
 
     def executable_build_id(self) -> str | None:
         """The build-id of the program, from the core alone; None if it has none, or the core lacks that page."""
-        entry = self._files.mapping_at(self._auxv.get(auxv.AT_ENTRY, 0))
+        entry = self._files.mapping_at(self._auxv.get(AT_ENTRY, 0))
         return self._files.build_id(self._files.base_of(entry)) if entry else None
 
     def environ(self) -> Mapping[str, str]:
@@ -274,15 +283,15 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
 
     def _special_name(self, start: int, end: int) -> str:
         """The kernel's name of anonymous memory, by what the auxiliary vector points to."""
-        if start <= self._auxv.get(auxv.AT_SYSINFO_EHDR, 0) < end:
+        if start <= self._auxv.get(AT_SYSINFO_EHDR, 0) < end:
             return "[vdso]"
-        if start <= self._auxv.get(auxv.AT_RANDOM, 0) < end:
+        if start <= self._auxv.get(AT_RANDOM, 0) < end:
             return "[stack]"
         return self.architecture.kernel_mappings.get(start, "")
 
     def _environment_pointers(self) -> list[int]:
         """The pointers to the environment's strings, which lie below the auxiliary vector on the first stack."""
-        segment = self._segment_at(self._auxv.get(auxv.AT_RANDOM, 0))
+        segment = self._segment_at(self._auxv.get(AT_RANDOM, 0))
         if not segment or len(self._core.raw_auxv) < 32:
             return []
         end = segment.offset + segment.filesz

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.py_stack import PyStack
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.errors import GdbextError
 from gdbext.tools.compile.compiled_frames import is_compiler, stage
 from gdbext.torch.compile import dynamo_names as names
@@ -56,7 +56,7 @@ def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
 def work_of(pid: int) -> CompilingThread | None:
     """What a process compiles, which is stopped for some milliseconds; None for nothing, or if it cannot be read."""
     try:
-        target = brief_look(pid)
+        target = briefly_stopped(pid)
     except GdbextError:
         return None
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import parse_json, read_file
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.core_target import CoreTarget
@@ -110,7 +110,7 @@ def _has_ended(pid: int | None) -> bool:
 
 
 def _process(pid: int) -> RankSource:
-    source = _source(f"pid {pid}", partial(brief_look, pid))
+    source = _source(f"pid {pid}", partial(briefly_stopped, pid))
     return source._replace(run=partial(_supervised, pid, source.run))
 
 

@@ -13,7 +13,7 @@ from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from support.installed import pythons
 from support.programs.harness import some, started
 from support.programs.python_targets import brief_threads
@@ -33,7 +33,7 @@ VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_what_the_loop_loads(version: str) -> None:
     with started("sleeping-loops", python=version) as inferior:
-        tids, target = inferior.truth["tids"], brief_look(inferior.pid)
+        tids, target = inferior.truth["tids"], briefly_stopped(inferior.pid)
         target.memory.threads()
         waits = some(Session(target).python_waits)
         found = {name: [(each.polled_as, each.name) for each in waits.polled_objects(tids[name])] for name in tids}
