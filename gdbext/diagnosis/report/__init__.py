@@ -209,7 +209,7 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
         # by these commands a user's debugger is told that the core is of this machine
         vouching = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
         if report.called.source or target.debugger not in vouching:
-            command = report.called.vouched(report.command)
+            command = report.called.with_own_files(report.command)
         else:
             command = f"{vouching[target.debugger]}   and then: {report.command}"
         yield ""
@@ -232,7 +232,7 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
         for title, text in (("why", error.why), ("try", error.help)):
             if text and (title, text) not in shown:
                 shown.add((title, text))
-                yield f"    {title}: {escape(report.called.pasted(text) if text == error.help else text)}"
+                yield f"    {title}: {escape(report.called.complete_commands(text) if text == error.help else text)}"
 
 
 class DotSection(Section):

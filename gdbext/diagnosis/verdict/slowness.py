@@ -17,7 +17,7 @@ from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
-from gdbext.engine.vocabulary import Section, byte_size, counted, of_many
+from gdbext.engine.vocabulary import Section, byte_size, counted, singular_or_plural
 from gdbext.errors import GdbextError
 from gdbext.torch.compile.compile_section import recompilations
 from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
@@ -337,7 +337,7 @@ def _quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     when = f"during a look of {quota.seconds:.2f} s" if quota.seconds is not None else "since the group was made"
     text = (
         f"the control group {quota.group} may use {quota.processors:g} "
-        f"{of_many(quota.processors, 'processor', 'processors')} "
+        f"{singular_or_plural(quota.processors, 'processor', 'processors')} "
         f"(quota of each {quota.period_ms:g} ms), and was throttled in {quota.throttled} of "
         f"{counted(quota.periods, 'period')} {when}"
     )
@@ -393,7 +393,7 @@ def _delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     elif len(wanting) <= allowed:
         yield _crowded_out(machine, wanting, share, facts)
     else:
-        wants = of_many(len(wanting), "wants", "want")
+        wants = singular_or_plural(len(wanting), "wants", "want")
         text = f"{counted(len(wanting), 'thread')} {wants} to run on {room}"
         why = "threads that do not wait for each other lose nothing by that"
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (why,), round(share / 2, 2))
@@ -548,7 +548,7 @@ def _reached_limit(inputs: SlownessInputs, what: Refused) -> tuple[str, str]:
     """(the limit that is reached now, as a clause; its own cure, or ""); ("", "") if none is known."""
     if what is Refused.SPACE:
         full = inputs.full_file_systems()
-        return (f"; {' and '.join(full[:3])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
+        return (f"; {' and '.join(full[:3])} {singular_or_plural(len(full), 'is', 'are')} full" if full else ""), ""
     machine = inputs.surroundings
     if not machine:
         return "", ""
@@ -662,7 +662,7 @@ def _contended(inputs: SlownessInputs) -> Iterator[Explanation]:
         if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
             continue
         goes_on = f"with which {owner.label} runs" if owner else "which is handed on just now"
-        waits_for = f"{of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
+        waits_for = f"{singular_or_plural(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
         text = f"{counted(len(threads), 'thread')} {waits_for}, {goes_on}"
         tids = {thread.tid for thread in threads}
         turns = inputs.surroundings.threads if inputs.surroundings else ()
