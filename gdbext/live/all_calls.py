@@ -24,7 +24,7 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen
-from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
+from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at
 from gdbext.errors import GdbextError, MemoryFault
 from gdbext.live.operator_functions import OperatorFunctions, cached_functions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
@@ -168,7 +168,7 @@ class AllCalls:
         architecture = self._session.memory.architecture
         for insn in finder.code(range(function.start, function.start + function.size)):
             if finder.enters_kernel(insn):
-                frame = frame_at(architecture, finder.tables, insn.end, architecture.call_pushes)
+                frame = cfa_rule_at(architecture, finder.tables, insn.end, architecture.call_pushes)
                 jumps |= not insn.is_call
                 endings += [(insn.end, frame)] if insn.is_call and frame else []
         return endings, jumps

@@ -10,7 +10,7 @@ from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
 from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.caller_check import CallerWalk, StopPlace
-from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
+from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at, cfa_rule_at_entry
 from gdbext.errors import TargetError
 from gdbext.live.all_calls import AllCalls, SharedLookup
 from gdbext.live.dispatch_description import Describer
@@ -102,7 +102,7 @@ class HookInstaller:
         self._request = request
         self._note = note
         self._architecture = session.memory.architecture
-        self._at_entry = at_entry(self._architecture)
+        self._at_entry = cfa_rule_at_entry(self._architecture)
         self._arguments = self._architecture.argument_registers
         self._with_returns = request.verbose or request.returns
         self._stops_at_all_boxed = False
@@ -171,7 +171,7 @@ class HookInstaller:
             self._hook(*spec)
 
     def _frame(self, address: int) -> CfaRule | None:
-        return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
+        return cfa_rule_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
 
     def function(self, function: OperatorFunction) -> None:
         """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
@@ -304,7 +304,9 @@ class HookInstaller:
         event = role.event if role.role.opens else self._all_calls.event_at(returns_to)
         if not event or (event not in ("call", "callBoxed") and not redispatches):
             return None
-        frame = frame_at(self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes)
+        frame = cfa_rule_at(
+            self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes
+        )
         if not frame:
             return None
         end, is_open = function.start + function.size, self._all_calls.open_at(returns_to - 1)
