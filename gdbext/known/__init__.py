@@ -152,7 +152,7 @@ VARIABLE = "GDBEXT_KNOWN"
 _LARGEST = 1 << 22  # bytes of a file: some thousand entries
 
 
-def catalogue(note: Note) -> tuple[KnownBug, ...]:
+def all_entries(note: Note) -> tuple[KnownBug, ...]:
     """All entries. ``note`` is called with the errors of those that are not ours."""
     entries: dict[str, KnownBug] = {}
     for folder in site_folders():
