@@ -22,8 +22,7 @@ class GdbextError(Exception):
 
     why: str = ""
     help: str = ""
-    exit_status: int = 1
-    """The exit status of our program after this error."""
+    exit_status: int = 1  # the exit status of our program after this error
 
     def __init__(self, what: str, *, why: str | None = None, help: str | None = None) -> None:
         super().__init__(what)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-_PREFIX = "gdbext."
-"""The beginning of the names of our groups: gdbext.tools, gdbext.waits, gdbext.pools, gdbext.known."""
+_PREFIX = "gdbext."  # the beginning of the names of our groups: gdbext.tools, gdbext.waits, gdbext.pools, gdbext.known
 _VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -34,12 +33,9 @@ class EntryPoint(NamedTuple):
 
     group: str
     name: str
-    object_ref: str
-    """The object to load, as "module:attribute"."""
-    package: str
-    """The package that declares it: "gdbext-example 1.2"."""
-    folder: str
-    """The site folder that it is installed in."""
+    object_ref: str  # the object to load, as "module:attribute"
+    package: str  # the package that declares it: "gdbext-example 1.2"
+    folder: str  # the site folder that it is installed in
 
     def load(self) -> Any:
         """Import the object. Raises AddOnError."""

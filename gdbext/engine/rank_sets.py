@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from gdbext.engine.numbers import number
 from gdbext.errors import BadData
 
-MOST_RANKS = 1 << 20
-"""Most ranks of a job and of a set; larger claims are refused."""
+MOST_RANKS = 1 << 20  # most ranks of a job and of a set; larger claims are refused
 
 
 class RankRanges(Collection[int]):

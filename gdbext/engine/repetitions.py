@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-FOLD_PERIOD = 24
-"""Most items of a folded block; a redispatch cycle through several operators is shorter."""
-FOLD_TIMES = 3
-"""Least number of times in a row that a folded block occurs."""
+FOLD_PERIOD = 24  # most items of a folded block; a redispatch cycle through several operators is shorter
+FOLD_TIMES = 3  # least number of times in a row that a folded block occurs
 _ZERO_OR_ONE = bytes([0]) + bytes([1]) * 255
 MOST_WHOLE = 4000
 """``fold_long`` leaves lists of up to so many items unfolded: deeper than intended recursion in Python."""

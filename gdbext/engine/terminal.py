@@ -17,8 +17,7 @@ import sys
 
 _CODES = (*"01234", *map(str, (*range(30, 38), *range(90, 98))))
 """Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colors of letters. None hides text."""
-MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}
-"""SGR code → the mark that stands for it."""
+MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}  # SGR code → the mark that stands for it
 _SEQUENCES = {mark: f"\x1b[{code}m" for code, mark in MARKS.items()}
 _INVISIBLE = frozenset(
     map(
@@ -119,10 +118,8 @@ def write(fd: int, text: str) -> None:
         data = data[os.write(fd, data) :]
 
 
-PROGRAM = "scripts/dispatch"
-"""The program's name if the user did not type it: in a debugger, and for the library."""
-TYPED = "GDBEXT_TYPED"
-"""The environment variable in which scripts/dispatch passes its own name as the user typed it."""
+PROGRAM = "scripts/dispatch"  # the program's name if the user did not type it: in a debugger, and for the library
+TYPED = "GDBEXT_TYPED"  # the environment variable in which scripts/dispatch passes its own name as the user typed it
 
 
 class CommandLine:

@@ -32,8 +32,7 @@ class Affected(NamedTuple):
     """Versions of a package: ``since`` is the first with the bug, ``before`` the first fixed one, ``until`` the last
     that is known to have it, if the first fixed one is unknown; "" for none."""
 
-    package: str
-    """Its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``."""
+    package: str  # its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``
     since: str = ""
     before: str = ""
     until: str = ""
@@ -76,8 +75,7 @@ def version_key(version: str) -> tuple[tuple[int, ...], bool]:
     return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|dev|pre)\d*", rest) is None
 
 
-ROLES = ("main", "other", "crashed")
-"""Roles of a thread: the main thread, another thread, the thread that crashed."""
+ROLES = ("main", "other", "crashed")  # roles of a thread: the main thread, another thread, the thread that crashed
 RELATIONS = ("forked", "one-thread", "children", "no-children", "no-workers")
 """Facts about the process: it is a fork of its parent (without exec), has one thread, has child processes, has none,
 has none but multiprocessing's resource tracker and fork server."""
@@ -95,55 +93,37 @@ class ThreadPattern(NamedTuple):
     """Some of its native functions, the innermost first, as in reports, without arguments; with the beginning of the
     library's file name before an exclamation mark: ``libnccl!ncclLocalOpAppend``. ``libcuda!`` matches any function of
     that library, ``c10::Future::`` any of that class."""
-    library: str = ""
-    """The beginning of the file name of the innermost library that is not the C library: ``libgomp``."""
-    waits_for: tuple[str, ...] = ()
-    """Kinds of waits (words of the JSON report); it is in one of them."""
-    missing_workers: str = ""
-    """The pool that it waits for and whose workers do not exist, since the process was forked."""
-    role: str = ""
-    """A word of ROLES."""
-    name: str = ""
-    """The beginning of its name, Python's or the kernel's."""
-    state: str = ""
-    """A word of the JSON report: ``running``, ``waiting``, ``idle``."""
-    holds: tuple[str, ...] = ()
-    """Kinds of objects that it holds, all of them: ``gil``."""
+    library: str = ""  # the beginning of the file name of the innermost library that is not the C library: ``libgomp``
+    waits_for: tuple[str, ...] = ()  # kinds of waits (words of the JSON report); it is in one of them
+    missing_workers: str = ""  # the pool that it waits for and whose workers do not exist, since the process was forked
+    role: str = ""  # a word of ROLES
+    name: str = ""  # the beginning of its name, Python's or the kernel's
+    state: str = ""  # a word of the JSON report: ``running``, ``waiting``, ``idle``
+    holds: tuple[str, ...] = ()  # kinds of objects that it holds, all of them: ``gil``
     held_by: int = -1
     """The index of the pattern of the thread that holds what this one waits for; -1: any thread, or none."""
     same_group: int = -1
     """The index of the pattern of the thread that waits in the same process group; -1: any, or none."""
-    owner_gone: bool = False
-    """The thread that held what this one waits for does not exist."""
-    lost_signal: bool = False
-    """A signal of the condition variable that it waits for was lost."""
-    task: tuple[tuple[str, str], ...] = ()
-    """As ``python``, of one of the tasks of the event loop that it runs."""
-    without_python: bool = False
-    """It has no Python frame."""
+    owner_gone: bool = False  # the thread that held what this one waits for does not exist
+    lost_signal: bool = False  # a signal of the condition variable that it waits for was lost
+    task: tuple[tuple[str, str], ...] = ()  # as ``python``, of one of the tasks of the event loop that it runs
+    without_python: bool = False  # it has no Python frame
 
 
 class KnownBug(NamedTuple):
     """One entry of the catalog. The process hangs because of it if each pattern matches a thread of its own."""
 
-    id: str
-    """The project and the number of its issue: ``cpython#115634``."""
-    title: str
-    """The fault, in one clause."""
-    url: str
-    """The page that describes it; affected versions and cure come from there."""
+    id: str  # the project and the number of its issue: ``cpython#115634``
+    title: str  # the fault, in one clause
+    url: str  # the page that describes it; affected versions and cure come from there
     affected: tuple[Affected, ...]
-    cure: str
-    """The workaround or update, as a clause that begins with a verb."""
+    cure: str  # the workaround or update, as a clause that begins with a verb
     threads: tuple[ThreadPattern, ...]
     environment: tuple[str, ...] = ()
     """Conditions on environment variables, all of which hold: ``NAME``, ``NAME=VALUE``, ``!NAME``, ``!NAME=VALUE``."""
-    architecture: str = ""
-    """The only affected architecture (uname -m)."""
-    process: tuple[str, ...] = ()
-    """Words of RELATIONS, all of which hold."""
-    absent: tuple[ThreadPattern, ...] = ()
-    """No thread matches any of these."""
+    architecture: str = ""  # the only affected architecture (uname -m)
+    process: tuple[str, ...] = ()  # words of RELATIONS, all of which hold
+    absent: tuple[ThreadPattern, ...] = ()  # no thread matches any of these
 
 
 GROUP = "gdbext.known"  # the group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them

@@ -20,8 +20,7 @@ from gdbext.errors import BadData
 from gdbext.render.annotation_names import alternatives, arguments_of, resolve_name
 from gdbext.render.plain_json import Encoding, annotation_texts, members_of, plain, possible_records
 
-Reader = Callable[[Any, str], Any]
-"""(value, its name in the document, for errors) → the value as read."""
+Reader = Callable[[Any, str], Any]  # (value, its name in the document, for errors) → the value as read
 RecordType = TypeVar("RecordType")
 
 MAX_ITEMS = 1 << 20

@@ -58,8 +58,7 @@ class Origin(NamedTuple):
     machine: str = ""
     command: str = ""
     version: str = ""
-    made_at: float = 0.0
-    """Seconds since 1970."""
+    made_at: float = 0.0  # seconds since 1970
 
     @property
     def facts(self) -> Iterator[tuple[str, str]]:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    Write = Callable[[Any], Any]
-    """A value → plain JSON values."""
+    Write = Callable[[Any], Any]  # a value → plain JSON values
 
 
 def plain(value: Any, why: bool = False) -> Any:
@@ -55,16 +54,12 @@ class JsonField(NamedTuple):
     name: str
     attribute: str
     encoding: Encoding
-    type: str
-    """The annotation without Sparse, Explained and Inline."""
+    type: str  # the annotation without Sparse, Explained and Inline
     has_default: bool
-    default: object
-    """A sparse member is left out if it has this value."""
+    default: object  # a sparse member is left out if it has this value
     is_sparse: bool
-    needs_why: bool
-    """It is left out without --why."""
-    is_field: bool = True
-    """False for a property made by ``json_member``."""
+    needs_why: bool  # it is left out without --why
+    is_field: bool = True  # False for a property made by ``json_member``
 
     @classmethod
     def of(
@@ -111,8 +106,7 @@ def possible_records(kind: type, without: type | None = None) -> list[type]:
     return [record for base in bases for record in possible_records(base, without)]
 
 
-_JSON_TYPES = {str, int, bool, type(None)}
-"""Types that JSON has, too; most values have them."""
+_JSON_TYPES = {str, int, bool, type(None)}  # types that JSON has, too; most values have them
 
 
 class _Writer:

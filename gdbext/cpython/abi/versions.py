@@ -304,10 +304,10 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
     minor = number(match.group(2)) if match else None
     if not match or minor is None:
         return VersionEvidence(None, silent, "")
-    version = integer(match.group(1)), minor
-    if version < silent[0].version:
-        raise unsupported("CPython {}.{} is not supported".format(*version))
-    matching = tuple(abi for abi in silent if abi.version == version)
+    path_version = integer(match.group(1)), minor
+    if path_version < silent[0].version:
+        raise unsupported("CPython {}.{} is not supported".format(*path_version))
+    matching = tuple(abi for abi in silent if abi.version == path_version)
     if not matching:  # a link or a renamed file: the versions that publish theirs would have done so
         return VersionEvidence(None, silent, "")
     return VersionEvidence(None, (*matching, *(abi for abi in silent if abi not in matching)), module.path)

@@ -327,10 +327,10 @@ class Loss(Enum):
         "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
     )
 
-    def __new__(cls, value: str, of_one: str, singular_or_plural: str, advice: str) -> Loss:
+    def __new__(cls, value: str, of_one: str, of_many: str, advice: str) -> Loss:
         member = object.__new__(cls)
         member._value_ = value
-        member.of_one, member.singular_or_plural, member.advice = of_one, singular_or_plural, advice
+        member.of_one, member.of_many, member.advice = of_one, of_many, advice
         return member
 
 

@@ -19,24 +19,18 @@ if TYPE_CHECKING:
 
     from gdbext.engine.arch.instruction import Instruction
 
-    ReadCode = Callable[[int, int], bytes]
-    """(address, size) → exactly ``size`` bytes; b"" if they cannot be read."""
+    ReadCode = Callable[[int, int], bytes]  # (address, size) → exactly ``size`` bytes; b"" if they cannot be read
 
 
 class Passing(Enum):
     """How a C++ argument is passed, decided by its type alone."""
 
-    WORD = "word"
-    """An integer, a pointer, a reference, a small structure: one register for integers."""
-    TWO_WORDS = "two words"
-    """A structure of 9 to 16 bytes without floating-point members."""
+    WORD = "word"  # an integer, a pointer, a reference, a small structure: one register for integers
+    TWO_WORDS = "two words"  # a structure of 9 to 16 bytes without floating-point members
     FLOAT = "float"
-    FLOAT_AND_WORD = "float and word"
-    """A structure of a double and something else."""
-    WORD_AND_FLOAT = "word and float"
-    """A structure of something else and a double."""
-    MEMORY = "memory"
-    """A structure of more than 16 bytes: three words, copied to the stack."""
+    FLOAT_AND_WORD = "float and word"  # a structure of a double and something else
+    WORD_AND_FLOAT = "word and float"  # a structure of something else and a double
+    MEMORY = "memory"  # a structure of more than 16 bytes: three words, copied to the stack
 
 
 class Slot(NamedTuple):
@@ -133,69 +127,51 @@ class ThreadsOrGlobal(NamedTuple):
 class Architecture(ABC):
     """One architecture. There is one instance of each, made by ``registry``; it has no state."""
 
-    name: str
-    """The name as the kernel has it (uname -m), and as layouts and recordings have it."""
-    title: str
-    """The name in printed text."""
-    elf_machine: int
-    """e_machine of its ELF files."""
+    name: str  # the name as the kernel has it (uname -m), and as layouts and recordings have it
+    title: str  # the name in printed text
+    elf_machine: int  # e_machine of its ELF files
 
     general_registers: tuple[str, ...]
     """Registers that every target gives for every thread, the program counter included."""
-    system_registers: tuple[str, ...]
-    """Further registers that some targets give, by the debuggers' names."""
+    system_registers: tuple[str, ...]  # further registers that some targets give, by the debuggers' names
     register_sets: Mapping[int, tuple[str, ...]]
     """ptrace's register sets, which are also the types of a core's notes (NT_PRSTATUS 1, …): the fields of each in
     order, 8 bytes each."""
-    dwarf_registers: tuple[str, ...]
-    """Names by DWARF number, of the registers that unwinding tracks."""
-    return_column: int
-    """The DWARF number of the return address in call frame information."""
+    dwarf_registers: tuple[str, ...]  # names by DWARF number, of the registers that unwinding tracks
+    return_column: int  # the DWARF number of the return address in call frame information
     program_counter: str
     stack_pointer: str
     frame_pointer: str
-    result_register: str
-    """The register in which a function leaves a result of one word."""
+    result_register: str  # the register in which a function leaves a result of one word
     result_pointer: str
     """The register with the address of the memory for a result that does not fit in registers (sret)."""
-    thread_register: str
-    """The register that points to the thread's control block."""
+    thread_register: str  # the register that points to the thread's control block
     syscall_register: str
     """The system register with the number of the system call that a thread is in; "" if it is a general register."""
 
-    argument_registers: tuple[str, ...]
-    """Registers of integer and pointer arguments, in order."""
+    argument_registers: tuple[str, ...]  # registers of integer and pointer arguments, in order
     float_argument_registers: tuple[str, ...]
     """Vector registers with floating-point arguments in their low bytes, in order; no function preserves them."""
     float_registers: FloatRegisters
-    callee_saved: tuple[str, ...]
-    """Registers that a called function preserves; without the stack pointer."""
-    call_pushes: int
-    """Bytes that a call itself pushes: those of the return address, 0 if a register holds it."""
+    callee_saved: tuple[str, ...]  # registers that a called function preserves; without the stack pointer
+    call_pushes: int  # bytes that a call itself pushes: those of the return address, 0 if a register holds it
     frame_record: FrameRecord
-    red_zone: int
-    """Bytes below the stack pointer that a leaf function may use."""
+    red_zone: int  # bytes below the stack pointer that a leaf function may use
 
     longest_instruction: int
     longest_direct_call: int
     """Bytes of a call instruction that contains its target, or the address of the word with its target."""
-    breakpoint_code: bytes
-    """The instruction that debuggers and kernel probes write over others."""
-    entry_marks: tuple[bytes, ...]
-    """Instructions that mark the target of an indirect call or jump."""
-    padding: tuple[bytes, ...]
-    """Beginnings of the instructions that fill the space between functions."""
+    breakpoint_code: bytes  # the instruction that debuggers and kernel probes write over others
+    entry_marks: tuple[bytes, ...]  # instructions that mark the target of an indirect call or jump
+    padding: tuple[bytes, ...]  # beginnings of the instructions that fill the space between functions
     signal_frame: SignalFrame
     probing: Probing
     tls_relocations: TlsRelocations
 
-    user_limit: int
-    """The first address beyond user space, with the usual number of page-table levels."""
-    kernel_mappings: Mapping[int, str]
-    """Mappings that the kernel makes at fixed addresses: start to name."""
+    user_limit: int  # the first address beyond user space, with the usual number of page-table levels
+    kernel_mappings: Mapping[int, str]  # mappings that the kernel makes at fixed addresses: start to name
 
-    syscall_names: Mapping[int, str]
-    """Number → name of the system calls in which a thread may block."""
+    syscall_names: Mapping[int, str]  # number → name of the system calls in which a thread may block
 
     @cached_property
     def tracked_registers(self) -> frozenset[str]:

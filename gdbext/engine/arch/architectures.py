@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
 
 
-_NAMES = {62: "x86_64"}
-"""e_machine of an ELF file (elf.h) → the name that uname -m prints, also a folder here."""
+_NAMES = {62: "x86_64"}  # e_machine of an ELF file (elf.h) → the name that uname -m prints, also a folder here
 
 
 def names() -> tuple[str, ...]:

@@ -36,8 +36,7 @@ class Location(NamedTuple):
     value: int | None = None
     parts: tuple[Location, ...] = ()
     others: tuple[tuple[str, int, int], ...] = ()
-    size: int = _WORD
-    """Number of low bytes that are the value; the higher ones of the value are zero."""
+    size: int = _WORD  # number of low bytes that are the value; the higher ones of the value are zero
 
     def intact(self, registers: Mapping[str, int]) -> bool:
         """True if, with the frame's registers, none of ``others`` overlaps these 8 bytes."""
@@ -179,8 +178,7 @@ class _OriginSearch:
         return tuple(others)
 
 
-CFA = "cfa"
-"""Stands for the CFA in the place of a register's name."""
+CFA = "cfa"  # stands for the CFA in the place of a register's name
 
 
 class SavedArgument(NamedTuple):
@@ -293,8 +291,7 @@ class _SavedArgumentSearch:
 
 def _instructions_leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
     """The instructions from which some path leads to ``site``; a jump through a pointer may lead anywhere."""
-    predecessors: dict[int, list[int]] = {}
-    """Address → indexes of the instructions that continue or jump there."""
+    predecessors: dict[int, list[int]] = {}  # address → indexes of the instructions that continue or jump there
     pending = [site]
     numbers: set[int] = set()
     for number, insn in enumerate(code):

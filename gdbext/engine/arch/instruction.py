@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PC_RELATIVE = "pc"
-"""The base of a memory operand that counts from the end of its instruction."""
+PC_RELATIVE = "pc"  # the base of a memory operand that counts from the end of its instruction
 NOTHING: frozenset[str] = frozenset()
 
 

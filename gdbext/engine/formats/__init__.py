@@ -13,8 +13,7 @@ from gdbext.errors import BadData
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_BYTES = 64 << 20
-"""Most bytes of one document: the report on a job of 10,000 ranks has 30 MB."""
+MAX_BYTES = 64 << 20  # most bytes of one document: the report on a job of 10,000 ranks has 30 MB
 MAX_VALUES = 4 << 20
 """Most values of one document. A value takes up to 100 bytes of memory; those 30 MB have 1.2 million."""
 

@@ -15,8 +15,7 @@ from gdbext.errors import BadData
 UNDEFINED, SAME, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION = range(7)
 """Kinds of register rule (DWARF 5, 6.4.1)."""
 
-MAX_REMEMBERED = 1000
-"""Depth of DW_CFA_remember_state; compilers use one."""
+MAX_REMEMBERED = 1000  # depth of DW_CFA_remember_state; compilers use one
 
 
 class Rule(NamedTuple):
@@ -45,12 +44,9 @@ class _Program:
         self.cie = cie
         self.location = location
         self.wanted = wanted
-        self.cfa: tuple[int, int, bytes | None] = (-1, 0, None)
-        """(register, offset, None), or (-1, 0, expression)."""
-        self.rules: dict[int, Rule] = {}
-        """DWARF number of a register → its rule."""
-        self.initial: dict[int, Rule] = {}
-        """The rules at the end of the CIE's program."""
+        self.cfa: tuple[int, int, bytes | None] = (-1, 0, None)  # (register, offset, None), or (-1, 0, expression)
+        self.rules: dict[int, Rule] = {}  # DWARF number of a register → its rule
+        self.initial: dict[int, Rule] = {}  # the rules at the end of the CIE's program
         self.remembered: list[tuple[tuple[int, int, bytes | None], dict[int, Rule]]] = []
 
     def run(self, code: bytes) -> None:
@@ -175,11 +171,9 @@ def row_at(fde: Fde, vaddr: int) -> CfiRow:
 
 
 MASK = (1 << 64) - 1
-MAX_STEPS = 4096
-"""Operations after which an expression counts as endless (DW_OP_skip may jump backward)."""
+MAX_STEPS = 4096  # operations after which an expression counts as endless (DW_OP_skip may jump backward)
 MAX_DEPTH = 256
-Dereference = Callable[[int, int], int]
-"""(address, size) → the unsigned little-endian number there; raises MemoryFault."""
+Dereference = Callable[[int, int], int]  # (address, size) → the unsigned little-endian number there; raises MemoryFault
 
 
 def _signed(value: int) -> int:

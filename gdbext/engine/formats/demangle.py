@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from re import Match
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
-_NAME_LIMIT = 1 << 16
-"""Longer names (bytes) are left as they are; the longest in libtorch has 1,466."""
+_NAME_LIMIT = 1 << 16  # longer names (bytes) are left as they are; the longest in libtorch has 1,466
 _SIZE_LIMIT = 1 << 26
 """Most characters that a name may stand for by counted_size, which is often twenty times too large: for names in
 libtorch it is at most 15,041,072."""
-_TEXT_LIMIT = 1 << 16
-"""Most characters of a demangled name; the longest of libtorch has some thousand."""
+_TEXT_LIMIT = 1 << 16  # most characters of a demangled name; the longest of libtorch has some thousand
 
 
 @lru_cache(maxsize=65536)
@@ -91,13 +89,11 @@ def _load() -> Callable[[bytes], bytes | None] | None:
     return run
 
 
-_REFERENCE = re.compile("[ST][0-9A-Z]*_")
-"""A substitution or a parameter of a template."""
+_REFERENCE = re.compile("[ST][0-9A-Z]*_")  # a substitution or a parameter of a template
 _PARAMETER = re.compile("T[0-9A-Z]*_")
 _REPEATED = re.compile("[CD][0-9I]|s[ZP]")
 """Constructors and destructors, which repeat a name; the length and the elements of a pack."""
-_EXPANSION = re.compile("Dp|sp")
-"""Pack expansions: their pattern is printed for each element of the pack."""
+_EXPANSION = re.compile("Dp|sp")  # pack expansions: their pattern is printed for each element of the pack
 _MAX_REFERENCES = 100
 _NUMBERED = 256
 """Components that are counted separately (a name has a hundred); the last number stands for all higher ones."""

@@ -16,11 +16,9 @@ from gdbext.errors import BadData
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Reader = Callable[[int, int], bytes]
-    """(vaddr, size) → exactly ``size`` bytes; b"" if unmapped."""
+    Reader = Callable[[int, int], bytes]  # (vaddr, size) → exactly ``size`` bytes; b"" if unmapped
 
-MAX_BYTES = 10
-"""Bytes of a LEB128 number (DWARF 5, 7.6) of 64 bits."""
+MAX_BYTES = 10  # bytes of a LEB128 number (DWARF 5, 7.6) of 64 bits
 
 
 def uleb128(data: bytes, position: int) -> tuple[int, int]:
@@ -46,8 +44,7 @@ def sleb128(data: bytes, position: int) -> tuple[int, int]:
     return result, after
 
 
-MAX_SCAN = 1 << 26
-"""Bytes of an .eh_frame without search table that are read."""
+MAX_SCAN = 1 << 26  # bytes of an .eh_frame without search table that are read
 
 _PE_OMIT = 0xFF
 _PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50

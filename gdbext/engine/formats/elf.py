@@ -54,8 +54,7 @@ class ElfImage:
     SIGBUS, as with any debugger; package managers replace files instead.
     """
 
-    from_memory = False
-    """True for the part of the file that the target has mapped (engine/process/memory_image.py)."""
+    from_memory = False  # True for the part of the file that the target has mapped (engine/process/memory_image.py)
 
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
         """``identity`` is the file's name in the cache (cache.file_key), "" for none. Raises SymbolFileError, also for

@@ -19,8 +19,7 @@ from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 
 NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_SIGINFO = 1, 2, 3, 6, 0x46494C45, 0x53494749
 
-MAX_SEGMENTS = 10_000_000
-"""More than any vm.max_map_count; 56 bytes each must also fit into the file."""
+MAX_SEGMENTS = 10_000_000  # more than any vm.max_map_count; 56 bytes each must also fit into the file
 
 _SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
 _PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
@@ -38,8 +37,7 @@ _COMPRESSED = (
 )
 
 
-EM_CUDA = 190
-"""The machine of a core of an NVIDIA GPU (elf.h)."""
+EM_CUDA = 190  # the machine of a core of an NVIDIA GPU (elf.h)
 CheckMachine = Callable[[str, elf_header.Identity], None]
 """(path, the core's identity): raises an error if cores of that machine cannot be read."""
 
@@ -63,8 +61,7 @@ class CoreThread(NamedTuple):
     raw_registers: bytes
     siginfo: tuple[int, int, int] | None
     """si_signo, si_code and the first word of the union (si_addr where the signal has one)."""
-    raw_floats: bytes = b""
-    """The NT_PRFPREG note, where there is one."""
+    raw_floats: bytes = b""  # the NT_PRFPREG note, where there is one
 
 
 class FileMapping(NamedTuple):
@@ -84,8 +81,7 @@ class ElfCore:
         self.path = path
         self._check_machine = check_machine
         self.warnings: list[str] = []
-        self.is_truncated = False
-        """The end of the file is missing."""
+        self.is_truncated = False  # the end of the file is missing
         self.segments: list[MemorySegment] = []
         self.threads: list[CoreThread] = []
         self.files: list[FileMapping] = []

@@ -46,20 +46,16 @@ PF_X, PF_W, PF_R = 1, 2, 4
 NT_GNU_BUILD_ID = 3
 AT_ENTRY, AT_RANDOM, AT_SYSINFO_EHDR = 9, 25, 33
 """Entries of the auxiliary vector: the program's start; 16 random bytes on the first stack; the vdso's ELF header."""
-PN_XNUM = 0xFFFF
-"""e_phnum if there are more headers than fit; sh_info of section 0 has their number."""
+PN_XNUM = 0xFFFF  # e_phnum if there are more headers than fit; sh_info of section 0 has their number
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 """Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,
 shnum, shstrndx."""
-PHDR = struct.Struct("<IIQQQQQQ")
-"""Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align."""
+PHDR = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align
 _NHDR = struct.Struct("<III")
 _IDENTITY_SIZE = 20
-_AT_ONCE = 1024
-"""Program headers that are read together."""
-_MAX_SEGMENTS = 256
-"""Most segments of a program or library; a core has one for each mapping."""
+_AT_ONCE = 1024  # program headers that are read together
+_MAX_SEGMENTS = 256  # most segments of a program or library; a core has one for each mapping
 
 
 class Identity(NamedTuple):
@@ -173,8 +169,7 @@ def build_id_in(data: bytes) -> str | None:
     return None
 
 
-_MAX_HEADERS = _MAX_NOTES = 1 << 16
-"""Bytes of program headers, and of a note segment, that are read."""
+_MAX_HEADERS = _MAX_NOTES = 1 << 16  # bytes of program headers, and of a note segment, that are read
 
 
 class MappedElf:

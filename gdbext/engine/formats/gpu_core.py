@@ -168,8 +168,7 @@ def _text(table: bytes, at: int) -> str:
 
 
 def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
-    functions: dict[int, dict[int, str]] = {}
-    """Handle of a module → address → function."""
+    functions: dict[int, dict[int, str]] = {}  # handle of a module → address → function
     for row in islice(core.rows(_GRIDS, _GRID_ROW), _MOST_GRIDS):
         entry, module = struct.unpack_from("<QQ", row, 24)
         sizes = struct.unpack_from("<6I", row, 72)

@@ -14,16 +14,13 @@ from gdbext.engine.numbers import integer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Cost = tuple[int, int]
-    """Characters, and references to template arguments."""
+    Cost = tuple[int, int]  # characters, and references to template arguments
 
 LONGEST_BUILTIN = 20
 """Most characters that one character of a mangled name stands for, except in references and identifiers: y is
 "unsigned long long"."""
-LONGEST_STANDARD = 80
-"""Ss is "std::basic_string<char, std::char_traits<char>, std::allocator<char> >"."""
-UNLIMITED = 1 << 100
-"""A cost that stands for anything larger."""
+LONGEST_STANDARD = 80  # Ss is "std::basic_string<char, std::char_traits<char>, std::allocator<char> >"
+UNLIMITED = 1 << 100  # a cost that stands for anything larger
 _MAX_DEPTH = 120
 _NUMBER = re.compile(r"n?[0-9]*")
 _SEQUENCE = re.compile(r"[0-9A-Z]*_")
@@ -63,20 +60,15 @@ class MangledName:
         self._at = 0
         self._fixed = 0
         """Characters of what is parsed so far, apart from LONGEST_BUILTIN for each character of the name."""
-        self._references = 0
-        """References to template arguments in what is parsed so far."""
+        self._references = 0  # references to template arguments in what is parsed so far
         self._pack_size = pack_size
-        self._components: list[Cost] = []
-        """The component that each substitution means, by its number."""
-        self._scope = (0, 0)
-        """The cost of the largest argument of all templates whose functions were parsed."""
+        self._components: list[Cost] = []  # the component that each substitution means, by its number
+        self._scope = (0, 0)  # the cost of the largest argument of all templates whose functions were parsed
         self._arguments: Cost | None = None
         """The cost of the largest template argument of the last parsed name, None if that is no template."""
-        self._identifier = 0
-        """Length of the longest identifier; a constructor repeats one."""
+        self._identifier = 0  # length of the longest identifier; a constructor repeats one
         self._depth = 0
-        self._expansions = 0
-        """Pack expansions around the position."""
+        self._expansions = 0  # pack expansions around the position
 
     def cost(self) -> int:
         """Most characters that the parsed name stands for."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-MAX_LINKS = 40
-"""Symbolic links in one path, as the kernel has it (MAXSYMLINKS, linux/namei.h)."""
+MAX_LINKS = 40  # symbolic links in one path, as the kernel has it (MAXSYMLINKS, linux/namei.h)
 
 
 class PathSteps:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 WORTH_CACHING = 1024
 """Files with fewer symbols are indexed about as fast as a cache file is opened and checked: 3,400 take 2.5 ms."""
-WORTH_SEARCHING = 1 << 16
-"""The names of smaller tables are sorted at once."""
+WORTH_SEARCHING = 1 << 16  # the names of smaller tables are sorted at once
 
 _PATIENCE, _PAUSE = 1.5, 0.01
 """Seconds to wait for another process that builds the same index, and between two attempts."""
@@ -291,8 +290,7 @@ class TextCache:
         self._data = b""
         with suppress(OSError), open(open_ours(self._path), "rb", 0) as file:
             self._data = file.read(_FILE_LIMIT + _ADDED_LIMIT) or b""
-        self._is_full = False
-        """This process has added as many names as it may."""
+        self._is_full = False  # this process has added as many names as it may
         self._searches = 0
 
     def text(self, name: bytes) -> bytes | None:

@@ -23,8 +23,7 @@ from gdbext.errors import SymbolFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-_NAMES_LIMIT = 4096
-"""Most names of one address that are kept; identical code folding gives some hundreds."""
+_NAMES_LIMIT = 4096  # most names of one address that are kept; identical code folding gives some hundreds
 _WALK_LIMIT = 256
 _MISSES_LIMIT = 16
 """Limits of the search for an enclosing symbol: start addresses, and symbols that end before the address."""

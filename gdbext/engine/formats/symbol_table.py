@@ -33,13 +33,11 @@ _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
 _VERSION_HIDDEN = 0x8000
 _NAME_LIMIT = 1 << 16
 _CHAIN_LIMIT = 1 << 16
-_PIECE = 1 << 23
-"""Bytes of a string table that are searched at once."""
+_PIECE = 1 << 23  # bytes of a string table that are searched at once
 _FEW = 16
 """Names that are searched for one by one among the entries, which takes a tenth of the time of testing each entry."""
 _DEBUGDATA_LIMIT = 1 << 27
-_STRINGS_LIMIT = 1 << 28
-"""Bytes of a string table that are read; a sparse file may claim any number."""
+_STRINGS_LIMIT = 1 << 28  # bytes of a string table that are read; a sparse file may claim any number
 _STARTS_LIMIT = 1 << 22
 """Most offsets at which names with a searched text may start: libtorch_cpu has 430,000 for "redispatch"."""
 
@@ -74,10 +72,8 @@ class SymbolTable:
             raise SymbolFileError(f"symbol table has {self.count} entries")
         self.strings = strings
         self.strings_end = min(strings + min(strings_size, _STRINGS_LIMIT), total)
-        self.locals = min(locals_, self.count)
-        """Number of entries before the first that is not STB_LOCAL (sh_info)."""
-        self.is_dynamic = False
-        """True for the table .dynsym."""
+        self.locals = min(locals_, self.count)  # number of entries before the first that is not STB_LOCAL (sh_info)
+        self.is_dynamic = False  # True for the table .dynsym
         self._offsets: array[int] | None = None
 
     def mentions(self, beginning: bytes) -> bool:

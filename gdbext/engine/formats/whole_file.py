@@ -35,8 +35,7 @@ class FolderEntry(NamedTuple):
     """The name of a file in an open folder. It is no link, except if ``is_magic``: one of the kernel's in /proc (an
     fd), which is not followed by its text."""
 
-    folder: int
-    """An open fd, which the owner of this record closes."""
+    folder: int  # an open fd, which the owner of this record closes
     name: str
     is_magic: bool = False
 
@@ -147,12 +146,10 @@ def is_closed(folder: os.stat_result) -> bool:
 
 FORBIDDEN = "GDBEXT_NO_FILES"
 """An environment variable: a process that has it makes no files, since it answers the server for agents."""
-PUBLIC, PRIVATE = 0o666, 0o600
-"""Modes, before the umask: of results, and of files with the memory of a process."""
+PUBLIC, PRIVATE = 0o666, 0o600  # modes, before the umask: of results, and of files with the memory of a process
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
-TRIES = 100
-"""Names that are tried, since another command may delete a new file before it is locked."""
+TRIES = 100  # names that are tried, since another command may delete a new file before it is locked
 
 
 class WholeFile:
@@ -169,8 +166,7 @@ class WholeFile:
             raise OSError(errno.ENOTSUP, "whoever asks here gets no files")
         self.path = path
         self._mode = mode
-        self._hidden_name = ""
-        """The name of the file until it is complete, "" if it has none."""
+        self._hidden_name = ""  # the name of the file until it is complete, "" if it has none
         self._is_shown = False
         self._entry: FolderEntry | None = find(path)
         try:

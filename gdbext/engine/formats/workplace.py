@@ -14,8 +14,7 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.whole_file import PRIVATE
 from gdbext.errors import TargetError
 
-_ROOM = 4 << 20
-"""Bytes; most recordings have fewer."""
+_ROOM = 4 << 20  # bytes; most recordings have fewer
 
 
 class Workplace:

@@ -33,12 +33,10 @@ class GlibcAbi(NamedTuple):
 
     own_addresses: tuple[int, ...]
     """Words of the thread control block that hold the thread pointer itself (``tcb``, ``self``)."""
-    dtv: int
-    """The pointer to the thread's dynamic thread vector."""
+    dtv: int  # the pointer to the thread's dynamic thread vector
     blocks_below: bool
     """The thread-local blocks of the program and of the libraries loaded with it end below the thread pointer."""
-    pthread_self: int
-    """The result of pthread_self(), minus the thread pointer."""
+    pthread_self: int  # the result of pthread_self(), minus the thread pointer
     thread_id: int
     """``struct pthread.tid``: the kernel's id of the thread, which the kernel clears when it ends (until 2.42)."""
     join_state: int

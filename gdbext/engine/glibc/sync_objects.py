@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
 
-KIND = 16
-"""Offset of the field __kind."""
+KIND = 16  # offset of the field __kind
 
 _WORDS = struct.Struct("<5I")
-_KIND_BITS = 0x3F3
-"""Type (0–3), robust, PI, PP, process-shared and elision bits of __kind."""
+_KIND_BITS = 0x3F3  # type (0–3), robust, PI, PP, process-shared and elision bits of __kind
 _TYPES = ("normal", "recursive", "error-checking", "adaptive")
 """PTHREAD_MUTEX_TIMED_NP, _RECURSIVE_NP, _ERRORCHECK_NP, _ADAPTIVE_NP (pthread.h)."""
 _ROBUST, _PRIORITY_INHERITING, _PRIORITY_PROTECTED, _SHARED = 0x10, 0x20, 0x40, 0x80
@@ -82,10 +80,8 @@ def recorded_owner(memory: Memory, address: int) -> int:
 CONDVAR_WORDS = (40, 44, 32, 36)
 """The futex words of pthread_cond_t, __g_signals[0] and [1]: up to glibc 2.40, then since 2.41, which dropped
 __g_refs."""
-RWLOCK_WORDS = (8, 12, 0)
-"""The futex words of pthread_rwlock_t: __wrphase_futex, __writers_futex, __readers."""
-BARRIER_WORD = 4
-"""The futex word of pthread_barrier_t: current_round."""
+RWLOCK_WORDS = (8, 12, 0)  # the futex words of pthread_rwlock_t: __wrphase_futex, __writers_futex, __readers
+BARRIER_WORD = 4  # the futex word of pthread_barrier_t: current_round
 ONCE_STATE, ONCE_IN_PROGRESS = 3, 1
 """The lowest bits of pthread_once_t (nptl/pthread_once.c): in progress 1, done 2; above them is the fork generation."""
 

@@ -26,8 +26,7 @@ from gdbext.engine.process.memory_image import image_in_memory
 from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.errors import GdbextError, MemoryFault
 
-_RELA = struct.Struct("<QIIq")
-"""Elf64_Rela: r_offset, type and symbol of r_info, r_addend."""
+_RELA = struct.Struct("<QIIq")  # Elf64_Rela: r_offset, type and symbol of r_info, r_addend
 _SYM = struct.Struct("<IBBHQQ")
 _MAX_ID = 1 << 20
 
@@ -43,8 +42,7 @@ class TlsPlace(NamedTuple):
 class _Relocation(NamedTuple):
     slot: int
     type: int
-    value: int
-    """st_value of the symbol (0 without one) + addend: the variable's offset in the block."""
+    value: int  # st_value of the symbol (0 without one) + addend: the variable's offset in the block
 
 
 def _tls_place(module: Module, memory: Memory) -> TlsPlace:

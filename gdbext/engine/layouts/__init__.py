@@ -52,8 +52,7 @@ class Layout:
         self.provenance: Mapping[str, Any] = document["provenance"]
         self.build_ids: Mapping[str, str] = document["build_ids"]
         self.absent: tuple[str, ...] = tuple(document.get("absent", ()))
-        self.evidence: tuple[str, ...] = ()
-        """The evidence of the probe, for --why; empty when the build-id matched."""
+        self.evidence: tuple[str, ...] = ()  # the evidence of the probe, for --why; empty when the build-id matched
         self.unsound: tuple[LayoutError, ...] = ()
         """Errors of better files that cannot be used: damaged, or another build's."""
         self.find_renamed: Callable[[], Mapping[str, str]] = dict
@@ -153,11 +152,9 @@ class Layout:
 
 SCHEMA = "gdbext-layout/2"
 SECTIONS = ("structs", "enums", "constants", "dispatch")
-_LIMIT = 16 << 20
-"""Bytes of a shared file."""
+_LIMIT = 16 << 20  # bytes of a shared file
 _DECODER = json.JSONDecoder()
-_OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6
-"""Kinds of a member, by the length of its array."""
+_OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6  # kinds of a member, by the length of its array
 
 
 class LayoutSection(Sections):

@@ -84,15 +84,13 @@ class Member(Generic[Value]):
     ``at``: its offset in bytes, if no header and so no layout document has the structure.
     """
 
-    width = 0
-    """Bytes that are read; a member of the layout must have at least as many. 0: the layout's size."""
+    width = 0  # bytes that are read; a member of the layout must have at least as many. 0: the layout's size.
 
     def __init__(self, path: str = "", *, required: bool = False, at: int | None = None) -> None:
         self.path = path
         self.required = required
         self.at = at
-        self.owner = ""
-        """The structure's name in the layout."""
+        self.owner = ""  # the structure's name in the layout
 
     def __set_name__(self, owner: type[Struct], name: str) -> None:
         self.path = self.path or name
@@ -151,10 +149,8 @@ class Struct:
     """A structure of the target at an address. A derived class declares one; its argument ``of`` is the name."""
 
     __slots__ = ("address", "space")
-    OF: ClassVar[str] = ""
-    """The structure's name in the layout documents."""
-    SIZE: ClassVar[int] = 0
-    """``sizeof``, in bytes, if no layout document has it."""
+    OF: ClassVar[str] = ""  # the structure's name in the layout documents
+    SIZE: ClassVar[int] = 0  # ``sizeof``, in bytes, if no layout document has it
     CPP: ClassVar[str] = ""
     """The C++ (or C) type to be measured (default: OF); "" for a part of another structure, or if no header has it."""
 
@@ -237,8 +233,7 @@ def required_in(*modules: ModuleType) -> Iterator[Member[Any]]:
 class Number(Member[int]):
     """A whole number; the first bytes of a larger member (a smart pointer)."""
 
-    reader = ""
-    """The method of Memory that reads it."""
+    reader = ""  # the method of Memory that reads it
 
     def read(self, space: Space, address: int) -> int:
         value: int = getattr(space.memory, self.reader)(address)

@@ -8,11 +8,9 @@ from typing import Any, Callable
 from gdbext.errors import LayoutError
 
 SCHEMA = "gdbext-layout/1"
-_NUMBERS = range(-(1 << 63), 1 << 64)
-"""Numbers that fit in a word of the target, with or without a sign."""
+_NUMBERS = range(-(1 << 63), 1 << 64)  # numbers that fit in a word of the target, with or without a sign
 
-KINDS = ("torch", "cpython")
-"""Kinds of layouts of which there are many."""
+KINDS = ("torch", "cpython")  # kinds of layouts of which there are many
 
 
 def check(document: Any, where: str) -> None:

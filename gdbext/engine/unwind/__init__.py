@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-    Guess = tuple[int, Registers, str]
-    """(CFA, the caller's registers, the method: NativeFrame.how)."""
+    Guess = tuple[int, Registers, str]  # (CFA, the caller's registers, the method: NativeFrame.how)
 
 
 END_OF_STACK = "end of stack"
@@ -37,8 +36,7 @@ class Unwinder:
 
     def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps | None = None) -> None:
         architecture = memory.architecture
-        self.stopped = ""
-        """Why the last walk ended: END_OF_STACK, or a sentence."""
+        self.stopped = ""  # why the last walk ended: END_OF_STACK, or a sentence
         self.steps = steps or FrameSteps(memory, modules)
         self._read = memory.read
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
@@ -224,14 +222,11 @@ class NativeStack:
         return self._symbolizer.function(self.frames[level].lookup_pc)
 
 
-MAX_FRAME = 1 << 20
-"""Most bytes between the stack pointer and the frame pointer if the stack's mapping is unknown."""
+MAX_FRAME = 1 << 20  # most bytes between the stack pointer and the frame pointer if the stack's mapping is unknown
 _SEARCHED = 1 << 13
 """Bytes above the stack pointer that are searched for a function's return address; beyond are only other calls'."""
-_REACH = 1 << 31
-"""Bytes that a direct call reaches."""
-_EDGE = 16
-"""Bytes of code around pc that decide whether it is at a function's edge."""
+_REACH = 1 << 31  # bytes that a direct call reaches
+_EDGE = 16  # bytes of code around pc that decide whether it is at a function's edge
 
 
 class FallbackUnwinder:

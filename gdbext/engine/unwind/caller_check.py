@@ -21,8 +21,7 @@ from gdbext.errors import BadData, MemoryFault
 if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-SPAN_LIMIT = 1 << 20
-"""Most bytes of stack between two dispatches."""
+SPAN_LIMIT = 1 << 20  # most bytes of stack between two dispatches
 FRAME_LIMIT = 4000
 
 _word = struct.Struct("<Q").unpack_from
@@ -117,8 +116,7 @@ class _StackPiece:
 
     def __init__(self, read: ReadMemory, low: int, high: int) -> None:
         """Read the stack from ``low`` to ``high``. Raises MemoryFault."""
-        self.is_damaged = False
-        """The walk read memory outside of it."""
+        self.is_damaged = False  # the walk read memory outside of it
         self._low = low
         self._data = read(low, high - low)
 

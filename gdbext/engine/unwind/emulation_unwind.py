@@ -17,8 +17,7 @@ from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINE
 from gdbext.engine.process.code_reader import CodeReader
 
 WORD = 8
-DEREF = b"\x06"
-"""DWARF's operation DW_OP_deref."""
+DEREF = b"\x06"  # DWARF's operation DW_OP_deref
 _MAX_SLOTS = 4096
 
 
@@ -153,8 +152,7 @@ class SymbolicState:
             self.store(memory, value)
 
 
-MAX_INSTRUCTIONS = 20_000
-"""Instructions emulated for one pc; MKL's longest kernels have 6,000."""
+MAX_INSTRUCTIONS = 20_000  # instructions emulated for one pc; MKL's longest kernels have 6,000
 _WINDOW = 512  # bytes of code that are decoded at once
 
 
@@ -196,8 +194,7 @@ class EmulationUnwinder:
     def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[CfiRow]:
         """The rows by up to four returns; [] if two paths contradict each other."""
         pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
-        heights: dict[int, SymbolicValue | None] = {}
-        """The stack pointer at each address that was visited."""
+        heights: dict[int, SymbolicValue | None] = {}  # the stack pointer at each address that was visited
         rows: list[CfiRow] = []
         self._budget = MAX_INSTRUCTIONS
         exits = 0

@@ -147,8 +147,7 @@ def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
 class FrameStep(NamedTuple):
     """The step from a code address to the caller by ``row``, or the ``problem`` if there is none."""
 
-    lookup_pc: int
-    """The address for symbols and unwind rows: inside the call instruction if pc is a return address."""
+    lookup_pc: int  # the address for symbols and unwind rows: inside the call instruction if pc is a return address
     module: Module | None
     row: UnwindRow | None
     problem: str
@@ -213,8 +212,7 @@ class CfaRule(NamedTuple):
 
     register: str
     offset: int
-    size: int
-    """Least bytes of the frame below the CFA while the function calls others."""
+    size: int  # least bytes of the frame below the CFA while the function calls others
 
 
 def cfa_rule_at_entry(architecture: Architecture) -> CfaRule:

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-_LEAST_FRAMES = 4
-"""Number of frames whose unwinding costs as much as a failed comparison."""
+_LEAST_FRAMES = 4  # number of frames whose unwinding costs as much as a failed comparison
 _MOST_FRAMES = 256
-_ORIGIN = 1 << 40
-"""An imaginary stack pointer, used to compute which stack word each register comes from."""
+_ORIGIN = 1 << 40  # an imaginary stack pointer, used to compute which stack word each register comes from
 
 
 class KnownPath:
@@ -34,8 +32,7 @@ class KnownPath:
     ) -> None:
         """``registers`` are those of the innermost frame, ``pc`` and ``sp`` the names of two of them."""
         self.sp = sp
-        self.initial = tuple(registers)
-        """Names of the innermost frame's registers."""
+        self.initial = tuple(registers)  # names of the innermost frame's registers
         self._names = frozenset(registers)
         self.pcs = tuple(frame.pc for frame in frames)
         self.steps = steps

@@ -28,8 +28,7 @@ class UnwindRow(Protocol):
     """The step from a frame to its caller."""
 
     is_signal: bool
-    ends: bool
-    """True if the CFI states that there is no caller."""
+    ends: bool  # True if the CFI states that there is no caller
 
     saves: frozenset[str]
     """Registers whose values in the caller do not depend on those in the frame: saved or changed ones."""

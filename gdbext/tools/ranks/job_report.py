@@ -238,9 +238,9 @@ class TreeNode(NamedTuple):
 
 _JOB_WORDS = {
     JobVerdictKind.MISMATCHED_COLLECTIVE: "the ranks do not do the same",
-    JobVerdictKind.DEAD_RANK: "{ranks} {singular_or_plural} gone",
+    JobVerdictKind.DEAD_RANK: "{ranks} {is_or_are} gone",
     JobVerdictKind.INSIDE_NCCL: "stuck inside of NCCL",
-    JobVerdictKind.LATE_RANK: "{ranks} {singular_or_plural} late",
+    JobVerdictKind.LATE_RANK: "{ranks} {is_or_are} late",
     JobVerdictKind.STORE_WAIT: "not all ranks have come to the store",
     JobVerdictKind.ALL_BUSY: "at work",
     JobVerdictKind.ALL_IDLE: "no rank is late",
@@ -266,7 +266,7 @@ class JobVerdict(NamedTuple):
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {fold(self.ranks)}" if self.ranks else "a rank"
         words = self.kind.words if isinstance(self.kind, FindingKind) else _JOB_WORDS[self.kind]
-        return words.format(ranks=ranks, singular_or_plural="are" if len(self.ranks) > 1 else "is")
+        return words.format(ranks=ranks, is_or_are="are" if len(self.ranks) > 1 else "is")
 
 
 class RasAnswer(NamedTuple):

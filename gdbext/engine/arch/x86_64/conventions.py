@@ -115,13 +115,10 @@ _MASK = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
 """-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which is in rax
 from the entry of a system call until its result is known."""
-_WRITES = (1, 44)
-"""write and sendto, whose third argument is the number of bytes."""
+_WRITES = (1, 44)  # write and sendto, whose third argument is the number of bytes
 _SYSCALL = b"\x0f\x05"
-_SEARCHED = 48
-"""Bytes of code before a call or system call that are searched for the load of its number."""
-_MOV_EDI = b"\xbf"
-"""``mov edi, imm32``: how a compiler passes a number as the first argument."""
+_SEARCHED = 48  # bytes of code before a call or system call that are searched for the load of its number
+_MOV_EDI = b"\xbf"  # ``mov edi, imm32``: how a compiler passes a number as the first argument
 _SYSCALL_FUNCTION = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c2408")
 """syscall(3) before its instruction: it moves each argument to the register of the one before it
 (sysdeps/unix/sysv/linux/x86_64/syscall.S of glibc)."""

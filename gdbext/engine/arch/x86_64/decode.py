@@ -51,8 +51,7 @@ NO_MODRM_0F = frozenset(
 """Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
 IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
 """Opcodes of map 0F with an 8-bit immediate."""
-VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))
-"""The same under VEX and EVEX, map 1."""
+VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))  # the same under VEX and EVEX, map 1
 _RAX = frozenset(("rax",))
 _RSP = frozenset(("rsp",))
 _FRAME = frozenset(("rsp", "rbp"))

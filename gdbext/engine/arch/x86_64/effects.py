@@ -16,10 +16,8 @@ from gdbext.engine.arch.x86_64.conventions import FLOATS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-ANY_SIZE = 1 << 20
-"""Bytes written by instructions that save processor state, or that write outside the operand, too."""
-_VECTOR = 64
-"""Bytes of the widest vector store."""
+ANY_SIZE = 1 << 20  # bytes written by instructions that save processor state, or that write outside the operand, too
+_VECTOR = 64  # bytes of the widest vector store
 
 
 class ModRM(NamedTuple):

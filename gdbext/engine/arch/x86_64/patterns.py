@@ -28,8 +28,7 @@ _displacement = struct.Struct("<i").unpack_from
 _STUB_SIZE = 16
 _UNSIGNED_LOADS = {b"\x0f\xb6": 1, b"\x0f\xb7": 2, b"\x8b": 4, b"\x48\x8b": 8}
 """Opcode → bytes loaded: ``movzx`` of one and two, ``mov`` of 32 bits (clears the upper half) and of 64."""
-_RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}
-"""ModRM byte of ``disp(%rdi)`` into rax or eax → bytes of the displacement."""
+_RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}  # ModRM byte of ``disp(%rdi)`` into rax or eax → bytes of the displacement
 
 
 def keeps_vectors(code: bytes) -> bool:
