@@ -71,7 +71,7 @@ _MODULES = {
     "errors": "GdbextError",
     "hosts.library.threads": "Thread Threads",
 }
-_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 """Public name → its module."""
 
 
@@ -100,14 +100,14 @@ def open(  # as in gzip.open
     return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))
 
 
-if not TYPE_CHECKING:  # else every misspelled name were an object
+if not TYPE_CHECKING:  # so that mypy reports a misspelled name
 
     def __getattr__(name):
-        """The public classes, imported when they are asked for."""
-        if name not in _PLACES:
+        """The public class of that name, imported on first use."""
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'gdbext' has no attribute {name!r}")
-        return getattr(import_module(f"gdbext.{_PLACES[name]}"), name)
+        return getattr(import_module(f"gdbext.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted([*globals(), *_MODULE_OF])

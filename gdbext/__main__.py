@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def run() -> NoReturn:
-    """Run the launcher with this process's arguments, and end this process with its exit status."""
+    """Run the launcher with this process's arguments, then exit with its status."""
     # not at the top: with `python -m` nothing is imported until sys.path is put right below
     from gdbext.engine.targets.budget import raise_gc_threshold
 
@@ -22,6 +22,6 @@ def run() -> NoReturn:
 
 
 if __name__ == "__main__":
-    # `python -m` looks first in the current folder, which may be another user's: no more is imported from there
-    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]  # noqa: PTH109
+    # `python -m` searches the current folder first, which may be another user's: nothing more is imported from there
+    sys.path[:] = [folder for folder in sys.path if folder not in ("", os.getcwd())]  # noqa: PTH109
     run()

@@ -1,9 +1,9 @@
-"""The user's folder for what can always be made again: symbol indexes, layouts, compiled Python files.
+"""The user's cache folder, which holds symbol indexes, layouts and compiled Python files, and checks of who can change
+a path.
 
-Its contents are believed, and some of it is executed: so no other user may be able to put anything there, on the whole
-path from the root. A file is trusted if nobody but us and root can change it or put another in its place: every folder
-and every link on the path counts, since the owner of one of them decides what the path means. This module imports next
-to nothing: the launcher uses it, too.
+The cache's contents are believed, and some of it is executed: so no other user may be able to put anything there. A
+file is trusted if only we and root can change it or put another in its place: every folder and every link on the path
+counts, since the owner of one of them decides what the path means. The launcher imports this module: it imports little.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 
 
 def resolve(path: str, owners: Collection[int], groups: Collection[int] | None = (0,)) -> tuple[str, str]:
-    """The path without links, and the first place on the way there that others may change, "" where there is none.
+    """(the path without links, the first file or folder on it that others may change, "" if there is none).
 
-    Others are all but ``owners``, and the members of groups but ``groups`` (None: any group will do). Raises OSError.
+    Others are users not in ``owners`` and groups not in ``groups`` (None: any group may). Raises OSError.
     """
-    pending, place, links = _names_in(os.path.abspath(path)), "/", 0  # noqa: PTH100
-    strange = "" if _is_of(os.lstat("/"), owners, groups) else "/"
+    pending, resolved, links = _reversed_names(os.path.abspath(path)), "/", 0  # noqa: PTH100
+    changeable = "" if _only_they_can_change(os.lstat("/"), owners, groups) else "/"
     while pending:
         name = pending.pop()
         if name == "..":
-            place = os.path.dirname(place)  # noqa: PTH120
+            resolved = os.path.dirname(resolved)  # noqa: PTH120
             continue
-        at = f"{place.rstrip('/')}/{name}"
-        status = os.lstat(at)
-        if not _is_of(status, owners, groups):
-            strange = strange or at
+        entry = f"{resolved.rstrip('/')}/{name}"
+        status = os.lstat(entry)
+        if not _only_they_can_change(status, owners, groups):
+            changeable = changeable or entry
         if not stat.S_ISLNK(status.st_mode):
-            place = at
+            resolved = entry
             continue
         links += 1
         if links > 40:  # as many as the kernel follows (path_resolution(7))
             raise OSError(f"too many links: {path}")
-        target = os.readlink(at)  # noqa: PTH115
-        place = "/" if target.startswith("/") else place
-        pending += _names_in(target)
-    return place, strange
+        target = os.readlink(entry)  # noqa: PTH115
+        resolved = "/" if target.startswith("/") else resolved
+        pending += _reversed_names(target)
+    return resolved, changeable
 
 
-def _names_in(path: str) -> list[str]:
-    """The names in a path, the last one first."""
+def _reversed_names(path: str) -> list[str]:
     return [name for name in path.split("/") if name not in ("", ".")][::-1]
 
 
 def is_ours(path: str) -> bool:
-    """True if nobody but us and root can have put it there, or can change it. False for what is not there."""
+    """True if only we and root can have made the file or can change it; False if it does not exist."""
     return _is_safe(path, (0, os.geteuid()), (0, os.getegid()) if os.geteuid() else (0,))
 
 
 def _is_safe(path: str, owners: Collection[int], groups: Collection[int] | None) -> bool:
+    """True if the file exists, and only these users and groups can change it, as in ``resolve``."""
     try:
         return not resolve(path, owners, groups)[1]
     except OSError:
@@ -64,8 +64,8 @@ def _is_safe(path: str, owners: Collection[int], groups: Collection[int] | None)
 
 
 def find_program(name: str) -> str | None:
-    """The program of that name or path; None where there is none. Never one of the folder that we happen to be in; and
-    where we are root, of $PATH only folders that are root's."""
+    """The path of the program of that name or path, None if there is none. $PATH's relative folders are skipped, and
+    for root all folders that others can change."""
     if "/" in name:
         return name if _is_program(name) else None
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
@@ -76,8 +76,8 @@ def find_program(name: str) -> str | None:
     return None
 
 
-def located(words: Sequence[str]) -> list[str]:
-    """The command line with the path of its program. Raises FileNotFoundError."""
+def program_command(words: Sequence[str]) -> list[str]:
+    """The command line ``words``, its program replaced by the program's path. Raises FileNotFoundError."""
     path = find_program(words[0])
     if path is None:
         raise FileNotFoundError(f"there is no program {words[0]}")
@@ -88,7 +88,8 @@ def _is_program(path: str) -> bool:
     return os.access(path, os.X_OK) and os.path.isfile(path)  # noqa: PTH113
 
 
-def _is_of(status: os.stat_result, owners: Collection[int], groups: Collection[int] | None) -> bool:
+def _only_they_can_change(status: os.stat_result, owners: Collection[int], groups: Collection[int] | None) -> bool:
+    """True if only ``owners`` and ``groups`` (None: any) can change the file, or replace what is in the folder."""
     if status.st_uid not in owners:
         return False
     if stat.S_ISLNK(status.st_mode):
@@ -100,22 +101,18 @@ def _is_of(status: os.stat_result, owners: Collection[int], groups: Collection[i
 
 
 def file_key(status: os.stat_result) -> str:
-    """The name by which what was read in an opened file is kept: the kernel chose it, and the file has another one
-    once it is changed, so that no other file has it. "" where nothing is kept: we are root, and the file is not.
+    """The name under which the cache keeps data about an opened file: no other file has it, nor has this file after a
+    change. "" if nothing may be kept: we are root, and others can change the file.
 
-    What the file says of itself (its build-id) is a copy's, too, in which the rest says something else.
+    A build-id would not do: another file can contain the same one.
     """
-    if os.geteuid() == 0 and not _is_of(status, (0,), (0,)):
+    if os.geteuid() == 0 and not _only_they_can_change(status, (0,), (0,)):
         return ""
     return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
 
 
-_NOBODY = 65534
-"""The user as whom files appear whose owner this user namespace does not know: they need not be of that user."""
-
-
 def cache_folder() -> str:
-    """$XDG_CACHE_HOME/gdbext, by default ~/.cache/gdbext. Never relative to where we happen to run."""
+    """$XDG_CACHE_HOME/gdbext, by default ~/.cache/gdbext; always an absolute path."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not base.startswith("/"):  # the XDG specification: relative paths are to be ignored
         home = os.environ.get("HOME", "")
@@ -124,10 +121,9 @@ def cache_folder() -> str:
 
 
 def may_fill(folder: str) -> bool:
-    """True if the folder is ours, or can be made by us, and nobody else can put anything there.
+    """True if the folder is ours or can be made by us, and only we and the system can put anything there.
 
-    What another user can change must not be loaded; and root with the caller's HOME (sudo -E) must not leave behind
-    a cache that its owner cannot use.
+    Root with the caller's HOME (sudo -E) must not leave behind a cache that its owner cannot use.
     """
     user = os.geteuid()
     try:
@@ -143,7 +139,7 @@ def may_fill(folder: str) -> bool:
 
 
 def open_ours(path: str) -> int:
-    """An fd of a cached file, to be read. Raises OSError where there is none, or it is not ours alone."""
+    """A readable fd of a cached file. Raises OSError if there is none, or others can change it."""
     folder, _, name = path.rpartition("/")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{_real_path(folder, os.geteuid())}/{name}", flags)
@@ -156,7 +152,7 @@ def open_ours(path: str) -> int:
 
 @lru_cache(maxsize=16)
 def _real_path(folder: str, user: int) -> str:
-    """The real path of a folder that is ours alone, which it stays. Raises OSError where it is not, or not there."""
+    """The real path of a folder that only ``user`` can change. Raises OSError if others can, or there is none."""
     path = os.path.realpath(folder)
     status = os.stat(path)  # noqa: PTH116 - pathlib takes 10 ms to import
     if status.st_uid != user or status.st_mode & stat.S_IWOTH or not _is_closed_path(path, user):
@@ -165,8 +161,8 @@ def _real_path(folder: str, user: int) -> str:
 
 
 def _is_closed_path(path: str, user: int) -> bool:
-    """Nobody but ``user`` and the system can exchange what we make there, in any folder on the path."""
-    if user == _NOBODY:
+    """Only ``user`` and the system can replace what is made in any folder on the path."""
+    if user == 65534:  # "nobody": files of any user whom this user namespace does not know appear to be owned by it
         return False
     owners = (user, system_user())
     for folder in _existing_folders(path):
@@ -180,7 +176,7 @@ def _is_closed_path(path: str, user: int) -> bool:
 
 
 def _existing_folders(path: str) -> Iterator[os.stat_result]:
-    """The folders on the way to ``path`` that are there, the innermost first."""
+    """The existing folders on the way to ``path``, the innermost first."""
     while True:
         with suppress(OSError):
             yield os.stat(path)  # noqa: PTH116
@@ -190,5 +186,5 @@ def _existing_folders(path: str) -> Iterator[os.stat_result]:
 
 
 def system_user() -> int:
-    """The user that the system's files belong to: root, or, in a user namespace, whatever root is shown as."""
+    """The id of the user who owns the system's files: root's, or what root is mapped to in a user namespace."""
     return os.stat("/").st_uid  # noqa: PTH116

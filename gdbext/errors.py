@@ -1,4 +1,4 @@
-"""The exception tree. Every error a user may see says what happened, why it can happen and what to try."""
+"""The exception tree. Each error for users tells what happened, why it can happen and what to try."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Iterable
 
 
 def as_root(command: str) -> str:
-    """Say of a command that it takes root, where we are not root."""
+    """The command, with a note that it needs root unless we are root."""
     return command if os.geteuid() == 0 else f"as root: {command}"
 
 
 def or_root(words: str) -> str:
-    """Add root to another user whom one may be, where we are not root."""
+    """``words``, which name a user to be, with root as an alternative unless we are root."""
     return words if os.geteuid() == 0 else f"{words}, or as root"
 
 
 class GdbextError(Exception):
     """Base of all errors that gdbext raises on purpose. ``what`` is one sentence, ``why`` the usual reasons, ``help``
-    the exact next step. Subclasses give class-wide defaults for ``why`` and ``help``."""
+    the exact next step; a subclass has its defaults for ``why`` and ``help``."""
 
     why: str = ""
     help: str = ""
-    exit_status: int = 1
-    """The exit status of a program of ours that ends with it."""
+    exit_status: int = 1  # the exit status of our program after this error
 
     def __init__(self, what: str, *, why: str | None = None, help: str | None = None) -> None:
         super().__init__(what)
@@ -44,13 +43,13 @@ class TargetError(GdbextError):
     """The process or the core cannot be analyzed (exit status 1)."""
 
     why = "the debugger or the kernel could not give what was asked of it"
-    help = "examine it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
+    help = "look at it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
 
 
 class NoSuchProcess(TargetError):
     """No process has that PID."""
 
-    why = "it may have exited, or the PID belongs to another PID namespace (a container)"
+    why = "it may have ended, or the PID belongs to another PID namespace (a container)"
     help = "find the process with: scripts/dispatch ps"
 
 
@@ -68,16 +67,16 @@ class TargetGone(TargetError):
     """The process exited while we read it."""
 
     why = "the process exited, was killed or replaced itself by exec"
-    help = "check its exit status; to examine the next one at leisure, take a core: gcore PID"
+    help = "look at its exit status; to look at the next one at leisure, take a core: gcore PID"
 
     @classmethod
     def of(cls, pid: int) -> TargetGone:
-        """The error for process ``pid``, in one line, whenever it is noticed: before, at or after its stop."""
-        return cls(f"process {pid} has exited; take a core of the next one (gcore PID)", why="", help="")
+        """The error for process ``pid``, in one line."""
+        return cls(f"process {pid} has ended; take a core of the next one (gcore PID)", why="", help="")
 
 
 class ProgramEnded(TargetGone):
-    """A program that was started to be watched exited by itself; its exit status is kept."""
+    """A program that we started exited by itself; ``exit_status`` is its own."""
 
     why = ""
     help = ""
@@ -88,21 +87,21 @@ class ProgramEnded(TargetGone):
 
 
 class BadCore(TargetError):
-    """The file is not a core dump that can be read."""
+    """The file is no readable core dump."""
 
     why = "it is empty, truncated (a full disk, ulimit -c) or not an ELF core file"
     help = "check with: file CORE; take a new one with: gcore PID"
 
 
 class StacklessCore(BadCore):
-    """The debugger that made the core has left out the stacks of threads."""
+    """The debugger that made the core left out the stacks of threads."""
 
     why = "an older gcore, as that of gdb 13, cannot read memory with the guard pages of glibc 2.41 and later"
     help = "take it with a newer gdb (18 can), let the kernel write it (kill -ABRT PID), or record it: --record FILE"
 
 
 class BadRecording(TargetError):
-    """The file is not a recording that can be replayed."""
+    """The file is no recording that can be replayed."""
 
     why = "it was cut short or damaged on its way, or is another kind of file"
     help = "make it again: scripts/dispatch -p PID --record FILE   (copy it as binary data)"
@@ -112,7 +111,7 @@ class ForeignArchitecture(TargetError):
     """The process or core belongs to an architecture that is not supported."""
 
     why = "only some architectures are supported now"
-    help = "examine it with gdb on a machine of that architecture"
+    help = "look at it with gdb on a machine of that architecture"
 
 
 class NotTorch(TargetError):
@@ -133,7 +132,7 @@ class ProbesRefused(TargetError):
 
 
 NOT_RECORDED = "not in the recording"
-"""The reason of a fault in a replay: no command read that memory when the recording was made."""
+"""The reason of a MemoryFault in a replay: no command read that memory when the recording was made."""
 
 
 class MemoryFault(GdbextError):
@@ -153,36 +152,35 @@ class MemoryFault(GdbextError):
 
 
 class BadData(GdbextError):
-    """A value that cannot be what it should be (a count out of range, a pointer to nowhere)."""
+    """A value is impossible (a count out of range, a pointer to nowhere)."""
 
     why = "the process overwrote it, or was stopped in the middle of changing it"
-    help = "let the process run and try again; gcore PID keeps what is there now"
+    help = "let the process go on and look again; gcore PID keeps what is there now"
 
 
 class SymbolFileError(GdbextError):
     """An ELF file is missing, damaged or not the one in memory."""
 
     why = "it was deleted, upgraded or rebuilt after it had been loaded, or belongs to another machine or container"
-    help = "give the files of the process by --sysroot DIR, or run gdbext inside its container"
+    help = "give the files of the process by --sysroot DIR, or look from inside its container"
 
 
 class LayoutError(GdbextError):
-    """No layout fits this torch (or this Python), or the one that should does not."""
+    """No layout fits this torch (or this Python), or the chosen one lacks something."""
 
     why = "offsets inside libtorch change with every version; none of the shipped layouts matches this build"
     help = "generate one from the installed headers: scripts/dispatch measure /path/to/site-packages/torch (needs g++)"
 
 
 class PythonUnsupported(GdbextError):
-    """This CPython cannot be read (unknown version, unknown free-threaded build). ``unsupported`` of
-    cpython/abi/versions.py makes it, and says which versions are known."""
+    """This CPython cannot be read: its version, or its free-threaded build, is unknown."""
 
     why = "CPython's internal structures change with every version"
     help = "the native part of the report does not depend on it; py-spy or pystack may know this version"
 
 
 class AddOnError(GdbextError):
-    """An entry point of another package that cannot be used."""
+    """An entry point of another package cannot be used."""
 
 
 class HelpRequested(Exception):
@@ -190,8 +188,8 @@ class HelpRequested(Exception):
 
 
 def words_like(word: str, words: Iterable[str], most: int, cutoff: float = 0.6) -> list[str]:
-    """Words that a misspelled one may mean, the likeliest first; difflib.get_close_matches has the meaning of
-    ``cutoff``."""
+    """At most ``most`` of ``words`` that the misspelled ``word`` may mean, the likeliest first; ``cutoff`` as in
+    difflib.get_close_matches."""
     from difflib import get_close_matches  # 2 ms, for mistakes alone
 
     return get_close_matches(word, list(words), most, cutoff)

@@ -1,8 +1,8 @@
 """The entry for LLDB: ``command script import gdbext/lldb_init.py`` defines the commands. It may be imported again, for
 instance after a change.
 
-LLDB puts this file's folder on sys.path, where our modules would hide others of the same names: it is taken off again.
-The package is loaded by its place.
+LLDB puts this file's folder on sys.path, where our modules would hide others of the same names: this file removes it.
+The package is loaded by its path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def __lldb_init_module(debugger: Any, names: dict[str, object]) -> None:
     former = getattr(sys.modules.get("gdbext"), "commands_in_lldb", None)
     if former is not None:
         former.unload()
-    package = _loaded_anew(folder)
+    package = _load_package(folder)
     commands = importlib.import_module("gdbext.hosts.lldb.lldb_commands")
     errors = importlib.import_module("gdbext.errors")
     try:
@@ -32,7 +32,8 @@ def __lldb_init_module(debugger: Any, names: dict[str, object]) -> None:
         debugger.GetErrorFile().Write(text.encode())  # what is printed while LLDB imports is lost
 
 
-def _loaded_anew(folder: str) -> Any:
+def _load_package(folder: str) -> Any:
+    """Load the package gdbext from its folder, in place of one that was loaded before."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "gdbext"]:
         del sys.modules[name]
     start = os.path.join(folder, "__init__.py")  # noqa: PTH118

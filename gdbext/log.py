@@ -29,13 +29,13 @@ class Silence:
 
 
 def is_wanted() -> bool:
-    """The user asked for messages, and for tracebacks of internal errors."""
+    """True if the user asked for messages, and for tracebacks of internal errors."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def logger(name: str) -> logging.Logger | Silence:
-    """The logger of a module: ``_log = logger(__name__)``. The root of ours, "gdbext", is set up once; the user's own
-    logging in a debugger's Python stays as it is."""
+    """The logger of a module: ``_log = logger(__name__)``. Configures only "gdbext", once: a debugger's
+    Python may have loggers of the user."""
     if not is_wanted():
         return Silence()
     import logging  # 5 ms, for GDBEXT_DEBUG=1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
 
@@ -76,7 +76,7 @@ class Alone(ToolHost):
 
         def pause(seconds: float, watch: Watch) -> Target:
             run_for(seconds, watch)
-            return brief_look(target.pid)
+            return briefly_stopped(target.pid)
 
         return pause
 

@@ -1,12 +1,10 @@
-"""Entry points: what other packages add to gdbext.
+"""Entry points: the tools, waits, pools and known bugs that other packages add to gdbext.
 
-A package declares what it adds in its metadata (``[project.entry-points."gdbext.waits"]`` of a pyproject.toml); pip
-writes that into the file ``entry_points.txt`` of the folder PACKAGE-VERSION.dist-info (specification "Entry points" of
-packaging.python.org). importlib.metadata, which takes a tenth of an inspection to import, reads it only where a package
-names one of our groups.
-
-Packages are searched for in the site folders of the Python that runs gdbext, never in those of the target; and only in
-folders that nobody but us and root can change, since what they have is executed.
+A package declares them in its metadata (``[project.entry-points."gdbext.waits"]`` of a pyproject.toml); pip writes them
+into the file ``entry_points.txt`` of the folder PACKAGE-VERSION.dist-info (specification "Entry points" of
+packaging.python.org). importlib.metadata takes a tenth of an inspection to import: it is used only if a package names
+one of our groups. Packages are searched for in the site folders of the Python that runs gdbext, never in those of the
+target, and only in folders that only we and root can change, since their code is executed.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-_PREFIX = "gdbext."
-"""The beginning of the names of our groups: gdbext.tools, gdbext.waits, gdbext.pools, gdbext.known."""
+_PREFIX = "gdbext."  # the beginning of the names of our groups: gdbext.tools, gdbext.waits, gdbext.pools, gdbext.known
 _VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -36,12 +33,9 @@ class EntryPoint(NamedTuple):
 
     group: str
     name: str
-    object_ref: str
-    """The object to load, as "module:attribute"."""
-    package: str
-    """The package that declares it: "gdbext-example 1.2"."""
-    folder: str
-    """The site folder that it is installed in."""
+    object_ref: str  # the object to load, as "module:attribute"
+    package: str  # the package that declares it: "gdbext-example 1.2"
+    folder: str  # the site folder that it is installed in
 
     def load(self) -> Any:
         """Import the object. Raises AddOnError."""
@@ -56,8 +50,8 @@ class EntryPoint(NamedTuple):
 
 
 def guarded(point: EntryPoint, call: Callable[[], Result]) -> Result:
-    """The result of a call into another package's code. Raises AddOnError for whatever it raises: a fault in that code
-    costs what it would have added, and no more."""
+    """The result of a call into another package's code. Raises AddOnError for any exception in it, so that callers can
+    go on without the package."""
     try:
         return call()
     except Exception as error:
@@ -69,29 +63,25 @@ def guarded(point: EntryPoint, call: Callable[[], Result]) -> Result:
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """All of one group, in the order of packages and names. A package that cannot be read has none."""
+    """All entry points of one group, sorted by name; without those of unreadable packages."""
     return tuple(point for point in _declared(site_folders()) if point.group == group)
 
 
 def site_folders() -> tuple[str, ...]:
-    """The folders of installed packages of the Python that runs gdbext, of those that nobody else can change.
-
-    scripts/dispatch runs with -I and -S, so that they are not on sys.path (site.py; /usr/lib/python3/dist-packages is
-    Debian's). Those that are there, as in a virtual environment, count, too.
-    """
+    """The folders that may have packages of the Python that runs gdbext: those on sys.path, and, since scripts/dispatch
+    runs with -I and -S, those that site.py would add (dist-packages is Debian's)."""
     prefixes = (sys.prefix, os.path.dirname(os.path.dirname(sys.executable or "")), "/usr/local")  # noqa: PTH120
     homes = (os.environ.get("HOME", "") + "/.local",)
     named = [f"{prefix}/lib/{_VERSION}/site-packages" for prefix in (*prefixes, *homes) if prefix.startswith("/")]
     debian = [f"{prefix}/lib/{python}/dist-packages" for prefix in prefixes for python in ("python3", _VERSION)]
     library = os.path.dirname(os.__file__)  # noqa: PTH120
-    every = [path for path in sys.path if path.startswith("/") and not path.endswith((".zip", ".pyz", "lib-dynload"))]
-    return tuple(path for path in dict.fromkeys([*every, *named, *debian]) if path != library)
+    added = [path for path in sys.path if path.startswith("/") and not path.endswith((".zip", ".pyz", "lib-dynload"))]
+    return tuple(path for path in dict.fromkeys([*added, *named, *debian]) if path != library)
 
 
 @lru_cache(maxsize=4)
 def _declared(folders: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """The entry points that the packages in these folders declare for gdbext; of two installations of a package the
-    first."""
+    """The entry points for gdbext that the packages in these folders declare; the first of each group and name."""
     points: dict[tuple[str, str], EntryPoint] = {}
     for folder in folders:
         for point in _declared_in(folder):
@@ -100,7 +90,7 @@ def _declared(folders: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _declared_in(folder: str) -> Iterator[EntryPoint]:
-    if not cache.is_ours(folder):  # nothing in it is opened, either: a pipe would block us
+    if not cache.is_ours(folder):  # do not even open files in it: a pipe would block us
         return
     try:
         names = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
@@ -124,8 +114,7 @@ def _declared_in(folder: str) -> Iterator[EntryPoint]:
 
 
 def _read(path: str) -> str:
-    """The first 64 KiB of a file, "" where it cannot be read; entry_points.txt of real packages have some hundred
-    bytes."""
+    """The first 64 KiB of a file, "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(1 << 16).decode("utf-8", "replace")

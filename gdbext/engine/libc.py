@@ -15,18 +15,18 @@ def _library() -> ctypes.CDLL:
 
 
 def function(name: str) -> Any:
-    """A function, as an object of the caller's own, whose argument types may be set. Raises AttributeError."""
+    """A function as a new object, so that the caller may set its argument types. Raises AttributeError."""
     return _library()[name]
 
 
 def last_error(doing: str = "") -> OSError:
-    """The error of the call that this thread made last (errno(3)); ``doing`` says what failed."""
+    """The error of this thread's last call (errno(3)); ``doing`` is its text (default: strerror's)."""
     number = ctypes.get_errno()
     return OSError(number, doing or os.strerror(number))
 
 
 def prctl(option: int, value: int = 0) -> bool:
-    """prctl(2); False where the kernel refuses it."""
+    """prctl(2); False if the kernel refuses it."""
     return bool(function("prctl")(option, value, 0, 0, 0) == 0)
 
 

@@ -1,25 +1,22 @@
 """Numbers in foreign text: from the target, a file, the command line.
 
 int() raises ValueError for more than 4,300 digits, takes quadratic time in Pythons before 3.11, and makes numbers that
-nothing takes. ``tests/unit/test_number_law.py`` finds where text is given to it.
+C functions do not take. ``tests/unit/test_number_law.py`` finds calls of int() with text.
 """
 
 from __future__ import annotations
 
-_MOST_DIGITS = 20
-"""Digits of the largest number that a word of 64 bits holds."""
-
 
 def integer(text: str | bytes, base: int = 10) -> int:
-    """Read a number as int() does. Raises ValueError, also where it has more digits than a word of memory holds."""
-    if len(text) > _MOST_DIGITS:
+    """Read a number as int() does. Raises ValueError, also for more than 20 digits, as 64 bits have."""
+    if len(text) > 20:
         raise ValueError(f"a number of {len(text)} characters")
     return int(text, base)
 
 
 def number(text: str, base: int = 10) -> int | None:
-    """The number of nothing but digits that a file of /proc, a variable of the environment or a name has in it, as the
-    target's user or a recording wrote it; None for anything else, and for one that no word of memory holds."""
+    """The number in a text of digits alone (from /proc, an environment variable, a name); None for anything else, and
+    for more than 20 digits."""
     try:
         return integer(text, base) if text.isalnum() else None
     except ValueError:

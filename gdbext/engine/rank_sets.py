@@ -1,4 +1,4 @@
-"""Sets of ranks, written as people write them: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps)."""
+"""Sets of ranks as text: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Collection, Iterable, Iterator
 from gdbext.engine.numbers import number
 from gdbext.errors import BadData
 
-MOST_RANKS = 1 << 20
-"""Ranks of a job, and of a set: claims of more are not believed."""
+MOST_RANKS = 1 << 20  # most ranks of a job and of a set; larger claims are refused
 
 
 class RankRanges(Collection[int]):
-    """A set of ranks kept as ranges: its memory depends on the gaps in it, not on the size that it claims."""
+    """A set of ranks as ranges: its memory use grows with its gaps, not with its claimed size."""
 
     __slots__ = ("_lasts", "_starts")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """``ranges``: (first, last), ascending and apart from each other."""
+        """``ranges``: (first, last), ascending and not adjacent."""
         pairs = tuple(ranges)
         self._starts = [first for first, _ in pairs]
         self._lasts = [last for _, last in pairs]
 
     @classmethod
     def absent(cls, size: int, present: Iterable[int]) -> RankRanges:
+        """The ranks below ``size`` that are not ``present``."""
         bounds = [-1, *sorted({rank for rank in present if 0 <= rank < size}), size]
         return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
 
@@ -63,7 +63,7 @@ def _range_text(first: int, last: int) -> str:
 
 
 def expand(text: str, limit: int = MOST_RANKS) -> list[int]:
-    """The ranks of a text, in order. Raises BadData for anything else, and for more than ``limit`` ranks."""
+    """The ascending ranks of a set's text. Raises BadData for other text and for more than ``limit`` ranks."""
     ranks: list[int] = []
     for piece in text.split(",") if text else ():
         first, _, last = piece.partition("-")

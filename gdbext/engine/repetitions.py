@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-FOLD_PERIOD = 24
-"""Items in the longest block that is folded; a redispatch cycle through several operators is shorter."""
-FOLD_TIMES = 3
-"""A block is folded when it occurs at least that often in a row."""
+FOLD_PERIOD = 24  # most items of a folded block; a redispatch cycle through several operators is shorter
+FOLD_TIMES = 3  # least number of times in a row that a folded block occurs
 _ZERO_OR_ONE = bytes([0]) + bytes([1]) * 255
 MOST_WHOLE = 4000
-"""Items of a list in which nothing is folded: deeper than honest recursion goes in Python."""
-_WHOLE_PERIOD = 128
-"""Items in the longest block of such a list: a turn through Python and the dispatcher takes dozens of native frames."""
+"""``fold_long`` leaves lists of up to so many items unfolded: deeper than intended recursion in Python."""
 
 
 class Repetition(NamedTuple):
-    """``period`` items from ``start``, ``times`` times in a row (1 where nothing repeats)."""
+    """``period`` items from index ``start`` on occur ``times`` times in a row (1: they are not repeated)."""
 
     start: int
     period: int
@@ -29,13 +25,13 @@ class Repetition(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Items in all its blocks."""
+        """The number of items in all occurrences."""
         return self.period * self.times
 
 
 def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
-    """The longest repetition, with its smallest period; None where nothing occurs twice in a row. Linear in the items
-    for a given ``max_period``."""
+    """The longest repetition, with its smallest period; None if nothing occurs twice in a row. The time is linear in
+    the number of items."""
     planes = _planes(items)
     best: Repetition | None = None
     for period in range(1, min(max_period, len(items) // 2) + 1):
@@ -50,7 +46,8 @@ def longest(items: Sequence[Hashable], max_period: int) -> Repetition | None:
 
 
 def fold(items: Sequence[Hashable], max_period: int = FOLD_PERIOD) -> Iterator[Repetition]:
-    """Covers ``items`` by repetitions, in order; where several begin, the one of most items. Linear in the items."""
+    """Divide ``items`` into repetitions, in order; of several with the same start it takes the longest. The time is
+    linear in the number of items."""
     planes = _planes(items)
     longest_period = min(max_period, len(items) // FOLD_TIMES)
     ahead = {
@@ -78,16 +75,16 @@ def fold(items: Sequence[Hashable], max_period: int = FOLD_PERIOD) -> Iterator[R
 
 
 def fold_long(items: Sequence[Hashable]) -> Iterator[Repetition]:
-    """Fold as ``fold`` does, but only where the list is very long."""
+    """Fold as ``fold`` does, but only lists of more than MOST_WHOLE items."""
     if len(items) > MOST_WHOLE:
-        yield from fold(items, _WHOLE_PERIOD)
+        yield from fold(items, 128)  # one recursion through Python and the dispatcher has dozens of native frames
     elif items:
         yield Repetition(0, len(items), 1)
 
 
 def _planes(items: Sequence[Hashable]) -> Sequence[bytes]:
-    """Equal numbers for equal items, as rows of bytes: the first byte of each number, the second byte of each, and so
-    on; at least one row, and no further ones of zeros alone."""
+    """Numbers the distinct items and returns rows of bytes: the lowest byte of each item's number, the second byte of
+    each, and so on; rows of zeros alone are left out, except for the first."""
     numbers: dict[Hashable, int] = {}
     codes = array("I", [numbers.setdefault(item, len(numbers)) for item in items]).tobytes()
     size = array("I").itemsize
@@ -96,8 +93,7 @@ def _planes(items: Sequence[Hashable]) -> Sequence[bytes]:
 
 
 def _stretches(planes: Sequence[bytes], period: int, least: int) -> Iterator[tuple[int, int]]:
-    """The ranges [start, end) of at least ``least`` items in which each item equals the one ``period`` items later, in
-    order."""
+    """The ascending ranges [start, end) of at least ``least`` items, each of which equals the item ``period`` later."""
     difference = 0
     for plane in planes:
         difference |= int.from_bytes(plane[period:], "little") ^ int.from_bytes(plane[:-period], "little")

@@ -1,9 +1,7 @@
-"""The vocabulary of all reports: how a field of a record is written as JSON, how certain a value is, sections, errors,
-and amounts in words.
+"""What all reports have in common: annotations for JSON, certainty of values, sections, errors, and amounts in words.
 
-Amounts have one form in all reports: numbers of four digits and more have separators, one thing is in the singular,
-sizes are in units of 1024, durations in the unit that leaves one to three digits. JSON has plain numbers in bytes,
-milliseconds or seconds.
+Amounts have one form in all texts: numbers of four digits and more have separators, sizes are in units of 1024,
+durations in the unit that leaves one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
 """
 
 from __future__ import annotations
@@ -43,14 +41,13 @@ DEBUGGERS = {
     "gdb": DebuggerEntry("init.py", "(gdb) source FILE"),
     "lldb": DebuggerEntry("lldb_init.py", "(lldb) command script import FILE"),
 }
-"""Debuggers by name: the values of --debugger and --init-path, the folders of hosts/, and the makers of
-recordings."""
+"""Debuggers by name, as in --debugger and --init-path, the folders of hosts/, and the makers of recordings."""
 NO_DEBUGGER = "none"
-"""The name for this very process, without a debugger."""
+"""The name in the place of a debugger's for gdbext alone."""
 
 
 class JsonMember(Generic[Type]):
-    """A property of a record that is a member of the JSON document, behind the member ``after``."""
+    """A property of a record that is written as a member of its JSON object, behind the member ``after``."""
 
     def __init__(self, function: Callable[[Any], Type], after: str) -> None:
         self.function = function
@@ -62,13 +59,13 @@ class JsonMember(Generic[Type]):
 
 
 def json_member(after: str) -> Callable[[Callable[[Any], Type]], JsonMember[Type]]:
-    """Make a method a property that is a member of the JSON document, behind the member ``after``."""
+    """A decorator that makes a method a property and a member of the JSON object, behind the member ``after``."""
     return lambda function: JsonMember(function, after)
 
 
 @total_ordering
 class Certainty(Enum):
-    """The way in which a value is known; members compare by strength, ``UNKNOWN < INFERRED < VERIFIED < EXACT``."""
+    """How certain a value is; members compare: ``UNKNOWN < INFERRED < VERIFIED < EXACT``."""
 
     UNKNOWN = "unknown"
     """Nothing speaks for a value, or more than one value is possible."""
@@ -102,7 +99,7 @@ class Section:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to try next, because of what the section says; empty for most."""
+        """Sentences on what to try next."""
         return ()
 
 
@@ -120,17 +117,16 @@ class ErrorReport(NamedTuple):
 
 
 class ErrorLog:
-    """Collects errors while one target is read, each once."""
+    """Collects the errors of one inspection, without duplicates."""
 
     def __init__(self) -> None:
         self._noted: dict[str, ErrorReport] = {}
 
     def note(self, error: GdbextError, where: str) -> None:
-        """Remember that something could not be read; ``where`` is a thread, module or field."""
+        """Add an error in reading ``where``, a thread, module or field."""
         self._noted.setdefault(f"{where}: {error.what}", ErrorReport.of(error, where))
 
     def reports(self) -> tuple[ErrorReport, ...]:
-        """All of them, in the order in which they came up."""
         return tuple(self._noted.values())
 
 
@@ -147,12 +143,12 @@ def plural(noun: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """The number with its noun, which is given in the singular: ``1 thread``, ``2 threads``, ``1,234 dispatches``."""
+    """The number with the noun (given in the singular): ``1 thread``, ``2 threads``, ``1,234 dispatches``."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
-def of_many(number: float, singular: str, otherwise: str) -> str:
-    """The word for that number of things: ``is`` or ``are``, ``thread`` or ``threads``."""
+def singular_or_plural(number: float, singular: str, otherwise: str) -> str:
+    """``singular`` for the number 1, else ``otherwise``: ``is`` or ``are``."""
     return singular if number == 1 else otherwise
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.engine.glibc.pthread import asleep, brief_look, unstopped
+from gdbext.engine.glibc.pthread import asleep, briefly_stopped, unstopped
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.live.proc_checks import foreign_tracer
@@ -68,7 +68,7 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
     stopped, is read as it is. Raises TargetError."""
     _measure(pid)
     if standstill is Standstill.BRIEF:
-        return brief_look(pid)
+        return briefly_stopped(pid)
     if standstill is Standstill.NONE or foreign_tracer(pid):
         return unstopped(pid)
     return (asleep(pid) if standstill is Standstill.ASLEEP else None) or _stopped(pid)

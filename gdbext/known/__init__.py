@@ -1,10 +1,9 @@
 """Known bugs of other projects, as data: how each shows in a stuck process, which versions have it, and its cure.
 
-An entry says only what its link says: which versions have the bug, since when it is cured, what to do until then. What
-is not known is left out. An entry is a JSON object with the members of KnownBug; a file has one or a list of them. They
-are data: nothing of them is executed. If several have one id the first counts, in this order: those of
-``$GDBEXT_KNOWN`` (folders, with colons in between), of ``~/.config/gdbext/known``, of other packages (entry point
-``gdbext.known``), ours (the files in bugs/).
+An entry states only what its link states: the affected versions, the first fixed one, the workaround. An entry is a
+JSON object with the members of KnownBug; a file has one or a list of them. If several entries have one id, the first
+counts, in this order: those of ``$GDBEXT_KNOWN`` (folders, with colons in between), of ``~/.config/gdbext/known``, of
+other packages (entry point ``gdbext.known``), ours (the files in bugs/).
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ if TYPE_CHECKING:
 
 
 class Affected(NamedTuple):
-    """Versions of a package: ``since`` is the first that has the bug, ``before`` the first without it, ``until`` the
-    last that is known to have it, where nobody says when it was cured; "" for none."""
+    """Versions of a package: ``since`` is the first with the bug, ``before`` the first fixed one, ``until`` the last
+    that is known to have it, if the first fixed one is unknown; "" for none."""
 
-    package: str
-    """Its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``."""
+    package: str  # its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``
     since: str = ""
     before: str = ""
     until: str = ""
@@ -48,8 +46,8 @@ class Affected(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The same as a condition, for where nobody knows the version: "your threadpoolctl is older than 3.7.0"; ""
-        where all versions have the bug."""
+        """The range as a condition, for an unknown version: "your threadpoolctl is older than 3.7.0"; "" if all
+        versions have the bug."""
         since = f"is {self.since} or newer" if self.since else ""
         before = f"is older than {self.before}" if self.before else f"is {self.until} or older" if self.until else ""
         both = " and ".join(filter(None, (since, before)))
@@ -58,93 +56,74 @@ class Affected(NamedTuple):
     def includes(self, version: str) -> bool:
         """True if that version of the package has the bug."""
         key = version_key(version)
-        begun = not self.since or version_key(self.since) <= key
-        over = (self.before and key >= version_key(self.before)) or (self.until and key > version_key(self.until))
-        return begun and not over
-
-
-_BEYOND = 1 << 70  # A part of a version that is longer than any number: it is greater than all of them
+        if self.since and key < version_key(self.since):
+            return False
+        if self.before and key >= version_key(self.before):
+            return False
+        return not self.until or key <= version_key(self.until)
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
-    """Versions in their order: ``2.9`` < ``2.10.0rc1`` < ``2.10`` = ``2.10.0+cpu``."""
+    """A key to sort versions by: ``2.9`` < ``2.10.0rc1`` < ``2.10`` = ``2.10.0+cpu``. (numbers without trailing zeros,
+    True for a final release)."""
     release = re.match(r"\d+(?:\.\d+)*", version)
     parts = release.group().split(".") if release else []
-    numbers = [_BEYOND if (value := number(part)) is None else value for part in parts]
+    numbers = [1 << 70 if (value := number(part)) is None else value for part in parts]  # None: beyond 64 bits
     while numbers and not numbers[-1]:
         numbers.pop()
     rest = version[release.end() :] if release else version
     return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|dev|pre)\d*", rest) is None
 
 
-ROLES = ("main", "other", "crashed")
-"""Roles of a thread: the one whose id is the process's, any but that, one that ended the program."""
+ROLES = ("main", "other", "crashed")  # roles of a thread: the main thread, another thread, the thread that crashed
 RELATIONS = ("forked", "one-thread", "children", "no-children", "no-workers")
-"""Facts about the process: it is a fork of its parent (without exec), it has one thread, it has child processes, none,
-or none but multiprocessing's resource tracker and fork server."""
+"""Facts about the process: it is a fork of its parent (without exec), has one thread, has child processes, has none,
+has none but multiprocessing's resource tracker and fork server."""
 NO_CHILD = "no-child:"
-"""The beginning of a further relation: no child process has the text behind it in its command line."""
+"""The beginning of a further relation: no child process has the following text in its command line."""
 
 
 class ThreadPattern(NamedTuple):
-    """The part of one of the threads that hang. What is empty may be anything."""
+    """The state of one of the threads that hang. An empty field matches anything."""
 
     python: tuple[tuple[str, str], ...] = ()
     """(file name, function) of some of its Python frames, the innermost first: ``("threadpoolctl.py", "_find")``. The
-    file may have folders in front: ``concurrent/futures/thread.py``; an empty function is any of that file."""
+    file may have folders in front: ``concurrent/futures/thread.py``; an empty function matches any of that file."""
     native: tuple[str, ...] = ()
-    """Some of its native functions, the innermost first, as reports name them, without arguments; with the beginning of
-    the library's file name before an exclamation mark: ``libnccl!ncclLocalOpAppend``. ``libcuda!`` is any function of
+    """Some of its native functions, the innermost first, as in reports, without arguments; with the beginning of the
+    library's file name before an exclamation mark: ``libnccl!ncclLocalOpAppend``. ``libcuda!`` matches any function of
     that library, ``c10::Future::`` any of that class."""
-    library: str = ""
-    """The beginning of the file name of the innermost library that is not the C library: ``libgomp``."""
-    waits_for: tuple[str, ...] = ()
-    """Kinds of waits, any of which it is in: words of the JSON report."""
-    missing_workers: str = ""
-    """The pool whose workers it waits for and that the process lacks since it was forked."""
-    role: str = ""
-    """Word of ROLES: which thread of the process it is."""
-    name: str = ""
-    """The beginning of its name, Python's or the kernel's."""
-    state: str = ""
-    """A word of the JSON report: ``running``, ``waiting``, ``idle``."""
-    holds: tuple[str, ...] = ()
-    """Kinds of what it holds, all of them: ``gil``."""
+    library: str = ""  # the beginning of the file name of the innermost library that is not the C library: ``libgomp``
+    waits_for: tuple[str, ...] = ()  # kinds of waits (words of the JSON report); it is in one of them
+    missing_workers: str = ""  # the pool that it waits for and whose workers do not exist, since the process was forked
+    role: str = ""  # a word of ROLES
+    name: str = ""  # the beginning of its name, Python's or the kernel's
+    state: str = ""  # a word of the JSON report: ``running``, ``waiting``, ``idle``
+    holds: tuple[str, ...] = ()  # kinds of objects that it holds, all of them: ``gil``
     held_by: int = -1
-    """The pattern (counted from 0) of the thread that has what this one waits for; -1: whoever has it."""
+    """The index of the pattern of the thread that holds what this one waits for; -1: any thread, or none."""
     same_group: int = -1
-    """The pattern (counted from 0) of the thread that waits in the same process group; -1: in any, or none."""
-    owner_gone: bool = False
-    """A thread that does not exist any more has what this one waits for."""
-    lost_signal: bool = False
-    """The condition variable that it waits for says that a signal went to nobody."""
-    task: tuple[tuple[str, str], ...] = ()
-    """The same as ``python``, of one of the tasks of the event loop that it runs."""
-    without_python: bool = False
-    """It has no Python frame."""
+    """The index of the pattern of the thread that waits in the same process group; -1: any, or none."""
+    owner_gone: bool = False  # the thread that held what this one waits for does not exist
+    lost_signal: bool = False  # a signal of the condition variable that it waits for was lost
+    task: tuple[tuple[str, str], ...] = ()  # as ``python``, of one of the tasks of the event loop that it runs
+    without_python: bool = False  # it has no Python frame
 
 
 class KnownBug(NamedTuple):
-    """One entry of the catalogue. The process hangs because of it where each pattern fits a thread of its own."""
+    """One entry of the catalog. The process hangs because of it if each pattern matches a thread of its own."""
 
-    id: str
-    """The project and the number of its issue: ``cpython#115634``."""
-    title: str
-    """The fault, in one clause."""
-    url: str
-    """The page that describes it: versions and cure come from there."""
+    id: str  # the project and the number of its issue: ``cpython#115634``
+    title: str  # the fault, in one clause
+    url: str  # the page that describes it; affected versions and cure come from there
     affected: tuple[Affected, ...]
-    cure: str
-    """The workaround or update, as a clause that begins with a verb."""
+    cure: str  # the workaround or update, as a clause that begins with a verb
     threads: tuple[ThreadPattern, ...]
     environment: tuple[str, ...] = ()
     """Conditions on environment variables, all of which hold: ``NAME``, ``NAME=VALUE``, ``!NAME``, ``!NAME=VALUE``."""
-    architecture: str = ""
-    """The only architecture that has it, as the kernel names it (uname -m)."""
-    process: tuple[str, ...] = ()
-    """Words of RELATIONS, all of which hold."""
-    absent: tuple[ThreadPattern, ...] = ()
-    """No thread fits any of these."""
+    architecture: str = ""  # the only affected architecture (uname -m)
+    process: tuple[str, ...] = ()  # words of RELATIONS, all of which hold
+    absent: tuple[ThreadPattern, ...] = ()  # no thread matches any of these
 
 
 GROUP = "gdbext.known"  # the group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them
@@ -153,8 +132,8 @@ VARIABLE = "GDBEXT_KNOWN"
 _LARGEST = 1 << 22  # bytes of a file: some thousand entries
 
 
-def catalogue(note: Note) -> tuple[KnownBug, ...]:
-    """All entries. ``note`` is called with what cannot be used of those that are not ours."""
+def all_entries(note: Note) -> tuple[KnownBug, ...]:
+    """All entries. ``note`` is called with the errors of those that are not ours."""
     entries: dict[str, KnownBug] = {}
     for folder in site_folders():
         for name in _names(folder):
@@ -198,6 +177,7 @@ def own_entries() -> tuple[KnownBug, ...]:
 
 
 def _names(folder: str) -> list[str]:
+    """The sorted names of the JSON files in a folder; [] if there is none."""
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208 - as above
     except OSError:
@@ -205,23 +185,23 @@ def _names(folder: str) -> list[str]:
 
 
 def site_folders() -> tuple[str, ...]:
-    """The folders of the site and the user, the strongest first; they need not exist."""
+    """The folders of $GDBEXT_KNOWN and of the user's configuration, in order of precedence; they need not exist."""
     named = os.environ.get(VARIABLE, "").split(os.pathsep)
     config = os.environ.get("XDG_CONFIG_HOME", "") or f"{os.environ.get('HOME', '')}/.config"
     return tuple(folder for folder in (*named, f"{config}/gdbext/known") if folder.startswith("/"))
 
 
 def read_entries(path: str) -> tuple[KnownBug, ...]:
-    """The entries of a file. Raises AddOnError that says what is wrong and where."""
+    """The entries of a file. Raises AddOnError."""
     try:
         value = parse_json(read_file(path, _LARGEST), _LARGEST)
-        return tuple(parse_entry(each, path) for each in (value if isinstance(value, list) else [value]))
+        return tuple(parse_entry(entry, path) for entry in (value if isinstance(value, list) else [value]))
     except (BadData, OSError) as error:
         raise AddOnError(f"{path} has no entry of a known bug: {error}") from error
 
 
 def parse_entry(value: object, where: str) -> KnownBug:
-    """The entry that a JSON object is; ``where`` begins the errors. Raises BadData."""
+    """Make an entry of a JSON object; ``where`` is its origin, for errors. Raises BadData."""
     bug = _record(value, KnownBug, where, required=("id", "title", "url", "affected", "cure", "threads"))
     _check_words([word for word in bug.process if not word.startswith(NO_CHILD)], RELATIONS, f"{bug.id}, process")
     numbers = {number for pattern in bug.threads for number in (pattern.held_by, pattern.same_group)}
@@ -230,15 +210,16 @@ def parse_entry(value: object, where: str) -> KnownBug:
     return bug
 
 
-def _check_words(words: Sequence[str], known: Sequence[str], where: str) -> None:
-    strange = [word for word in words if word not in known]
+def _check_words(words: Sequence[str], allowed: Sequence[str], where: str) -> None:
+    """Raises BadData for words that are not ``allowed``."""
+    strange = [word for word in words if word not in allowed]
     if strange:
-        raise BadData(f"{where}: {', '.join(strange)} is none of {', '.join(known)}")
+        raise BadData(f"{where}: {', '.join(strange)} is none of {', '.join(allowed)}")
 
 
 def _record(value: object, record: Callable[..., Made], where: str, required: Sequence[str] = ()) -> Made:
-    """The record that a JSON object is: all of its members are fields of the record, each is read as its field is
-    declared, and the ``required`` ones are there and not empty. Raises BadData."""
+    """Make a record of a JSON object: each member must be a field of the record and of its type, and the ``required``
+    ones must not be missing or empty. Raises BadData."""
     if not isinstance(value, Mapping):
         raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
     kinds = annotation_texts(record)  # type: ignore[arg-type]
@@ -273,10 +254,10 @@ def _texts(value: object, where: str, key: str) -> tuple[str, ...]:
 
 def _frames(value: object, where: str, key: str) -> tuple[tuple[str, str], ...]:
     frames = []
-    for each in _list(value, where, key):
-        if not isinstance(each, list) or [*map(type, each)] != [str, str]:
+    for frame in _list(value, where, key):
+        if not isinstance(frame, list) or [*map(type, frame)] != [str, str]:
             raise BadData(f"{where}, {key}: each frame is a list of two texts, file and function")
-        frames.append((each[0], each[1]))
+        frames.append((frame[0], frame[1]))
     return tuple(frames)
 
 
@@ -293,11 +274,11 @@ def _flag(value: object, where: str, key: str) -> bool:
 
 
 def _affected(value: object, where: str, key: str) -> tuple[Affected, ...]:
-    return tuple(_record(each, Affected, f"{where}, {key}", ["package"]) for each in _list(value, where, key))
+    return tuple(_record(item, Affected, f"{where}, {key}", ["package"]) for item in _list(value, where, key))
 
 
 def _threads(value: object, where: str, key: str) -> tuple[ThreadPattern, ...]:
-    patterns = tuple(_record(each, ThreadPattern, f"{where}, {key}") for each in _list(value, where, key))
+    patterns = tuple(_record(item, ThreadPattern, f"{where}, {key}") for item in _list(value, where, key))
     for pattern in patterns:
         _check_words([pattern.role] if pattern.role else [], ROLES, f"{where}, {key}, role")
         if pattern == ThreadPattern():
@@ -314,4 +295,4 @@ _READERS: Mapping[str, Callable[[object, str, str], object]] = {
     "tuple[Affected, ...]": _affected,
     "tuple[ThreadPattern, ...]": _threads,
 }
-"""The reader of a member (value, where, key), by the annotation of its field."""
+"""Annotation of a field → the function (value, where, key) that checks and converts a member."""

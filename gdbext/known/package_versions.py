@@ -1,6 +1,6 @@
-"""Versions of what a process has loaded, read from its files: none of its code runs.
+"""Versions of the packages that a process has loaded, read from its files without running any code.
 
-Of glibc and NCCL the string in the library, of Python packages the name of the dist-info folder beside their files
+glibc and NCCL have a string in the library, Python packages the name of the dist-info folder beside their files
 (specification "Recording installed projects" of packaging.python.org).
 """
 
@@ -14,39 +14,34 @@ if TYPE_CHECKING:
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.targets.host_files import HostFiles
 
-_LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
-_NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
-"""VERSION_STRING of NCCL's src/init.cc: ``NCCL version 2.27.3+cuda12.9``."""
-_LINE = 160  # bytes that hold a banner's first line
-_MOST_TEXTS = 8  # texts of a library that may begin as its banner does, as formats of messages do
 _SITE = re.compile(r"(/.*/(?:site|dist)-packages)/")
 _EXTENSION = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-[^/]+|abi3)\.so$")
-_HIGHEST = 6  # folders above a module in which its package's metadata is looked for
 _METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
 def without_unknown(versions: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The table without the packages whose version a report calls "unknown"."""
+    """The table without the packages whose version is "unknown" in a report."""
     return {package: text for package, text in versions.items() if text != "unknown"}
 
 
 class PackageVersions:
-    """``paths``: of Python files that are loaded. ``known``: versions that are known already, None for what is not
-    there."""
+    """Finds versions of packages by name, and caches them."""
 
     def __init__(
         self, modules: ModuleTable, files: HostFiles, paths: Iterable[str], known: Mapping[str, str | None]
     ) -> None:
+        """``paths``: of loaded Python files. ``known``: package → version that the caller has, None for a package that
+        the process lacks."""
         self._modules = modules
         self._files = files
         self._paths = paths
-        self._known = without_unknown(known)
+        self._versions = without_unknown(known)
 
     def version(self, package: str) -> str | None:
-        """The version of a package; None where it cannot be known."""
-        if package not in self._known:
-            self._known[package] = self._read(package)
-        return self._known[package]
+        """The version of a package; None if unknown."""
+        if package not in self._versions:
+            self._versions[package] = self._read(package)
+        return self._versions[package]
 
     def _read(self, package: str) -> str | None:
         if package == "glibc":
@@ -62,43 +57,46 @@ class PackageVersions:
         return versions.pop() if len(versions) == 1 else None
 
     def _folders(self) -> list[str]:
-        """Folders of packages that are loaded from: site-packages, else those above the file (pip install --target)."""
+        """Folders that may have the metadata of loaded packages: site-packages, else those above a loaded file (pip
+        install --target)."""
         paths = [*(module.path for module in self._modules.modules if _EXTENSION.search(module.path)), *self._paths]
         folders: dict[str, None] = {}
         for path in paths:
             site, parts = _SITE.match(path), path.split("/")
-            lengths = range(len(parts) - 1, max(len(parts) - 1 - _HIGHEST, 1), -1)
+            lengths = range(len(parts) - 1, max(len(parts) - 7, 1), -1)  # at most six folders
             nearest = [site.group(1)] if site else ["/".join(parts[:length]) for length in lengths]
             folders.update(dict.fromkeys(nearest))
         return list(folders)
 
 
 def _normal(package: str) -> str:
-    """Names of packages that differ in these characters only are equal (PEP 503)."""
+    """The normalized name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def libc_version(module: Module) -> str | None:
-    """glibc's own banner ("GNU C Library … version 2.36."), a string in its .rodata (csu/version.c)."""
-    return _banner(module, b"GNU C Library", _LIBC_VERSION)
+    """The version in glibc's banner ("GNU C Library … version 2.36."; csu/version.c)."""
+    return _banner_version(module, b"GNU C Library", re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)"))
 
 
 def nccl_version(modules: ModuleTable) -> str | None:
-    """The version of libnccl, or of a libtorch_cuda that contains it: ``2.27.5``."""
-    libraries = [each for each in modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
-    libraries.sort(key=lambda each: not each.name.startswith("libnccl"))
-    return next(filter(None, (_banner(module, b"NCCL version ", _NCCL_VERSION) for module in libraries)), None)
+    """The version of libnccl, or of a libtorch_cuda that contains it: ``2.27.5`` (VERSION_STRING of src/init.cc)."""
+    libraries = [module for module in modules.modules if module.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
+    libraries.sort(key=lambda module: not module.name.startswith("libnccl"))
+    pattern = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
+    return next(filter(None, (_banner_version(module, b"NCCL version ", pattern) for module in libraries)), None)
 
 
-def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:
-    """The version in the first text of the library's constants that fits the pattern."""
+def _banner_version(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:
+    """The version in the first string of .rodata that matches the pattern, of the first eight with that beginning
+    (formats of messages may have it, too)."""
     image = module.image
     section = image.sections.get(".rodata") if image else None
     if not image or not section:
         return None
     address = image.find(beginning, section.address, section.address + section.size)
-    for _ in range(_MOST_TEXTS):
-        match = pattern.match(image.read(address, _LINE)) if address is not None else None
+    for _ in range(8):
+        match = pattern.match(image.read(address, 160)) if address is not None else None
         if match or address is None:
             return match.group(1).decode() if match else None
         address = image.find(beginning, address + 1, section.address + section.size)

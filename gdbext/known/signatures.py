@@ -1,7 +1,6 @@
-"""Compares the facts of a process with entries of the catalogue, cheapest question first.
+"""Compares the facts of a process with entries of the catalog, the cheapest test first.
 
-What is asked of a thread and of its process is made of the snapshots of a process, or of a JSON report that was made
-before (tools/known).
+The facts come from the snapshots of a process, or from an older JSON report (tools/known).
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from gdbext.known import NO_CHILD, KnownBug, ThreadPattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    NativeName = Callable[[], Sequence[str]]  # the names of a frame's function, asked for only where its library fits
-
-_C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
-_MOST_CANDIDATES = 32  # threads that are tried for one pattern: those of a pool do all the same
+    NativeName = Callable[[], Sequence[str]]  # reads the names of a frame's function, if its library matches
 
 
 class ThreadFacts:
@@ -54,11 +50,11 @@ class ThreadFacts:
 
     @cached_property
     def native(self) -> Sequence[tuple[NativeName, str]]:
-        """The native frames, read when an entry asks for them."""
+        """(names, library file) of the native frames, read on demand."""
         return self.read_native()
 
     def fits(self, pattern: ThreadPattern) -> bool:
-        """The thread does what the pattern says: all but held_by and same_group, see _is_linked."""
+        """True if the thread matches the pattern, except for held_by and same_group: see _is_linked."""
         if pattern.waits_for and self.waits_for not in pattern.waits_for:
             return False
         if pattern.missing_workers and self.missing_workers != pattern.missing_workers:
@@ -68,13 +64,14 @@ class ThreadFacts:
         if pattern.task and not any(_in_order(pattern.task, task, _is_frame) for task in self.tasks):
             return False
         if pattern.library:
-            libraries = (library for _, library in self.native if library and not library.startswith(_C_LIBRARY))
+            c_library = ("libc.", "libc-", "libpthread", "ld-")
+            libraries = (library for _, library in self.native if library and not library.startswith(c_library))
             if not next(libraries, "").startswith(pattern.library):
                 return False
         return not pattern.native or _in_order(pattern.native, self.native, _is_native)
 
     def _attributes_match(self, pattern: ThreadPattern) -> bool:
-        """Role, name, state and what it holds."""
+        """True if role, name, state and held objects match."""
         return (
             (not pattern.role or pattern.role in self.roles)
             and (not pattern.state or pattern.state == self.state)
@@ -87,12 +84,14 @@ class ThreadFacts:
 
 
 def _is_frame(wanted: tuple[str, str], frame: tuple[str, str]) -> bool:
+    """True if a Python frame, (file, function), matches an item of ThreadPattern.python."""
     file, function = frame
     is_function = not wanted[1] or f".{function}".endswith(f".{wanted[1]}")
     return is_function and f"/{file}".endswith(f"/{wanted[0]}")
 
 
 def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
+    """True if a native frame, (names, library file), matches an item of ThreadPattern.native."""
     library, _, function = wanted.rpartition("!")
     names, frame_library = frame
     if not frame_library.startswith(library):
@@ -101,34 +100,32 @@ def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
 
 
 def _is_function(wanted: str, name: str) -> bool:
-    """The name without arguments, template arguments, the compiler's suffixes and symbol versions."""
+    """True if ``name`` is ``wanted``, apart from arguments, template arguments, the compiler's suffixes and symbol
+    versions."""
     if not name.startswith(wanted):
         return False
     return wanted.endswith("::") or name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ",", ".", "@", " ", "[")
 
 
 def _in_order(wanted: Sequence[object], actual: Sequence[object], equal: Callable[..., bool]) -> bool:
-    """All that is wanted is there in this order, with anything in between."""
+    """True if each wanted item equals one of ``actual``, in this order, with any others in between."""
     rest = iter(actual)
-    return all(any(equal(each, other) for other in rest) for each in wanted)
-
-
-_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Modules that multiprocessing runs in processes of their own, and in which no job of a program runs."""
+    return all(any(equal(item, other) for other in rest) for item in wanted)
 
 
 def child_relation(word: str, commands: Sequence[str]) -> bool | None:
     """True if a relation (RELATIONS, NO_CHILD) of a process to its descendants holds, by their command lines."""
     if word.startswith(NO_CHILD):
         return not any(word[len(NO_CHILD) :] in command for command in commands)
-    if word == "no-workers":
-        return all(any(helper in command for helper in _HELPERS) for command in commands)
+    if word == "no-workers":  # multiprocessing's helpers run no jobs of a program
+        helpers = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+        return all(any(helper in command for helper in helpers) for command in commands)
     return bool(commands) is (word == "children")
 
 
 class ProcessFacts:
-    """The facts of the process. ``relation`` and ``variable`` (whether it is set, and its value) give None where
-    that is not known, ``version`` None for a package whose version is not."""
+    """The facts of the process. ``version`` gives the version of a package, ``variable`` (is set, value) of an
+    environment variable, ``relation`` the truth of a word of RELATIONS; each gives None if unknown."""
 
     def __init__(
         self,
@@ -158,7 +155,7 @@ class ProcessFacts:
             self._frames |= {(name, function.rpartition(".")[2]), (name, "")}
 
     def may_match(self, pattern: ThreadPattern) -> bool:
-        """Some thread may fit: excludes all but a few entries without reading any stack."""
+        """True if some thread may match: excludes nearly all entries without reading native stacks."""
         if pattern.waits_for and self.kinds.isdisjoint(pattern.waits_for):
             return False
         for file, function in pattern.python:
@@ -178,7 +175,7 @@ class ProcessFacts:
         )
 
     def _has_function(self, kind: str, wanted: str) -> bool:
-        """A thread that waits so (in any way: "") is in that native function."""
+        """True if a thread with that kind of wait ("": any thread) is in that native function."""
         library, _, function = wanted.rpartition("!")
         names = self._names.get((kind, library))
         if names is None:
@@ -193,12 +190,13 @@ class ProcessFacts:
         return False
 
     def _functions_of(self, kind: str, library: str) -> list[str]:
-        """The names of native functions in which threads are that wait so, in their order; "" for one without."""
+        """The sorted native functions of that library in stacks of threads with that kind of wait ("": any); "" for one
+        without a name."""
         frames = self._frames_of.get(kind)
         if frames is None:
             frames = self._frames_of[kind] = {}
             natives = [thread.native for thread in self.threads if not kind or thread.waits_for == kind]
-            for native in {id(each): each for each in natives}.values():  # threads of a pool share theirs
+            for native in {id(frames): frames for frames in natives}.values():  # threads of a pool share theirs
                 for names, frame_library in native:
                     frames.setdefault(frame_library, []).append(names)
         functions: set[str] = set()
@@ -208,7 +206,7 @@ class ProcessFacts:
         return sorted(functions)
 
     def has_library(self, beginning: str) -> bool:
-        """A library whose name begins so is loaded, or it is not known which ones are."""
+        """True if a library whose name starts with ``beginning`` is loaded, or the loaded ones are unknown."""
         if self._libraries is None or not beginning:
             return True
         if beginning not in self._has:
@@ -216,7 +214,7 @@ class ProcessFacts:
         return self._has[beginning]
 
     def matches_process(self, bug: KnownBug) -> bool:
-        """Architecture and relations fit. What is not known does not."""
+        """True if architecture and relations match; an unknown relation does not."""
         is_architecture = not bug.architecture or bug.architecture == self.architecture
         return is_architecture and all(self.relation(word) is True for word in bug.process)
 
@@ -239,13 +237,12 @@ class KnownBugReport(NamedTuple):
 
     @classmethod
     def of(cls, bug: KnownBug, condition: str, matched: tuple[str, ...]) -> KnownBugReport:
-        """The report on an entry of the catalogue."""
         return cls(
             bug.id,
             bug.title,
             bug.url,
-            tuple(each.text for each in bug.affected),
-            tuple(dict.fromkeys(f"{each.package} {each.before}" for each in bug.affected if each.before)),
+            tuple(versions.text for versions in bug.affected),
+            tuple(dict.fromkeys(f"{fixed.package} {fixed.before}" for fixed in bug.affected if fixed.before)),
             bug.cure,
             condition,
             matched,
@@ -258,7 +255,7 @@ class KnownBugReport(NamedTuple):
 
 
 def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownBugReport]:
-    """The bugs that fit the process."""
+    """The reports on the bugs that match the process."""
     for bug in bugs:
         if not all(process.may_match(pattern) for pattern in bug.threads) or not process.matches_process(bug):
             continue
@@ -277,7 +274,8 @@ def _assign_threads(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadF
     """Distinct threads, one per pattern in order; [] if impossible."""
     candidates: list[list[ThreadFacts]] = []
     for pattern in patterns:
-        candidates.append([*islice((thread for thread in threads if thread.fits(pattern)), _MOST_CANDIDATES)])
+        # few, since threads of a pool all do the same
+        candidates.append([*islice((thread for thread in threads if thread.fits(pattern)), 32)])
         if not candidates[-1]:
             return []
     return _choose_distinct(patterns, candidates, []) or []
@@ -286,6 +284,7 @@ def _assign_threads(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadF
 def _choose_distinct(
     patterns: Sequence[ThreadPattern], candidates: Sequence[Sequence[ThreadFacts]], chosen: list[ThreadFacts]
 ) -> list[ThreadFacts] | None:
+    """``chosen``, extended to one distinct and linked candidate per pattern; None if impossible."""
     if len(chosen) == len(patterns):
         return chosen if all(_is_linked(other, pattern, chosen) for other, pattern in zip(chosen, patterns)) else None
     for thread in candidates[len(chosen)]:
@@ -297,14 +296,14 @@ def _choose_distinct(
 
 
 def _is_linked(thread: ThreadFacts, pattern: ThreadPattern, chosen: Sequence[ThreadFacts]) -> bool:
-    """Another of the threads has what it waits for, or waits in the same group, as the pattern says."""
+    """True if held_by and same_group of the pattern hold; ``chosen``: the thread of each pattern, by index."""
     if pattern.held_by >= 0 and thread.owner != chosen[pattern.held_by].tid:
         return False
     return pattern.same_group < 0 or (thread.group != "" and thread.group == chosen[pattern.same_group].group)
 
 
 def _open_condition(bug: KnownBug, process: ProcessFacts) -> str | None:
-    """The condition on what is not known, "" if all is; None if what is known excludes the bug."""
+    """The condition on unknown variables and versions, "" if all are known; None if the known ones exclude the bug."""
     parts = []
     for condition in bug.environment:
         holds = _variable_holds(condition, process)
@@ -313,17 +312,17 @@ def _open_condition(bug: KnownBug, process: ProcessFacts) -> str | None:
         if holds is None:
             name, equals, value = condition.lstrip("!").partition("=")
             parts.append(f"{name} is {'not ' if condition.startswith('!') else ''}{value if equals else 'set'}")
-    versions = ((each, process.version(each.package)) for each in bug.affected)
-    known = [(each, version) for each, version in versions if version is not None]
-    if known and not any(each.includes(version) for each, version in known):
+    versions = ((affected, process.version(affected.package)) for affected in bug.affected)
+    installed = [(affected, version) for affected, version in versions if version is not None]
+    if installed and not any(affected.includes(version) for affected, version in installed):
         return None
-    on_versions = "" if known else " or ".join(filter(None, (each.condition for each in bug.affected)))
+    on_versions = "" if installed else " or ".join(filter(None, (affected.condition for affected in bug.affected)))
     parts = [*filter(None, (on_versions,)), *parts]
     return f"if {' and '.join(parts)}" if parts else ""
 
 
 def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
-    """True if the environment is as the condition says; None if that is not known."""
+    """True if a condition (KnownBug.environment) holds; None if the variable is unknown."""
     name, equals, value = condition.lstrip("!").partition("=")
     state = process.variable(name)
     if not state:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.engine.unwind.frame_steps import at_entry
+from gdbext.engine.unwind.frame_steps import cfa_rule_at_entry
 from gdbext.errors import GdbextError, NotTorch, UsageError
 from gdbext.live.breakpoint_setter import ALWAYS, Equals, Register
 from gdbext.live.dispatch_places import OperatorFunctions
@@ -51,7 +51,7 @@ def definition_hooks(
         return False
 
     torch = session.modules.named(assumed_symbols.REGISTER_SCHEMA.library)
-    entry_rule, this = at_entry(architecture), architecture.argument_registers[0]
+    entry_rule, this = cfa_rule_at_entry(architecture), architecture.argument_registers[0]
     addresses = functions.addresses_named(assumed_symbols.REGISTER_SCHEMA, [torch] if torch else [])
     return [HookSpec(address, entry_rule, registered, this) for address in addresses]
 

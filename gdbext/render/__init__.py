@@ -1,4 +1,4 @@
-"""The rendering kit: styled text, colors on a terminal also for Python source, HTML pages, records as plain JSON."""
+"""Rendering: styled text, colored Python source, HTML pages, records as plain JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 
 
 class Style(NamedTuple):
-    """The decoration of text; ``Style()`` is plain. Colors are marks, which the door to the terminal turns into
-    colors (engine/terminal.py)."""
+    """Decorates text with marks, which engine/terminal.py turns into colors; ``Style()`` leaves it plain. Call it with
+    the text and names of effects: ``style(text, "bold", "red")``."""
 
     color: bool = False
 
@@ -31,13 +31,13 @@ class Style(NamedTuple):
 
 
 def short_name(function: str) -> str:
-    """The name as a table has it: without the unnamed namespaces that nearly all kernels are in."""
+    """The name for a table: without the unnamed namespaces, which nearly all kernels are in."""
     unnamed = "(anonymous namespace)::"
     return function.replace("at::" + unnamed, "").replace(unnamed, "") or function
 
 
 def python_source(line: str, style: Style) -> str:
-    """One line of Python for this style: highlighted on a terminal that has pygments, else as it is."""
+    """One line of Python, highlighted if the style has colors and pygments is installed."""
     text = escape(line)
     highlighter = _highlighter() if style.color else None
     return highlighter(text) if highlighter else text
@@ -45,8 +45,7 @@ def python_source(line: str, style: Style) -> str:
 
 @lru_cache(maxsize=1)
 def _highlighter() -> Callable[[str], str] | None:
-    """Colors one line of Python, None without pygments. Imported when the first line is shown: 40 ms that a report in
-    a pipe need not pay."""
+    """A function that colors one line of Python, None without pygments, which takes 40 ms to import."""
     import_path = list(sys.path)
     try:
         if sys.flags.no_site:  # scripts/dispatch runs without site-packages (-I -S)
@@ -60,10 +59,10 @@ def _highlighter() -> Callable[[str], str] | None:
         return None
     finally:
         sys.path[:] = import_path
-    return lambda line: re.sub("\x1b\\[([0-9;]*)m", _marks, highlight(line, lexer, formatter))
 
+    def marks(sequence: re.Match[str]) -> str:
+        """The marks for a color sequence of pygments; 39 ends a color."""
+        codes = [code.lstrip("0") or "0" for code in sequence[1].split(";")]
+        return MARKS["0"] if "39" in codes else "".join(MARKS[code] for code in codes if code in MARKS)
 
-def _marks(sequence: re.Match[str]) -> str:
-    """The marks for a sequence of pygments' (the line itself has none any more); 39, 49: no color."""
-    codes = [code.lstrip("0") or "0" for code in sequence[1].split(";")]
-    return MARKS["0"] if "39" in codes else "".join(MARKS[code] for code in codes if code in MARKS)
+    return lambda line: re.sub("\x1b\\[([0-9;]*)m", marks, highlight(line, lexer, formatter))

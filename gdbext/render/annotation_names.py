@@ -1,4 +1,4 @@
-"""What the names in the annotations of a module's records mean: also those that the module imports for type checkers
+"""Resolves the names in the annotations of a module's records, including those that it imports for type checkers
 only."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cache
 from typing import Any
 
 _BLOCK = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n((?:(?: +.*)?\n)+)", re.MULTILINE)
-"""What only type checkers execute: parsing the whole module takes twenty times longer."""
+"""The block that only type checkers execute: parsing the whole module takes twenty times longer."""
 
 
 @cache
-def names_of(module: str) -> dict[str, Any]:
-    """Name → its class, or the text of the annotation that an alias stands for."""
+def annotation_scope(module: str) -> dict[str, Any]:
+    """Name in a module's annotations → its class, or the text of an alias."""
     loaded = importlib.import_module(module)  # noqa: TID251
     names: dict[str, Any] = {name: value for name, value in vars(loaded).items() if inspect.isclass(value)}
     for block in _BLOCK.findall(inspect.getsource(loaded)):
@@ -34,16 +34,18 @@ def names_of(module: str) -> dict[str, Any]:
 
 
 def _imported(module: str, name: str) -> Any:
+    """The value of ``from module import name``, or of a name that the module imports for type checkers."""
     loaded = importlib.import_module(module)  # noqa: TID251
     if hasattr(loaded, name):
         return getattr(loaded, name)
     try:
         return importlib.import_module(f"{module}.{name}")  # noqa: TID251
     except ImportError:
-        return names_of(module).get(name)
+        return annotation_scope(module).get(name)
 
 
 def _spelled(kind: Any) -> str:
+    """A type as the text of an annotation."""
     if typing.get_args(kind):
         return f"{kind.__origin__.__name__}[{', '.join(map(_spelled, typing.get_args(kind)))}]"
     if kind in (type(None), ...):
@@ -52,31 +54,32 @@ def _spelled(kind: Any) -> str:
 
 
 def alternatives(annotation: str) -> list[str]:
-    """The types of a union, each as text; a type alone is one."""
-    return [ast.unparse(node) for node in _united(ast.parse(annotation, mode="eval").body)]
+    """The texts of the types of a union, or of the only type."""
+    return [ast.unparse(node) for node in _union_members(ast.parse(annotation, mode="eval").body)]
 
 
-def _united(node: ast.expr) -> typing.Iterator[ast.expr]:
+def _union_members(node: ast.expr) -> typing.Iterator[ast.expr]:
+    """The types in ``A | B``, ``Union[A, B]`` or a quoted annotation; any other annotation itself."""
     if isinstance(node, ast.BinOp):
-        yield from _united(node.left)
-        yield from _united(node.right)
+        yield from _union_members(node.left)
+        yield from _union_members(node.right)
     elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Union":
         for element in typing.cast(ast.Tuple, node.slice).elts:
-            yield from _united(element)
+            yield from _union_members(element)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield from _united(ast.parse(node.value, mode="eval").body)
+        yield from _union_members(ast.parse(node.value, mode="eval").body)
     else:
         yield node
 
 
 def arguments_of(text: str) -> list[str]:
-    """The types in the brackets of ``tuple[int, ...]``, given without the brackets, each as text."""
+    """The types in ``text``, the part between the brackets of ``tuple[int, ...]``, each as text."""
     tree = ast.parse(f"({text},)", mode="eval").body
     return [ast.unparse(element) for element in typing.cast(ast.Tuple, tree).elts]
 
 
-def meaning(owner: type, text: str) -> Any:
-    """The class of that name in the module of ``owner``, or the text of an alias."""
-    head, _, rest = text.partition(".")
-    value = names_of(owner.__module__)[head]
+def resolve_name(owner: type, name: str) -> Any:
+    """The class that ``name`` means in the module of ``owner``, or the text of an alias."""
+    head, _, rest = name.partition(".")
+    value = annotation_scope(owner.__module__)[head]
     return getattr(value, rest) if rest else value

@@ -1,9 +1,9 @@
 """Reads JSON objects back as the records that they were written from (plain_json.py).
 
 Nothing in a document is trusted: a member of another type, a text or a list that is too long, a number beyond 64 bits
-are refused with BadData, which says where. Unknown members are ignored: a newer version may add some. A missing one has
-its default. A word that an enumeration does not have is that of a later version: a LaterWord. Internal fields have
-their defaults; a record with one that has none cannot be read back: such a member is null or empty.
+raise BadData, which tells where. Unknown members are ignored, since a newer version may add some; a missing one has its
+default. A word that is not in an enumeration is a LaterWord. Internal fields have their defaults; a record with one
+without a default cannot be read back: such a member is null or empty.
 """
 
 from __future__ import annotations
@@ -17,40 +17,36 @@ from typing import Any, TypeVar
 from gdbext.engine.numbers import integer
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData
-from gdbext.render.annotation_names import alternatives, arguments_of, meaning
-from gdbext.render.plain_json import Way, annotation_texts, family_of, members_of, plain
+from gdbext.render.annotation_names import alternatives, arguments_of, resolve_name
+from gdbext.render.plain_json import Encoding, annotation_texts, members_of, plain, possible_records
 
-Reader = Callable[[Any, str], Any]
-"""Reads a value; its name in the document, for errors."""
+Reader = Callable[[Any, str], Any]  # (value, its name in the document, for errors) → the value as read
 RecordType = TypeVar("RecordType")
 
-MAX_TEXT = 1 << 20
 MAX_ITEMS = 1 << 20
 _WORD = (1 << 64) - 1
-_MOST = 1e18
-"""The largest amount: 30 thousand million years in seconds."""
 
 
 class LaterWord(str):
-    """A word that is none of the enumeration's: that of a later version. It equals no member."""
+    """A later version's word, in place of a member of an enumeration. It equals no member."""
 
     __slots__ = ()
 
     @property
     def value(self) -> str:
-        """The word, as a member has it."""
+        """The word, since a member of an enumeration has it there."""
         return str(self)
 
 
 def from_json(kind: type[RecordType], value: Any, where: str) -> RecordType:
-    """The record that an object describes. Raises BadData."""
+    """The record of type ``kind`` that an object describes; ``where`` is its name, for errors. Raises BadData."""
     read: Any = _record_reader  # mypy: the cache hides its type
     record: RecordType = read(kind)(value, where)
     return record
 
 
 def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
-    """The section that a member of a report describes. Raises BadData."""
+    """The section that a member of a report describes, as ``from_json``. Raises BadData."""
     if not kind.only_member:
         return from_json(kind, value, where)
     reader: Any = _reader_of(kind, annotation_texts(kind)[kind.only_member])
@@ -61,7 +57,7 @@ def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
 
 @cache
 def _record_reader(kind: Any) -> Reader | None:
-    """Reads records of that type; None where they cannot be read back."""
+    """The reader of records of a type; None if they cannot be read back."""
     limits = kind.json_limits() if hasattr(kind, "json_limits") else {}
     members = {member.attribute: member for member in members_of(kind) if member.is_field}
     defaults = getattr(kind, "_field_defaults", vars(kind))
@@ -76,7 +72,7 @@ def _record_reader(kind: Any) -> Reader | None:
         if not member or not reader:
             if name not in defaults:
                 return None
-        elif member.way is Way.INLINE:
+        elif member.encoding is Encoding.INLINE:
             inline.append((position, _inline_reader(reader, kind, member.type, defaults.get(name))))
         else:
             steps.append((position, member.name, reader))
@@ -99,10 +95,10 @@ def _record_reader(kind: Any) -> Reader | None:
 
 
 def _inline_reader(reader: Reader, owner: type, annotation: str, absent: Any) -> Reader:
-    """Reads a record whose members are among those of its owner; ``absent`` where none of them is there. Of a family it
-    is the record that has the most of the members that are there."""
+    """The reader of an inline record, whose members are among those of its owner; it gives ``absent`` if there are
+    none. Of several possible records it reads the one with the most of the existing members."""
     first, *others = alternatives(annotation)
-    kinds = family_of(meaning(owner, first), owner)
+    kinds = possible_records(resolve_name(owner, first), owner)
     if not others and len(kinds) == 1:
         return reader
     names = {kind: _inline_names(kind) for kind in kinds}
@@ -115,30 +111,31 @@ def _inline_reader(reader: Reader, owner: type, annotation: str, absent: Any) ->
 
 
 def _inline_names(kind: type) -> set[str]:
-    """The names of a record's members, those of its inline records among them."""
+    """The names of a record's members, including those of its inline records."""
     names = set()
     for member in members_of(kind):
-        if member.way is not Way.INLINE:
+        if member.encoding is not Encoding.INLINE:
             names.add(member.name)
             continue
-        for inner in family_of(meaning(kind, alternatives(member.type)[0]), kind):
+        for inner in possible_records(resolve_name(kind, alternatives(member.type)[0]), kind):
             names |= _inline_names(inner)
     return names
 
 
 def _reader_of(owner: type, annotation: str, limit: int | None = None) -> Reader | None:
-    """Reads values of the type that an annotation in ``owner`` names; None where they cannot be read back. ``limit``:
-    most items of an array."""
+    """The reader of values by an annotation of ``owner``; None if they cannot be read back. ``limit``: most items of an
+    array."""
     kinds = alternatives(annotation)
     others = [kind for kind in kinds if kind != "None"]
     if len(others) > 1:
-        read: Reader | None = _union_reader([meaning(owner, text) for text in others])
+        read: Reader | None = _union_reader([resolve_name(owner, text) for text in others])
     else:
         read = _single_reader(owner, others[0], limit)
     return optional(read) if len(others) < len(kinds) and read else read
 
 
 def _single_reader(owner: type, text: str, limit: int | None) -> Reader | None:
+    """``_reader_of`` for an annotation that is no union."""
     if text in _SIMPLE:
         return _SIMPLE[text]
     name, _, inner = text.partition("[")
@@ -148,7 +145,7 @@ def _single_reader(owner: type, text: str, limit: int | None) -> Reader | None:
     if name in ("Mapping", "dict"):
         item = _reader_of(owner, arguments_of(inner[:-1])[1])
         return _mapping_reader(item) if item else None
-    kind = meaning(owner, text)
+    kind = resolve_name(owner, text)
     if isinstance(kind, str):
         return _reader_of(owner, kind)
     if hasattr(kind, "json_text"):
@@ -157,7 +154,7 @@ def _single_reader(owner: type, text: str, limit: int | None) -> Reader | None:
 
 
 def _union_reader(kinds: list[type]) -> Reader:
-    """Reads a record of the first type that the object fits, with the values of that type's properties."""
+    """The reader of a record of the first type that the object fits, also in the values of the type's properties."""
     properties = {kind: [member for member in members_of(kind) if not member.is_field] for kind in kinds}
 
     def read(value: Any, where: str) -> Any:
@@ -183,12 +180,12 @@ def _mapping_reader(reader: Reader) -> Reader:
 
 
 def optional(reader: Reader) -> Reader:
-    """Read as ``reader`` does, or null."""
+    """The reader of null, or a value that ``reader`` reads."""
     return lambda value, where: None if value is None else reader(value, where)
 
 
 def array(reader: Reader, limit: int = MAX_ITEMS) -> Reader:
-    """Read an array of at most ``limit`` such values; a tuple is one that was read before."""
+    """The reader of an array of at most ``limit`` values; it returns a tuple, which was read before, as it is."""
 
     def read(value: Any, where: str) -> tuple[Any, ...]:
         if isinstance(value, tuple):
@@ -215,8 +212,8 @@ def _enum_reader(kind: Any) -> Reader:
 
 
 def text_of(value: Any, where: str) -> str:
-    """A string of at most a megabyte."""
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
+    """A string of at most 1 MiB. Raises BadData."""
+    if not isinstance(value, str) or len(value) > 1 << 20:
         raise refusal(value, where, "text")
     return value
 
@@ -244,14 +241,14 @@ def count(value: Any, where: str) -> int:
 
 
 def amount(value: Any, where: str) -> float:
-    """A number, with a fraction or without, from 0 to 1e18."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
+    """A number, with a fraction or without, from 0 to 1e18 (in seconds 30 thousand million years)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e18:
         raise refusal(value, where, "a quantity")
     return float(value)
 
 
 def real(value: Any, where: str) -> float:
-    """A number, or a text for one that JSON has not."""
+    """A number, also one that JSON lacks, as text: "NaN", "Infinity", "-Infinity"."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number or value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
@@ -278,6 +275,6 @@ _SIMPLE: dict[str, Reader] = {
 
 
 def refusal(value: Any, where: str, wanted: str) -> BadData:
-    """The error of a value that is not what it must be."""
+    """The error for a value that is not ``wanted``, such as "an object"."""
     kind = {dict: "an object", list: "an array", type(None): "null"}.get(type(value))
     return BadData(f"{where!r} is {kind or repr(value)[:60]}, and must be {wanted}")

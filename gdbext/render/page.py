@@ -1,8 +1,7 @@
-"""The frame of all HTML pages, and their sortable tables: one file with its style, its scripts and its data inside.
+"""The frame and the sortable tables of all HTML pages, each of which is one file with its style, scripts and data.
 
-The page's own Content-Security-Policy lets it run exactly its own scripts, by their hashes, and load nothing. Text from
-the target goes through text(), data through embedded(). Without scripts, tables that can be sorted by a click on a
-heading, and searched (table.js), are just tables.
+The page's Content-Security-Policy permits exactly its own scripts, by their hashes, and no loading. Text from the
+target goes through text(), data through embedded(). table.js sorts and searches tables.
 """
 
 from __future__ import annotations
@@ -21,15 +20,12 @@ from gdbext import __version__
 from gdbext.engine.terminal import escaped, is_text
 from gdbext.render import escape
 
-_ESCAPE = re.compile(r"\\(?:ud[89ab]..\\ud[c-f]..|u....|.)")
-"""An escape in a JSON text; a pair of surrogates is one character."""
-
 
 class Page:
-    """One page: the parts are written in the order head(), its contents, end()."""
+    """One page, which is written as head(), contents, end()."""
 
     def __init__(self, title: str, scripts: Sequence[str] = ()) -> None:
-        """``scripts``: names of the files in this folder that it needs."""
+        """``scripts``: names of the scripts in this folder that the page needs, without ".js"."""
         self._title = title
         self._scripts = [_resource(f"{name}.js").strip() for name in scripts]
 
@@ -46,28 +42,27 @@ class Page:
         )
 
     def end(self) -> str:
-        """The end of the page behind its data."""
+        """The end of the page, with the scripts."""
         scripts = "".join(f"<script>{script}</script>\n" for script in self._scripts)
         return f"{scripts}</body></html>\n"
 
     def whole(self, body: Iterable[str]) -> str:
-        """The whole page."""
+        """The whole page, with the lines of HTML ``body``."""
         return self.head() + "\n".join(body) + "\n" + self.end()
 
 
 class Origin(NamedTuple):
-    """The facts of a page itself: which program was examined, where, when and with what. "" is unknown."""
+    """The program that was examined, its machine, the command, gdbext's version and the time; "" is unknown."""
 
     program: str = ""
     machine: str = ""
     command: str = ""
     version: str = ""
-    made_at: float = 0.0
-    """The time as seconds since 1970."""
+    made_at: float = 0.0  # seconds since 1970
 
     @property
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Titles and texts for facts()."""
+        """(title, text) pairs for facts()."""
         yield "program", self.program
         yield "machine", self.machine
         if self.made_at:
@@ -80,27 +75,27 @@ NO_ORIGIN = Origin()
 
 
 def origin_now(program: str, machine: str, command: str) -> Origin:
-    """The facts of a page that is made now."""
+    """The origin of a page that is made now."""
     return Origin(program, machine, command, __version__, time.time())
 
 
 def verdict_box(weight: str, heading: str, summary: str) -> str:
-    """The sentence that a page is about; ``weight`` is "bad", "hangs" or "good"."""
+    """The verdict as HTML; ``weight``, a class of page.css, is "bad", "hangs" or "good"."""
     return f'<p class="verdict {weight}"><strong>{text(heading)}</strong> {text(summary)}</p>'
 
 
 def text(words: str) -> str:
-    """Words of any origin as HTML, in a single line."""
+    """Untrusted words as HTML, in a single line."""
     return html_escape(escape(words))
 
 
 def embedded(name: str, data: object) -> str:
-    """Data for a script, which finds it by this name. Numbers that JSON lacks must not be in it."""
+    """Data as HTML for a script, which finds it by the id ``name``. Raises ValueError for numbers that JSON lacks."""
     return f"{data_begins(name)}{as_json(data)}{DATA_ENDS}"
 
 
 def data_begins(name: str) -> str:
-    """The beginning of data that is written piece by piece; DATA_ENDS follows."""
+    """The HTML before data that is written piece by piece; DATA_ENDS follows."""
     return f'<script type="application/json" id="{name}">'
 
 
@@ -108,7 +103,7 @@ DATA_ENDS = "</script>\n"
 
 
 def as_json(data: object) -> str:
-    """JSON in which no tag can begin or end; its texts have escapes for invisible characters and marks of direction."""
+    """JSON without HTML tags; its texts have escapes in place of invisible characters and bidi marks."""
 
     def visible(match: re.Match[str]) -> str:
         # Double the backslash of \uXXXX for bidi marks and invisible characters, so the page shows the escape; keep
@@ -119,17 +114,19 @@ def as_json(data: object) -> str:
         return match[0] if char < "\u0100" or is_text(char) else f"\\{escaped(char)}"
 
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _ESCAPE.sub(visible, text) if "\\u" in text else text
+    # the escapes in a JSON text; a pair of surrogates is one character
+    return re.sub(r"\\(?:ud[89ab]..\\ud[c-f]..|u....|.)", visible, text) if "\\u" in text else text
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A list of facts: titles and texts, in two columns."""
+    """(title, text) pairs as HTML, in two columns; without empty texts."""
     yield '<dl class="facts">'
     yield from (f"<dt>{text(title)}</dt><dd>{text(words)}</dd>" for title, words in pairs if words)
     yield "</dl>"
 
 
 def _resource(name: str) -> str:
+    """The text of a file in this folder."""
     data = pkgutil.get_data(__package__, name)
     return (data or b"").decode()
 
@@ -138,14 +135,14 @@ SCRIPT = "table"
 
 
 class Column(NamedTuple):
-    """A heading; ``is_number`` sorts by value, greatest first, and aligns to the right."""
+    """A column of a table; ``is_number``: sorted by value, greatest first, and aligned to the right."""
 
     title: str
     is_number: bool = False
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The table, and a field to search it. A cell is text of any origin."""
+    """The table as HTML, with a search field. Cells may be untrusted text."""
     yield '<div class="searched"><div class="tools"><input type="search" placeholder="search the table">'
     yield '<span class="note"></span></div>'
     classes = [' class="number"' if column.is_number else "" for column in columns]

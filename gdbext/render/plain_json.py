@@ -1,11 +1,11 @@
 """Records as JSON: the names of their fields are the members of objects, in their order.
 
-A field's annotation says how it is written (engine/vocabulary.py): ``Hexadecimal`` as text, ``Sparse[…]`` only where it
-does not have its default, ``Explained[…]`` only with --why, ``Internal[…]`` never, ``Inline[…]`` as the members of its
-own record; its type may be the base class of several records (WaitDetail). A property made by ``json_member`` is
-written like a field. A field that would be a keyword of Python has an underscore behind its name, which JSON has not.
-Enumerations are written as their values, tuples as arrays, numbers that JSON lacks as "NaN", "Infinity" and
-"-Infinity", complex ones as [real, imaginary].
+A field's annotation decides how it is written (engine/vocabulary.py): ``Hexadecimal`` as text, ``Sparse[…]`` only if it
+differs from its default, ``Explained[…]`` only with --why, ``Internal[…]`` never, ``Inline[…]`` as the members of its
+value, whose type may be the base class of several records (WaitDetail). A property made by ``json_member`` is written
+like a field. An underscore at the end of a field's name, which avoids a keyword of Python, is dropped. Enumerations are
+written as their values, tuples as arrays, numbers that JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as
+[real, imaginary].
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    Write = Callable[[Any], Any]
-    """Gives a value as JSON."""
+    Write = Callable[[Any], Any]  # a value → plain JSON values
 
 
 def plain(value: Any, why: bool = False) -> Any:
-    """A value of the model as JSON; with the evidence if ``why``."""
+    """A record or value as plain JSON values; ``why``: with Explained fields."""
     return _Writer(why).value(value)
 
 
 def members(sections: tuple[Section, ...], why: bool) -> dict[str, Any]:
-    """Each section under its name."""
+    """Name of a section → the section as plain JSON values."""
     writer = _Writer(why)
     return {section.name: writer.value(section) for section in sections}
 
 
-class Way(Enum):
+class Encoding(Enum):
     """How a member is written."""
 
     PLAIN = "its value"
@@ -49,49 +48,42 @@ class Way(Enum):
     INLINE = "the members of its value, among those of the record"
 
 
-_WAYS = {"Inline[": Way.INLINE, "Hexadecimal": Way.HEXADECIMAL, "RankSet": Way.RANK_SET}
-"""What an annotation has in it → how the field is written."""
-
-
 class JsonField(NamedTuple):
     """A member of a record's JSON object: its name, and the attribute that has its value."""
 
     name: str
     attribute: str
-    way: Way
-    type: str
-    """The annotation without the marks that say how it is written."""
+    encoding: Encoding
+    type: str  # the annotation without Sparse, Explained and Inline
     has_default: bool
-    default: object
-    """A sparse member is left out where it has this value."""
+    default: object  # a sparse member is left out if it has this value
     is_sparse: bool
-    needs_why: bool
-    """It is left out without --why."""
-    is_field: bool = True
-    """It is no property made by ``json_member``."""
+    needs_why: bool  # it is left out without --why
+    is_field: bool = True  # False for a property made by ``json_member``
 
     @classmethod
     def of(
         cls, attribute: str, annotation: str, has_default: bool = False, default: object = None, is_field: bool = True
     ) -> JsonField:
-        way = next((way for word, way in _WAYS.items() if word in annotation), Way.PLAIN)
+        encodings = {"Inline[": Encoding.INLINE, "Hexadecimal": Encoding.HEXADECIMAL, "RankSet": Encoding.RANK_SET}
+        encoding = next((encoding for word, encoding in encodings.items() if word in annotation), Encoding.PLAIN)
         sparse, explained = "Sparse[" in annotation, "Explained[" in annotation
         bare = annotation
         while bare.startswith(("Sparse[", "Explained[", "Inline[")):
             bare = bare.partition("[")[2][:-1]
-        return cls(attribute.rstrip("_"), attribute, way, bare, has_default, default, sparse, explained, is_field)
+        return cls(attribute.rstrip("_"), attribute, encoding, bare, has_default, default, sparse, explained, is_field)
 
 
 def annotation_texts(kind: type) -> dict[str, str]:
-    """Field → its annotation, as the source has it: typing.NamedTuple keeps that in a ForwardRef."""
+    """Field → its annotation as in the source; typing.NamedTuple keeps that in a ForwardRef."""
     annotations = [item for base in reversed(kind.__mro__) for item in getattr(base, "__annotations__", {}).items()]
     return {name: getattr(text, "__forward_arg__", text) for name, text in annotations}
 
 
 @cache
 def members_of(kind: type) -> tuple[JsonField, ...]:
-    """The members of a record's JSON object, in their order; none for what is no record. A dataclass's own attribute is
-    read (as dataclasses.fields does): that module takes a tenth of an inspection to import."""
+    """The members of a record's JSON object, in order; () if ``kind`` is no record. Does not use dataclasses.fields:
+    that module takes a tenth of an inspection to import."""
     annotations = annotation_texts(kind)
     defaults = getattr(kind, "_field_defaults", vars(kind))
     members = [
@@ -101,31 +93,30 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
     ]
     for name, value in [item for base in reversed(kind.__mro__) for item in vars(base).items()]:
         if isinstance(value, JsonMember):
-            place = [member.name for member in members].index(value.after) + 1 if value.after else 0
-            members.insert(place, JsonField.of(name, value.function.__annotations__["return"], is_field=False))
+            index = [member.name for member in members].index(value.after) + 1 if value.after else 0
+            members.insert(index, JsonField.of(name, value.function.__annotations__["return"], is_field=False))
     return tuple(members)
 
 
-def family_of(kind: type, without: type | None = None) -> list[type]:
-    """The records that a value of this type may be: those of a family but one, else the type itself."""
+def possible_records(kind: type, without: type | None = None) -> list[type]:
+    """The record types that a value of this type may have: itself, or its subclasses, except ``without``."""
     if members_of(kind):
         return [kind] if kind is not without else []
     bases: list[type] = kind.__subclasses__()
-    return [record for base in bases for record in family_of(base, without)]
+    return [record for base in bases for record in possible_records(base, without)]
 
 
-_JSON_TYPES = {str, int, bool, type(None)}
-"""Types of values that JSON has, too: most values are of these."""
+_JSON_TYPES = {str, int, bool, type(None)}  # types that JSON has, too; most values have them
 
 
 class _Writer:
-    """Writes one document. What several records have in common, ``Inline``, is written once and copied."""
+    """Writes one document. An Inline value of several records is written once and copied."""
 
     def __init__(self, why: bool) -> None:
         self._why = why
         self._writers: dict[type, Write] = {}
         self._inline: dict[int, tuple[Any, dict[str, Any]]] = {}
-        """By id: the value, so that its id stays its own, and its members."""
+        """id() of an Inline value → (the value, so that no other object gets its id; its members)."""
 
     def value(self, value: Any) -> Any:
         kind = type(value)
@@ -159,8 +150,12 @@ class _Writer:
     def _record_writer(self, kind: type) -> Write:
         members = [member for member in members_of(kind) if self._why or not member.needs_why]
         plain = self.value
-        writers: dict[Way, Any] = {Way.PLAIN: plain, Way.HEXADECIMAL: _hexadecimal, Way.RANK_SET: fold}
-        steps = [(member.name, writers.get(member.way), member.is_sparse, member.default) for member in members]
+        writers: dict[Encoding, Any] = {
+            Encoding.PLAIN: plain,
+            Encoding.HEXADECIMAL: _hexadecimal,
+            Encoding.RANK_SET: fold,
+        }
+        steps = [(member.name, writers.get(member.encoding), member.is_sparse, member.default) for member in members]
         names = [member.attribute for member in members]
         values = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
 
@@ -182,9 +177,9 @@ class _Writer:
         return write
 
     def _array(self, values: Sequence[Any]) -> list[Any]:
-        """The items; a block of equal records that occurs many times in a row is there once, and its first object has
-        the member "repeats": a stack that overflowed has a hundred thousand frames, and as many objects would make tens
-        of megabytes."""
+        """The items as an array. In a very long one, a block of equal records that occurs many times in a row is
+        written once, and its first object gets the member "repeats": a stack that overflowed has a hundred thousand
+        frames, which would take tens of megabytes."""
         if len(values) <= MOST_WHOLE or not hasattr(values[0], "fold_key"):
             kinds = set(map(type, values))
             if len(kinds) == 1 and not kinds & _JSON_TYPES:

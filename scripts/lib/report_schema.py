@@ -23,8 +23,8 @@ from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.report import SCHEMA, Report
 from gdbext.diagnosis.report.finding import NOTE, FindingKind
 from gdbext.engine.vocabulary import Section
-from gdbext.render.annotation_names import alternatives, arguments_of, meaning
-from gdbext.render.plain_json import JsonField, Way, annotation_texts, family_of, members_of
+from gdbext.render.annotation_names import alternatives, arguments_of, resolve_name
+from gdbext.render.plain_json import Encoding, JsonField, annotation_texts, members_of, possible_records
 from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_report import JobReport
 from gdbext.tools.trace.trace_output import ChromeTrace, JsonTrace
@@ -178,12 +178,12 @@ class Definitions:
     def _members(self, kind: type, inlined: bool = False) -> Iterator[tuple[JsonField, type, bool]]:
         """The members with the record that has each, those of inline records among them."""
         for member in _members_of(kind):
-            if member.way is not Way.INLINE:
+            if member.encoding is not Encoding.INLINE:
                 has_default = member.has_default or member.is_sparse or member.needs_why
                 yield member, kind, not has_default and not inlined
                 continue
             for text in alternatives(member.type):
-                for each in family_of(meaning(kind, text), kind) if text != "None" else ():
+                for each in possible_records(resolve_name(kind, text), kind) if text != "None" else ():
                     yield from self._members(each, inlined or "None" in member.type)
 
     def _described(self, owner: type, member: JsonField) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Definitions:
             return {"type": "object", "additionalProperties": self.type_of(owner, arguments[1])}
         if name == "Literal":
             return {"enum": [ast.literal_eval(argument) for argument in arguments]}
-        named = meaning(owner, text)
+        named = resolve_name(owner, text)
         if isinstance(named, str):
             return self._alias(owner, text, named)
         if named is FindingKind:

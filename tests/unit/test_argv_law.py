@@ -59,7 +59,7 @@ def unsafe_starts(_: str, source: str) -> Iterator[tuple[int, str]]:
 
 
 def _lists(words: ast.expr, source: str) -> list[ast.expr]:
-    if isinstance(words, ast.Call) and ast.unparse(words.func) in ("located", "list"):
+    if isinstance(words, ast.Call) and ast.unparse(words.func) in ("program_command", "list"):
         return _lists(words.args[0], source)
     if not isinstance(words, ast.Name):
         return [words]

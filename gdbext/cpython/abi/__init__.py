@@ -1,7 +1,6 @@
-"""The version of CPython, and everything that differs between versions: one row each.
+"""The record of everything that differs between versions of CPython; its rows, one a version, are in ``versions.py``.
 
-Readers of CPython's memory ask the record of the process's version for a kind of structure or a member's name and never
-compare version numbers. The records themselves are in ``versions.py``.
+Readers of CPython's memory ask the record of the process's version and never compare version numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
     Version = tuple[int, int]  # A minor version: (3, 11)
     Groups = tuple[Optional[Union[type[Struct], Member[Any]]], ...]
-    """The words of _Py_DebugOffsets in their order: a structure stands for its size, a member for its offset, None for
-    what is not used."""
+    """The words of _Py_DebugOffsets in order: a structure for its size, a member for its offset, None for an unused
+    word."""
 
 
 def minor_of(hexversion: int) -> Version:
@@ -30,7 +29,7 @@ def minor_of(hexversion: int) -> Version:
 
 
 class Published(Enum):
-    """The facts that a runtime publishes about its own version, where debug information is missing."""
+    """The information about its own version that a runtime contains even without debug information."""
 
     NOTHING = "nothing"
     VERSION_SYMBOL = "the exported Py_Version (Include/pylifecycle.h)"
@@ -46,7 +45,7 @@ class LineTable(Enum):
 
 
 class CodeForm(Enum):
-    """The place where a code object keeps its instructions."""
+    """Where a code object keeps its instructions."""
 
     BYTES_OBJECT = "co_code is a bytes object"
     INLINE = "co_code_adaptive is the end of the code object"
@@ -60,7 +59,7 @@ class DictKeysForm(Enum):
 
 
 class InstanceDict(Enum):
-    """The place of the attributes of an instance whose type manages its dict (pycore_object.h)."""
+    """Where an instance keeps its attributes, if its type manages its dict (pycore_object.h)."""
 
     DICT_OFFSET = "tp_dictoffset of the type, for every type"
     VALUES_POINTER = "a pointer to the values beside the one to the dict"
@@ -69,7 +68,7 @@ class InstanceDict(Enum):
 
 
 class IntegerForm(Enum):
-    """The way in which an int keeps its sign and its number of digits."""
+    """How an int encodes its sign and its number of digits."""
 
     SIGNED_SIZE = "the sign of ob_size (longintrepr.h)"
     TAG = "lv_tag: sign in the low bits, count above (cpython/longintrepr.h)"
@@ -92,9 +91,8 @@ class LockForm(Enum):
 
 
 class LockType(NamedTuple):
-    """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``word`` the member of ``struct`` that is
-    slept on. A type of another size than ``struct`` has another form than stated here: forms change between
-    patch versions, too."""
+    """A lock object: ``type_name`` is its tp_name, ``word`` the member of ``struct`` that waiters sleep on. A type of
+    another size than ``struct`` has another form: forms change between patch versions, too."""
 
     type_name: str
     kind: Waitable
@@ -104,11 +102,11 @@ class LockType(NamedTuple):
 
 
 class FrameObjects(NamedTuple):
-    """The frames of a thread are a chain of PyFrameObject, one for each native evaluation loop (frameobject.h); the
-    enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
+    """Up to 3.10 the frames of a thread are a chain of PyFrameObject, one for each native evaluation loop
+    (frameobject.h); the enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock).
 
-    ``lasti_unit`` is the number of bytes that f_lasti counts in, ``yield_from`` the opcode of YIELD_FROM
-    (Include/opcode.h): a generator that is suspended in ``yield from`` is at the instruction before it.
+    ``lasti_unit`` is the unit of f_lasti in bytes, ``yield_from`` the opcode of YIELD_FROM (Include/opcode.h): a
+    generator that is suspended in ``yield from`` is at the instruction before it.
     """
 
     lasti_unit: int
@@ -130,15 +128,14 @@ class LoopAnchor(Enum):
 
 
 class InterpreterFrames(NamedTuple):
-    """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
-    the enclosing blocks are in co_exceptiontable of the code.
+    """Since 3.11 the frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native
+    evaluation loop; the enclosing blocks are in co_exceptiontable of the code.
 
-    ``code`` and ``instruction`` are members of the frame. ``generator_owner``, ``entry_owner`` (None where there is
-    none) and ``codeless_owners`` are values of its ``owner`` (enum _frameowner): frames of generators, the frame with
-    which an evaluation loop begins, and all frames that run no Python code. ``tag_bits`` are the low bits of a
-    reference in a frame that are not part of its address (_PyStackRef, pycore_stackref.h); ``exit_form`` is what a
-    ``with`` block keeps on the value stack; ``awaited_slot`` counts from the top of a suspended frame's stack to what
-    it awaits (_PyGen_yf, Objects/genobject.c).
+    ``generator_owner``, ``entry_owner`` (None: there is none) and ``codeless_owners`` are values of the frame's member
+    ``owner`` (enum _frameowner): frames of generators, the first frame of an evaluation loop, and all frames that run
+    no Python code. ``tag_bits`` are the low bits of a reference in a frame that are not part of its address
+    (_PyStackRef, pycore_stackref.h); ``awaited_slot`` counts from the top of a suspended frame's stack to the object
+    that it awaits (_PyGen_yf, Objects/genobject.c).
     """
 
     anchor: LoopAnchor
@@ -153,13 +150,11 @@ class InterpreterFrames(NamedTuple):
 
 
 class PythonAbi(NamedTuple):
-    """One version of CPython.
+    """One version of CPython; a free-threaded build has a record of its own.
 
     ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the
     fast locals, in the order of their slots. ``first_thread`` and ``modules`` are members of PyInterpreterState.
-    ``debug_offsets`` are the words of _Py_DebugOffsets.
-    ``free_threaded``: a build without the GIL, which has a row of its own. ``kind_bit`` is where in
-    PyASCIIObject.state ``kind`` begins, behind ``interned`` (cpython/unicodeobject.h).
+    ``kind_bit`` is the first bit of ``kind`` in PyASCIIObject.state (cpython/unicodeobject.h).
     """
 
     version: Version
@@ -182,17 +177,17 @@ class PythonAbi(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The version as people write it: "3.11"; "3.13t" for a free-threaded build."""
+        """The version as "3.11"; "3.13t" for a free-threaded build."""
         return "{}.{}{}".format(*self.version, "t" if self.free_threaded else "")
 
-    def is_of(self, hexversion: int) -> bool:
+    def has_version(self, hexversion: int) -> bool:
         """True if a sys.hexversion is of this minor version."""
         return minor_of(hexversion) == self.version
 
     def evaluates(self, names: Iterable[str]) -> bool:
-        """True if one of a native function's names is the evaluation loop's, or belongs to a part of it."""
+        """True if ``names``, those of one native function, include the evaluation loop's or a part's of it."""
         return any(name.startswith(EVAL_FUNCTIONS) for name in names)
 
     def lock_types_named(self, type_name: str) -> tuple[LockType, ...]:
         """The forms that a lock type of that name can have; empty for any other type."""
-        return tuple(each for each in self.lock_types if each.type_name == type_name)
+        return tuple(lock_type for lock_type in self.lock_types if lock_type.type_name == type_name)

@@ -1,14 +1,10 @@
 """Names in CPython that are assumed: its own C functions, and files, functions and attributes of its standard library.
 
-C functions are recognized by name on native stacks. Compared with the symbol tables of 3.8.18, 3.9.18, 3.10.13,
-3.11.7, 3.12.1 and 3.13.0; a name has every version unless noted. Static functions (take_gil, drop_gil) have no name in
-a stripped Python, so a search for them has another way, too.
-
-The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so that frames and attributes
-tell them. Sources: Lib/threading.py, queue.py, concurrent/futures/_base.py and thread.py, importlib/_bootstrap.py,
-multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that a version lacks is on no stack there.
-
-``Waitable`` lists the objects that a thread can wait for. Pools of threads are rows of diagnosis/waits/pool_table.py.
+C functions are recognized by name on native stacks; the names were compared with the symbol tables of 3.8.18, 3.9.18,
+3.10.13, 3.11.7, 3.12.1 and 3.13.0, and are in every version unless noted. Static functions (take_gil, drop_gil) have no
+name in a stripped Python, so callers do not rely on them alone. Python names: Lib/threading.py, queue.py,
+concurrent/futures/_base.py and thread.py, importlib/_bootstrap.py, multiprocessing/pool.py, queues.py and process.py,
+3.8 to 3.13.
 """
 
 from __future__ import annotations
@@ -72,7 +68,7 @@ FATAL_ERROR = (
 
 
 class Waitable(Enum):
-    """A kind of object. The value is its name in evidence."""
+    """A kind of object that a thread can wait for. The value is its name in evidence."""
 
     LOCK = "lock"
     RLOCK = "rlock"
@@ -98,15 +94,13 @@ NO_THREAD = "can't start new thread"
 """The text of a RuntimeError for want of another thread (Modules/_threadmodule.c, 3.8 to 3.15)."""
 THREADING = "threading"  # the module that knows the threads made by Python
 ACTIVE_THREADS = "_active"  # its dict of running threads: threading.get_ident() to Thread
-DANGLING_THREADS = "_dangling"
-DANGLING_PROCESSES = ("multiprocessing.process", "_dangling")
-"""Its WeakSet of all Thread objects, also of those that have ended or did not begin."""
+DANGLING_THREADS = "_dangling"  # its WeakSet of all Thread objects, also of exited and of unstarted threads
+DANGLING_PROCESSES = ("multiprocessing.process", "_dangling")  # (module, attribute): likewise of processes
 THREAD_STARTED = "_started"  # attribute of a Thread with the Event that its own first statements set
 THREAD_TARGET = "_target"  # attribute of a Thread with the function that it runs; Thread.run deletes it at its end
 GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorContextManager"})
-"""The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
-that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
-MANAGED_GENERATOR = "gen"
+"""Classes of the context managers that contextlib's ``contextmanager`` makes (Lib/contextlib.py, 3.8 to 3.15)."""
+MANAGED_GENERATOR = "gen"  # their attribute with the generator, suspended while the body of the ``with`` runs
 EXIT_STACKS, STACKED_EXITS = frozenset({"ExitStack", "AsyncExitStack"}), "_exit_callbacks"
 EVENT_FLAG = "_flag"  # attribute of an Event that says whether it is set
 THREAD_NAME = "_name"  # attribute of a Thread behind its ``name``
@@ -218,17 +212,17 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 def is_below_library(file: str) -> bool:
-    """A source file of Python's own library, or of a package installed below it."""
+    """True for a source file of Python's own library, or of a package installed below it."""
     return "/lib" in file and bool(_LIBRARY.search(file))
 
 
 def is_of_program(file: str) -> bool:
     """True for a source file of a program or package, False for one of Python's own library."""
-    return not is_below_library(file) or any(each in file for each in _PACKAGES)
+    return not is_below_library(file) or any(folder in file for folder in _PACKAGES)
 
 
 def package_of(file: str) -> str:
-    """The folder of the installed package that a file is in, "" for any other file."""
+    """The folder of the installed package that ``file`` is in, "" for any other file."""
     for folder in _PACKAGES:
         root, separator, inside = file.partition(folder)
         if separator:

@@ -1,9 +1,8 @@
-"""The loop around an instruction of a Python function, and what is loaded in it, per version of CPython.
+"""Bytecode per version of CPython: the loop around an instruction, and the names that code loads.
 
-Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13 to 3.15, and what is in place
-of them while the interpreter runs (specialised and instrumented ones). tests/integration/cpython/test_sleeping_loops.py
-compares the rows with the Pythons of the machine. Nothing is said of code with an opcode that a row does not know: of a
-newer version, or one that a tracer has replaced.
+Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13 to 3.15, with the specialized
+and instrumented ones. tests/integration/cpython/test_sleeping_loops.py compares the rows with the Pythons of the
+machine. Code with an unknown opcode (a newer version's, or a tracer's) has no answer.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LoadKind(Enum):
-    """The place from which a value is loaded; the value is the role of its opcodes."""
+    """Where a value is loaded from; the member's value is the role of the opcodes in ``Bytecode.roles``."""
 
     GLOBAL = "g"
     NAME = "n"
@@ -26,8 +25,8 @@ class LoadKind(Enum):
 
 
 class Load(NamedTuple):
-    """``number`` counts the names of the code (co_names), its local variables, or its cells. ``follows``: it is an
-    attribute of what the load before it gave. ``is_value``: an attribute that is taken as a value, not called."""
+    """The load of a value. ``number`` is an index of the code's names (co_names), local variables or cells.
+    ``follows``: it loads an attribute of the previous load's result. ``is_value``: an attribute that is not called."""
 
     kind: LoadKind
     number: int
@@ -38,10 +37,10 @@ class Load(NamedTuple):
 class Bytecode(NamedTuple):
     """A version's opcodes.
 
-    ``roles`` has a letter for each: a kind of load, "2" two local variables, "s" a store and a load, "b" a jump
-    backward, "j" a jump to an absolute target, "e" a prefix of the argument, "x" unknown, "." anything else. ``caches``
-    has the number of code units behind each, as a hexadecimal digit. The index of a global variable or attribute is the
-    argument shifted right; ``jump_unit`` is the number of bytes that an absolute jump counts in.
+    ``roles`` has a letter for each opcode: a LoadKind, "2" loads two local variables, "s" a store and a load, "b" a
+    jump backward, "j" a jump to an absolute target, "e" a prefix of the argument, "x" unknown, "." anything else.
+    ``caches`` has for each opcode the number of code units behind it, as a hexadecimal digit. The index of a global
+    variable or attribute is the argument shifted right; ``jump_unit`` is the unit of absolute jumps in bytes.
     """
 
     roles: str
@@ -56,7 +55,7 @@ class Bytecode(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """An instruction: where it begins and ends (in bytes), its role, its argument."""
+    """An instruction of the code from byte ``start`` to ``end``."""
 
     start: int
     end: int
@@ -66,15 +65,14 @@ class _Step(NamedTuple):
 
     @property
     def load(self) -> LoadKind | None:
-        """The kind of load that it is; None for other instructions."""
         return _LOADS.get(self.role)
 
 
 _UNIT = 2  # bytes of a code unit
 
 
-def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
-    """The names that the innermost loop around byte ``at`` loads, in order; None: no loop, or unknown code."""
+def loads_of_loop(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
+    """The loads of the innermost loop around byte ``at``, in order; None: no loop, or unknown code."""
     steps = _innermost_loop(form, code, at)
     return list(_loads(form, steps)) if steps else None
 
@@ -87,7 +85,7 @@ def _innermost_loop(form: Bytecode, code: bytes, at: int) -> list[_Step]:
 
 
 def _loops(form: Bytecode, steps: Sequence[_Step], at: int) -> Iterator[tuple[int, int]]:
-    """The beginning and end of each loop around byte ``at``: jumps backwards, also from handlers at the code's end."""
+    """(first byte, end) of each loop around byte ``at``: jumps backward, also from handlers at the code's end."""
     for step in steps:
         target = None
         if step.role == "b":
@@ -99,25 +97,25 @@ def _loops(form: Bytecode, steps: Sequence[_Step], at: int) -> Iterator[tuple[in
 
 
 def is_in_loop(form: Bytecode, code: bytes, around: int, at: int) -> bool:
-    """The instruction at byte ``at`` is in a loop around the one at byte ``around``, as far as code can be followed."""
+    """True if the instruction at byte ``at`` is in a loop that contains byte ``around``; False for unknown code."""
     return any(start <= at < end for start, end in _loops(form, _steps(form, code) or [], around))
 
 
 def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
-    """Numbers (in co_consts) of the constants that code, or its innermost loop around ``at``, loads; [] if unknown."""
+    """Indexes in co_consts of constants that the code, or its innermost loop around ``at``, loads; [] if unclear."""
     steps = _innermost_loop(form, code, at) if at is not None else _all_steps(form, code)
     return [step.argument for step in steps if step.opcode in form.load_const]
 
 
 def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
-    """The names that all of the code loads, in order; None if it cannot be followed."""
+    """The loads of all of the code, in order; None if it has an unknown opcode."""
     steps = _steps(form, code)
     return list(_loads(form, steps)) if steps is not None else None
 
 
 class MethodCall(NamedTuple):
-    """``owner.method``, with the load of the owner's own owner if it is an attribute itself. ``is_statement``: it is
-    called without arguments, and its result is discarded. ``offset``: the byte at which the method is loaded."""
+    """``owner.method``; ``outer`` is the load of the owner's owner if the owner is an attribute. ``is_statement``: it
+    is called without arguments, and its result is discarded. ``offset``: the byte at which the method is loaded."""
 
     method: Load
     owner: Load
@@ -126,11 +124,8 @@ class MethodCall(NamedTuple):
     offset: int
 
 
-_CALL = 3  # instructions from a method without arguments to the discarding of its result, at most (PRECALL is 3.11's)
-
-
 def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | None:
-    """The methods that code loads before the instruction at byte ``at``, in order; None if it cannot be followed."""
+    """The methods that code loads before the instruction at byte ``at``, in order; None if an opcode is unknown."""
     steps = [step for step in _all_steps(form, code) if step.start < at]
     if any(step.role == "x" for step in steps):
         return None
@@ -139,21 +134,19 @@ def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | N
         loads = list(_loads(form, steps[max(index - 2, 0) : index + 1]))
         if step.load is not LoadKind.ATTRIBUTE or len(loads) < 2 or not loads[-1].follows:
             continue
-        following = steps[index + 1 : index + 1 + _CALL]
-        discarded = next((place for place, each in enumerate(following) if each.opcode == form.pop_top), 0)
-        is_statement = discarded > 0 and not any(each.role in _LOADING for each in following[:discarded])
+        following = steps[index + 1 : index + 4]  # a call without arguments discards its result within 3 instructions
+        discarded = next((count for count, later in enumerate(following) if later.opcode == form.pop_top), 0)
+        is_statement = discarded > 0 and not any(later.role in _LOADING for later in following[:discarded])
         outer = loads[-3] if len(loads) > 2 and loads[-2].follows else None
         calls.append(MethodCall(loads[-1], loads[-2], outer, is_statement, step.start))
     return calls
 
 
-_ENTERS = (143, 154)  # SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose argument leads to the handler
-
-
-def enters_with(form: Bytecode, code: bytes, handler: int) -> int | None:
+def with_start(form: Bytecode, code: bytes, handler: int) -> int | None:
     """The byte at which the ``with`` of a handler is entered (3.8 to 3.10); None if there is not just one."""
     target = handler * form.jump_unit
-    entering = (step for step in _all_steps(form, code) if step.opcode in _ENTERS)
+    # SETUP_WITH and SETUP_ASYNC_WITH, whose argument leads to the handler
+    entering = (step for step in _all_steps(form, code) if step.opcode in (143, 154))
     starts = [step.start for step in entering if step.end + step.argument * form.jump_unit == target]
     return starts[0] if len(starts) == 1 else None
 
@@ -165,6 +158,7 @@ def _steps(form: Bytecode, code: bytes) -> list[_Step] | None:
 
 
 def _all_steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
+    """The instructions, with role "x" for unknown ones, each with the prefixes of its argument."""
     at = prefix = begin = 0
     while at + 1 < len(code):
         opcode, argument = code[at], prefix << 8 | code[at + 1]

@@ -1,17 +1,11 @@
-"""Offsets inside CPython's structures for one minor version: from generated tables, from this file, from the target
-itself.
+"""Offsets inside CPython's structures for one minor version.
 
 Three sources, the best last: ``python_structures`` (types that exist only in a .c file), the generated tables of
 ``engine/layouts/data`` (made from the headers of each version), and the ``_Py_DebugOffsets`` that versions since 3.13
 publish at the start of ``_PyRuntime``.
 
-FutureObj and TaskObj (Modules/_asynciomodule.c) are in no header; the offsets are those of the debug information of
-CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basicsize tells whether they fit. Later
-versions publish where they keep what is read of tasks (cpython/tasks/loops.py).
-
-Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
-patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each
-starting with the size of the structure it describes. Every minor version has a list of its own, in versions.py.
+struct _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13): cookie[8], version, free_threaded, then groups of
+uint64_t, each starting with the size of the structure it describes; versions.py has each minor version's list.
 """
 
 from __future__ import annotations
@@ -34,11 +28,10 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
-HEADER = 16  # sizeof(PyObject) in what ``python_structures`` states
-
 
 class TaskLayout(NamedTuple):
-    """Offsets in bytes; ``task_size`` is that of the type."""
+    """Offsets in TaskObj (Modules/_asynciomodule.c), in bytes; ``task_size`` is the type's tp_basicsize, which proves
+    them."""
 
     task_size: int
     waiter: int
@@ -55,10 +48,12 @@ TASK_LAYOUTS = {
     (3, 12): TaskLayout(176, 128, 136, 144, 88),
     (3, 13): TaskLayout(144, 112, 120, 128, 96),
 }
+"""No header has them: from the debug information of CPython 3.8.18 to 3.13.0. Later versions publish theirs
+(cpython/tasks/task_lists.py)."""
 
 
 class PythonLayout:
-    """The places of the members of CPython's structures, of one version."""
+    """The offsets of the members of CPython's structures, of one version."""
 
     def __init__(self, abi: PythonAbi, table: Layout, overrides: Mapping[Member[Any], int] | None = None) -> None:
         """``overrides``: offsets that the target publishes about itself, which win over the tables."""
@@ -76,18 +71,24 @@ class PythonLayout:
         return layout
 
     def _outer(self, name: str) -> StructLayout:
+        """The structure from the table, else from ``python_structures``, with the published offsets."""
         structure = py.STATED.get(name)
         if self.table.has_struct(name) or not structure:
             measured = self.table.struct(name)  # raises for an unknown structure
             size, fields = measured.size, measured.fields
         else:
-            wider = self.table.struct(py.PyObject.OF).size - HEADER if issubclass(structure, py.PyObject) else 0
-            own = [each for each in structure.members() if each.owner == name]
-            fields = {each.path: FieldLayout(each.path, wider + each.at, 0) for each in own if each.at is not None}
+            # python_structures counts from a header of 16 bytes; that of a free-threaded build is wider
+            wider = self.table.struct(py.PyObject.OF).size - 16 if issubclass(structure, py.PyObject) else 0
+            own = [member for member in structure.members() if member.owner == name]
+            fields = {
+                member.path: FieldLayout(member.path, wider + member.at, 0) for member in own if member.at is not None
+            }
             size = structure.SIZE and structure.SIZE + wider
-        published = {each.path: at for each, at in self._overrides.items() if each.owner == name}
-        moved = {path: fields.get(path, FieldLayout(path, at, 0))._replace(offset=at) for path, at in published.items()}
-        return StructLayout(f"CPython {self.abi.text}'s {name}", size, {**fields, **moved})
+        for member, offset in self._overrides.items():
+            if member.owner == name:
+                field = fields.get(member.path, FieldLayout(member.path, offset, 0))
+                fields = {**fields, member.path: field._replace(offset=offset)}
+        return StructLayout(f"CPython {self.abi.text}'s {name}", size, fields)
 
     def _inner(self, outer: str, member: str) -> StructLayout:
         whole = self.struct(outer)
@@ -110,13 +111,9 @@ class PythonLayout:
 
 @cache
 def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
-    """The shipped layout of a version, by default of this machine's architecture. Raises LayoutError: it is missing."""
+    """The shipped layout of a version (default: for this machine's architecture). Raises LayoutError if missing."""
     folder = store.data_of(architecture) if architecture else store.DATA
     return PythonLayout(abi, store.load(f"{folder}/cpython-{abi.text}.json").require(required_in(py)))
-
-
-_OFFSETS_HEADER = 24  # cookie, version, free_threaded
-_MAX_OFFSET = 1 << 24  # py.PyInterpreterState, the largest, has 195 KB in 3.13.0
 
 
 def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonLayout]:
@@ -126,16 +123,17 @@ def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonL
     structures have other sizes, or they are damaged. Raises MemoryFault.
     """
     groups = shipped.abi.debug_offsets
-    words = memory.words(runtime + _OFFSETS_HEADER, len(groups)) if groups else ()
-    published = {each: word for each, word in zip(groups, words) if each}
-    offsets = {each: offset for each, offset in published.items() if isinstance(each, Member)}
-    differing = {each.owner for each, offset in offsets.items() if shipped.find(each) != offset}
-    if not differing or max(published.values()) > _MAX_OFFSET:
+    words = memory.words(runtime + 24, len(groups)) if groups else ()  # behind cookie, version and free_threaded
+    published = {entry: word for entry, word in zip(groups, words) if entry}
+    offsets = {entry: offset for entry, offset in published.items() if isinstance(entry, Member)}
+    differing = {member.owner for member, offset in offsets.items() if shipped.find(member) != offset}
+    # PyInterpreterState, the largest structure, has 195 KB in 3.13.0
+    if not differing or max(published.values()) > 1 << 24:
         return [shipped]
     is_damaged = False
-    for each, size in published.items():
-        if not isinstance(each, Member) and each.OF in differing:
+    for entry, size in published.items():
+        if not isinstance(entry, Member) and entry.OF in differing:
             with suppress(LayoutError):
-                is_damaged = is_damaged or shipped.size(each) == size  # other offsets in a structure of the same size
+                is_damaged = is_damaged or shipped.size(entry) == size  # other offsets in a structure of the same size
     other = PythonLayout(shipped.abi, shipped.table, offsets)
     return [shipped, other] if is_damaged else [other, shipped]

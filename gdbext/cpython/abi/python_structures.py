@@ -1,15 +1,13 @@
 """The structures of CPython that are read: objects, frames, threads, locks.
 
-Each class has the name of the C structure's typedef and the members that readers want; members that some version lacks
-are asked for with ``has`` first, or are chosen by the version's row (cpython/abi/versions.py). Measured from the
+Each class has the name of the C structure's typedef and the members that readers want. Readers ask with ``has`` for
+members that some version lacks, or the version's row chooses (cpython/abi/versions.py). Offsets are measured from the
 headers of 3.8 to 3.15 (torch/measure/wants.json).
 
-Where offsets stand here (``at``), CPython declares the structure only in a .c file, so that no installed header has it;
-the file is named at each. They are bytes on a 64-bit platform without Py_TRACE_REFS, and the same in every version that
-has the structure (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0;
-tests/integration/cpython/test_python_layouts.py repeats that wherever such a build is installed). They count from a
-header of 16 bytes (ob_refcnt, ob_type); it has 32 in a free-threaded build, which moves what is derived from
-``PyObject``.
+A member with an offset (``at``) belongs to a structure that CPython declares only in a .c file, named at each class.
+Such offsets are bytes on a 64-bit platform without Py_TRACE_REFS, the same in every version that has the structure
+(tests/integration/cpython/test_python_layouts.py compares with DWARF). They count from a header of 16 bytes (ob_refcnt,
+ob_type); it has 32 in a free-threaded build, which moves the members of classes derived from ``PyObject``.
 """
 
 from __future__ import annotations
@@ -444,13 +442,10 @@ class WaitEntry(Struct, of="wait_entry", cpp="", size=72):
     sema = Place(at=16)
 
 
-def _is_stated(structure: object) -> bool:
-    return (
-        isinstance(structure, type)
-        and issubclass(structure, Struct)
-        and any(isinstance(member, Member) and member.at is not None for member in vars(structure).values())
-    )
-
-
-STATED: dict[str, type[Struct]] = {each.OF: each for each in list(globals().values()) if _is_stated(each)}
-"""The structures whose offsets stand here, by name."""
+STATED: dict[str, type[Struct]] = {
+    structure.OF: structure
+    for structure in list(globals().values())
+    if isinstance(structure, type) and issubclass(structure, Struct)
+    if any(isinstance(member, Member) and member.at is not None for member in vars(structure).values())
+}
+"""The structures whose offsets this file states, by name."""

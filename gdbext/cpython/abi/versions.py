@@ -1,5 +1,5 @@
-"""The versions of CPython that can be read, one row each (a later row says only what changed), and which of them a
-process runs: where its ``_PyRuntime`` is and which versions it can be, without debug information.
+"""The versions of CPython that can be read, one row each (a later row says only what changed), and the search for the
+``_PyRuntime`` of a process and its version, without debug information.
 
 A new version is a row here, with its list of debug offsets, and a table in layouts/data; see "How to add a CPython
 version" in docs/architecture.md.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _group(structure: type[Struct], members: str) -> Groups:
-    """A structure, which stands for its size, then its members by name; "-" for a word that is not used."""
+    """The words of one group: a structure (its size), then its members by name; "-" for an unused word."""
     return (structure, *(None if name == "-" else getattr(structure, name) for name in members.split()))
 
 
@@ -197,7 +197,7 @@ SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_1
 
 
 def unsupported(what: str) -> PythonUnsupported:
-    """The error for a CPython that cannot be read, which says which versions can."""
+    """The error for a CPython that cannot be read; it names the versions that can."""
     usual = [row.text for row in SUPPORTED if not row.free_threaded]
     free_threaded = " and ".join(row.text for row in SUPPORTED if row.free_threaded)
     versions = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
@@ -239,8 +239,8 @@ class RuntimeLocation(NamedTuple):
 
 
 class VersionEvidence(NamedTuple):
-    """The knowledge before the runtime is read: ``hexversion`` (as sys.hexversion) where it is published,
-    ``candidates`` the versions to try, the likeliest first, ``source`` where that comes from ("" for nowhere)."""
+    """``hexversion`` (as sys.hexversion) if it is published, ``candidates`` the versions to try, the likeliest first,
+    ``source`` the origin of this knowledge ("" for none)."""
 
     hexversion: int | None
     candidates: tuple[PythonAbi, ...]
@@ -248,11 +248,8 @@ class VersionEvidence(NamedTuple):
 
 
 def find_runtimes(modules: ModuleTable, symbolizer: Symbolizer) -> Iterator[RuntimeLocation]:
-    """Modules that define _PyRuntime, the likeliest first; nothing when there is no CPython (since 3.7).
-
-    There can be two: a program that contains CPython, and a libpython that some extension was linked with and that
-    never runs.
-    """
+    """Modules that define _PyRuntime (since 3.7), the likeliest first: a program that contains CPython may have loaded
+    a libpython that an extension was linked with and that never runs."""
     for module in _candidates(modules):
         address = _address_in(module, RUNTIME, symbolizer)
         if address:
@@ -289,7 +286,7 @@ def _address_in(module: Module, name: str, symbolizer: Symbolizer) -> int:
 
 
 def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> VersionEvidence:
-    """The version that the target publishes. Raises PythonUnsupported (free-threaded, unknown version)."""
+    """The version that the target publishes, else the likely ones by the module's path. Raises PythonUnsupported."""
     header = memory.try_read(location.address, 24)
     if header.startswith(_COOKIE):
         version, free_threaded = int.from_bytes(header[8:16], "little"), int.from_bytes(header[16:24], "little")
@@ -301,20 +298,16 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
         if abi.published is Published.DEBUG_OFFSETS:
             raise unsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
         return VersionEvidence(version, (abi,), "Py_Version")
-    return _evidence_of_path(location.module)
-
-
-def _evidence_of_path(module: Module) -> VersionEvidence:
-    """The order in which the layouts of a version that publishes nothing are tried, by its path."""
-    silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
+    # a version that publishes nothing: the path tells which of them to try first
+    module, silent = location.module, tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
     match = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
     minor = number(match.group(2)) if match else None
     if not match or minor is None:
         return VersionEvidence(None, silent, "")
-    version = integer(match.group(1)), minor
-    if version < silent[0].version:
-        raise unsupported("CPython {}.{} is not supported".format(*version))
-    matching = tuple(abi for abi in silent if abi.version == version)
+    path_version = integer(match.group(1)), minor
+    if path_version < silent[0].version:
+        raise unsupported("CPython {}.{} is not supported".format(*path_version))
+    matching = tuple(abi for abi in silent if abi.version == path_version)
     if not matching:  # a link or a renamed file: the versions that publish theirs would have done so
         return VersionEvidence(None, silent, "")
     return VersionEvidence(None, (*matching, *(abi for abi in silent if abi not in matching)), module.path)

@@ -15,10 +15,10 @@ from gdbext.cpython.abi.bytecode import (
     LoadKind,
     all_loads,
     constants,
-    enters_with,
     is_in_loop,
-    loop_around,
+    loads_of_loop,
     methods_before,
+    with_start,
 )
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
@@ -76,7 +76,7 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
         return None
     try:
         code, at = _bytes_of(runtime, frame.code), _offset_of(runtime, frame)
-        loads = loop_around(form, code, at)
+        loads = loads_of_loop(form, code, at)
         if loads is None:
             return None
         names = _load_names(loads, _NameTables(runtime, frame.code))
@@ -169,7 +169,7 @@ def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | N
     """The line of the ``with`` whose exception handler is at byte ``handler`` of the code (3.8 to 3.10). Raises
     GdbextError."""
     form = BYTECODES.get(runtime.layout.abi.version)
-    at = enters_with(form, _bytes_of(runtime, frame.code), handler) if form else None
+    at = with_start(form, _bytes_of(runtime, frame.code), handler) if form else None
     return runtime.codes.get(frame.code).line(at) if at is not None else None
 
 

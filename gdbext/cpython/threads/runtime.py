@@ -174,7 +174,7 @@ class PythonRuntime(PySpace):
             if states and not version_evidence.source:
                 raise BadData("its version is not known")
             return runtime
-        if not abi.is_of(hexversion):
+        if not abi.has_version(hexversion):
             raise BadData(f"sys.hexversion is {hexversion:#x}")
         runtime.version = version_text(hexversion) + ("t" if abi.free_threaded else "")
         return runtime
@@ -213,7 +213,7 @@ class PythonRuntime(PySpace):
             hexversion = 0
             with suppress(GdbextError):
                 hexversion = self.sys_hexversion() or 0
-            if self.layout.abi.is_of(hexversion):
+            if self.layout.abi.has_version(hexversion):
                 raise TornListError(f"{error}: the list changed while it was read") from error
             raise
 

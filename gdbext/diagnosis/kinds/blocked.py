@@ -22,7 +22,7 @@ from gdbext.diagnosis.verdict.clauses import (
     waiting_clause,
 )
 from gdbext.diagnosis.verdict.graph import Chain, Observations, WaitGraph, blocked_chains, may_wake_others, task_cycles
-from gdbext.engine.vocabulary import counted, of_many
+from gdbext.engine.vocabulary import counted, singular_or_plural
 
 
 class Blocked(VerdictKind):
@@ -77,7 +77,7 @@ class Blocked(VerdictKind):
         for thread in facts.threads:
             if thread.loop and is_unwoken(thread):
                 count = thread.loop.ready or 0
-                due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
+                due = f"{counted(count, 'callback')} {singular_or_plural(count, 'is', 'are')}"
                 text = (
                     f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's "
                     f"handler, has put that there without waking it{loop_clause(thread)}."

@@ -196,7 +196,7 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
         # commands that let the user's debugger use this machine's files for the core
         vouching = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
         if report.called.source or target.debugger not in vouching:
-            command = report.called.vouched(report.command)
+            command = report.called.with_own_files(report.command)
         else:
             command = f"{vouching[target.debugger]}   and then: {report.command}"
         yield ""
@@ -219,7 +219,7 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
         for title, text in (("why", error.why), ("try", error.help)):
             if text and (title, text) not in shown:
                 shown.add((title, text))
-                yield f"    {title}: {escape(report.called.pasted(text) if text == error.help else text)}"
+                yield f"    {title}: {escape(report.called.complete_commands(text) if text == error.help else text)}"
 
 
 class DotSection(Section):

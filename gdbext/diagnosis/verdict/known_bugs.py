@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.engine.targets.system.linux import HIDDEN
-from gdbext.known import catalogue
+from gdbext.known import all_entries
 from gdbext.known.package_versions import PackageVersions
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.torch.layout_choice import torch_version
@@ -38,7 +38,7 @@ def known_bugs(
         session.target.architecture.name,
         [module.name for module in session.modules.modules],
     )
-    return tuple(matches(catalogue(lambda error: session.errors.note(error, "known bugs")), process_facts))
+    return tuple(matches(all_entries(lambda error: session.errors.note(error, "known bugs")), process_facts))
 
 
 def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callable[[str], str | None]:

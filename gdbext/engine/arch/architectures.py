@@ -1,7 +1,4 @@
-"""The architectures that are known: by the machine of an ELF file, by name, by what a debugger calls them.
-
-Nothing of an architecture is imported before its use: a launcher that only checks a process needs none.
-"""
+"""Finds the supported architectures by an ELF file's machine, by name, or by gdb's name; imports them on demand."""
 
 from __future__ import annotations
 
@@ -15,14 +12,11 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
 
 
-_NAMES = {62: "x86_64"}
-"""e_machine of an ELF file (elf.h) → the name that uname -m gives, which is that of a folder here."""
-_GDB_NAMES = {"i386:x86-64": "x86_64"}
-"""The beginning of the names that gdb has for an architecture (bfd/cpu-*.c) → its name."""
+_NAMES = {62: "x86_64"}  # e_machine of an ELF file (elf.h) → the name that uname -m prints, also a folder here
 
 
 def names() -> tuple[str, ...]:
-    """The names of all architectures."""
+    """The names of all supported architectures, as uname -m prints them."""
     return tuple(_NAMES.values())
 
 
@@ -39,7 +33,7 @@ def by_machine(machine: int) -> Architecture:
 
 
 def by_name(name: str) -> Architecture:
-    """The architecture that the kernel calls so. Raises ForeignArchitecture."""
+    """The architecture of that uname -m. Raises ForeignArchitecture."""
     if name not in names():
         raise foreign(f"processes of architecture {name} cannot be read")
     architecture: Architecture = import_module(f"gdbext.engine.arch.{name}.architecture").ARCHITECTURE
@@ -47,28 +41,28 @@ def by_name(name: str) -> Architecture:
 
 
 def own() -> Architecture | None:
-    """The architecture of this machine, None where it is of another kind."""
+    """The architecture of this machine, None if it is not supported."""
     name = os.uname().machine
     return by_name(name) if name in names() else None
 
 
 def by_gdb_name(name: str) -> Architecture | None:
-    """The architecture that gdb calls so, None for one that cannot be read."""
-    return next((by_name(ours) for beginning, ours in _GDB_NAMES.items() if name.startswith(beginning)), None)
+    """The architecture of that name in gdb (bfd/cpu-*.c), None if it is not supported."""
+    return by_name("x86_64") if name.startswith("i386:x86-64") else None
 
 
 def foreign(what: str) -> ForeignArchitecture:
-    """The error for a process or core that cannot be read, with what could be."""
+    """The error for a process or core of another architecture; it names the supported ones."""
     titles = ", ".join(machine_title(machine) for machine in _NAMES)
     return ForeignArchitecture(what, why=f"only {titles} is supported now")
 
 
 def machine_title(machine: int) -> str:
-    """Name the architecture of any e_machine for people."""
+    """The name of an e_machine's architecture in printed text."""
     return {3: "x86", 62: "x86-64", 183: "aarch64"}.get(machine, f"machine {machine}")
 
 
 def own_setgroups() -> int:
-    """The number of setgroups(2) on this machine, 0 where it is of another kind."""
+    """The system call number of setgroups(2) on this machine, 0 if unknown."""
     # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h (Linux 6.1)
     return {"x86_64": 116, "aarch64": 159}.get(os.uname().machine, 0)

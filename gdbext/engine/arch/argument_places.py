@@ -1,9 +1,9 @@
-"""Finds the places of arguments: where the caller took one from, and where the called function keeps it.
+"""Finds the locations of arguments: where the caller took one from, and where the called function saved it.
 
-The source of a call's argument is the last write of its register before the call, followed to where it came from: a
-place that still holds the value while the call is under way, which is a callee-saved register of the calling frame, or
-a stack slot. A function keeps its own arguments by the moves at its start, from argument registers to places that last.
-Where a place is not certain there is no answer.
+The source of a call's argument is the last write of its register before the call, followed back to a location that
+still holds the value during the call: a callee-saved register of the calling frame, or a stack slot. A function saves
+its own arguments by the moves at its start, from argument registers to locations that last. An uncertain location is
+never returned.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ _ENDS = ("call", "jmp", "ret", "trap")
 
 
 class Location(NamedTuple):
-    """The place of a value: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
-    "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
-    Registers are as they were at the call.
+    """The location of a value, with registers as they were at the call. ``kind``: "register" (register + displacement),
+    "memory" (the word at register + displacement), "constant" (``value``), "fixed" (the word at the address ``value``,
+    which never changes) or "and" (the bitwise and of the values at ``parts``, as a keyset is masked).
 
-    "fixed" is the word at the address ``value``, which holds whatever it does while the call is under way.
-
-    "memory" held the value when the call began. The called function can change it only where the slot is a variable
-    whose address it was given; a compiler's own spill slots never change. It is the value only if ``others``, places
-    that were stored to after it was loaded (register, displacement, bytes), do not overlap it: their registers have
-    values only in a real frame.
+    "memory" held the value when the call began. The called function can change it only if the slot is a variable whose
+    address it was given; a compiler's own spill slots never change. It holds the value only if ``others``, stores after
+    the load (register, displacement, bytes), do not overlap it: ``intact`` decides with the registers of a frame.
     """
 
     kind: str
@@ -39,11 +36,10 @@ class Location(NamedTuple):
     value: int | None = None
     parts: tuple[Location, ...] = ()
     others: tuple[tuple[str, int, int], ...] = ()
-    size: int = _WORD
-    """Number of its low bytes that are the value; the others of it are zero."""
+    size: int = _WORD  # number of low bytes that are the value; the higher ones of the value are zero
 
     def intact(self, registers: Mapping[str, int]) -> bool:
-        """True if, with the frame's registers, none of ``others`` overlaps the 8 bytes of this place."""
+        """True if, with the frame's registers, none of ``others`` overlaps these 8 bytes."""
         if self.others and self.register not in registers:
             return False
         start = registers.get(self.register, 0) + self.displacement
@@ -57,11 +53,10 @@ class Location(NamedTuple):
 def argument_source(
     architecture: Architecture, code: Sequence[Instruction], register: str, labels: Iterable[int] = ()
 ) -> Location | None:
-    """The place of what ``register`` holds at the call that ends ``code``; None when unsure.
+    """The location of the value that ``register`` holds at the call that ends ``code``; None if uncertain.
 
-    Walks back through straight-line code only: it ends at a call, at an unconditional jump, and at an instruction
-    that some jump leads to before the source was found. Jumps inside ``code`` are known; ``labels`` are the targets
-    of all others that may lead into it: from behind the call, and from the function's cold part (``jump_targets``).
+    Walks back through straight-line code only: it gives up at a call, at an unconditional jump, and at the target of
+    any jump. ``labels`` are the targets of jumps outside ``code``: behind the call, in the function's cold part.
     """
     return _OriginSearch(architecture, code, jump_targets(code).union(labels)).find(len(code) - 1, register)
 
@@ -74,16 +69,16 @@ def jump_targets(code: Iterable[Instruction]) -> set[int]:
 class _OriginSearch:
     def __init__(self, architecture: Architecture, code: Sequence[Instruction], labels: set[int]) -> None:
         self._stack_pointer = architecture.stack_pointer
-        self._kept = frozenset((*architecture.callee_saved, architecture.stack_pointer))
-        """Registers that a called function gives back as they were; unwinding recovers them."""
+        self._preserved = frozenset((*architecture.callee_saved, architecture.stack_pointer))
+        """Registers that a called function restores; unwinding recovers them."""
         self._code = code
         self._labels = labels
         self._call = len(code) - 1
 
     def find(self, position: int, register: str) -> Location | None:
-        """The place at the call of what ``register`` holds just before instruction number ``position``."""
+        """The location, at the call, of the value that ``register`` holds before instruction number ``position``."""
         while position >= 0:
-            if register in self._kept:
+            if register in self._preserved:
                 added = self._added_until_call(register, position)
                 if added is not None:
                     return Location("register", register, added)
@@ -98,7 +93,7 @@ class _OriginSearch:
         return None
 
     def _source(self, position: int, insn: Instruction, register: str) -> Location | None:
-        """The place of what instruction number ``position`` writes to the register."""
+        """The location of the value that instruction number ``position`` writes to ``register``."""
         if insn.destination != register:
             return None  # a pop writes the stack pointer, too, and many write without naming
         source = self._operand(position, insn)
@@ -110,7 +105,7 @@ class _OriginSearch:
         return source._replace(size=min(source.size, insn.immediate))
 
     def _operand(self, position: int, insn: Instruction) -> Location | None:
-        """The place of what an instruction takes from its source, memory or immediate operand."""
+        """The location of the source, memory or immediate operand of instruction number ``position``."""
         if insn.kind in ("zero", "mov", "and") and insn.immediate is not None:
             return Location("constant", value=insn.immediate & 0xFFFF_FFFF_FFFF_FFFF)
         if insn.kind == "fzero":
@@ -136,13 +131,13 @@ class _OriginSearch:
         return None if others is None else Location("memory", base.register, displacement, others=others)
 
     def _base(self, position: int, register: str) -> Location | None:
-        """The register at the call, with a displacement, that a base register can be followed to."""
+        """The value of a base register as a register at the call plus a displacement; None if it is something else."""
         base = self.find(position, register)
         return base if base and base.kind == "register" and base.size == _WORD else None
 
     def _added_until_call(self, register: str, position: int) -> int | None:
-        """The number to add to the register at the call to get it as before instruction ``position``; None when
-        unsure."""
+        """The value of ``register`` before instruction number ``position``, less its value at the call; None if
+        uncertain."""
         added = 0
         for insn in self._code[position : self._call]:
             if register not in insn.writes:
@@ -161,19 +156,16 @@ class _OriginSearch:
     def _stores_elsewhere(
         self, position: int, register: str, displacement: int
     ) -> tuple[tuple[str, int, int], ...] | None:
-        """Stores between the load at ``position`` and the call relative to other registers (register, displacement,
-        bytes); None when one may hit the slot.
-
-        A store relative to the same register is known to miss it. A push writes below the stack pointer, where no
-        variable can be.
-        """
+        """The stores between the load at ``position`` and the call that are relative to other registers, as (register,
+        displacement, bytes); None if a store may hit the slot at ``register`` + ``displacement``. A push writes below
+        the stack pointer, where no variable can be."""
         others = []
         for number in range(position + 1, self._call):
             insn = self._code[number]
             if not insn.stored:
                 continue
             memory = insn.memory
-            if not memory or not memory.base or memory.index_register or memory.base not in self._kept:
+            if not memory or not memory.base or memory.index_register or memory.base not in self._preserved:
                 return None
             base = self._base(number, memory.base)
             if not base:
@@ -186,15 +178,12 @@ class _OriginSearch:
         return tuple(others)
 
 
-CFA = "cfa"
-"""The top of the caller's stack, in the place of a register's name."""
-_MOVES = ("mov", "fmov", "low", "part")
-_JUMPS = ("jmp", "jcc", "ret", "trap")
+CFA = "cfa"  # stands for the CFA in the place of a register's name
 
 
 class SavedArgument(NamedTuple):
-    """The place of an argument register's value: ``register``, or memory at ``register`` + ``displacement``; only the
-    low ``size`` bytes of it."""
+    """The location of the low ``size`` bytes of an argument register's value: ``register``, or memory at ``register`` +
+    ``displacement``."""
 
     register: str
     displacement: int | None = None
@@ -203,14 +192,15 @@ class SavedArgument(NamedTuple):
     def word(
         self, register: Callable[[str], int | None], read: Callable[[int], int | None], cfa: int | None
     ) -> int | None:
-        """The word there, by the value of a register and the word at an address; None where it is not known."""
+        """The word at this location, None if unknown. ``register`` gives a register's value by name, ``read`` the word
+        at an address."""
         base = cfa if self.register == CFA else register(self.register)
         return base if base is None or self.displacement is None else read(base + self.displacement)
 
 
 def saved_arguments(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, SavedArgument]:
-    """Argument register → where its value is at the instruction at ``site``, for those that survived. A place counts
-    only when nothing else that can run before ``site`` writes it; {} where the code up to there is not known."""
+    """Argument register → location of its value at the instruction at ``site``, if it survived. A location counts only
+    if nothing else that can run before ``site`` writes it; {} if ``code`` does not reach ``site``."""
     if not any(site in (insn.address, insn.end) for insn in code):
         return {}
     return _SavedArgumentSearch(architecture, code, site).find()
@@ -221,10 +211,11 @@ class _SavedArgumentSearch:
         self._architecture = architecture
         self._code = code
         self._site = site
-        self._before = _leading_to(code, site)
+        self._before = _instructions_leading_to(code, site)
         self._depths: Mapping[int, int | None] | None = None
 
     def find(self) -> dict[str, SavedArgument]:
+        """The result of ``saved_arguments``."""
         saved: dict[str, SavedArgument] = {}
         architecture = self._architecture
         arguments = {*architecture.argument_registers, *architecture.float_argument_registers}
@@ -234,9 +225,11 @@ class _SavedArgumentSearch:
         for insn in self._code:
             if insn.address >= self._site or not holding:
                 break
-            if insn.address in joins or insn.kind in _JUMPS:  # code without optimization copies before any of these
+            if insn.address in joins or insn.kind in ("jmp", "jcc", "ret", "trap"):
+                # code without optimization copies before any of these
                 holding = {name: held for name, held in holding.items() if held[0] == name}
-            name, size = holding.get(insn.source, ("", 0)) if insn.kind in _MOVES else ("", 0)
+            moves = insn.kind in ("mov", "fmov", "low", "part")
+            name, size = holding.get(insn.source, ("", 0)) if moves else ("", 0)
             if insn.kind in ("low", "part") and insn.immediate is not None:
                 size = min(size, insn.immediate)
             holder = self._holder(insn, size) if name and name not in saved else None
@@ -253,7 +246,8 @@ class _SavedArgumentSearch:
         return saved
 
     def _holder(self, insn: Instruction, size: int) -> SavedArgument | None:
-        """The place to which an instruction moves the low ``size`` bytes of an argument, if it lasts."""
+        """The location to which an instruction moves the low ``size`` bytes of an argument; None if it does not
+        last."""
         if insn.destination:
             is_kept = insn.destination in self._architecture.callee_saved
             return SavedArgument(insn.destination, None, size) if is_kept else None
@@ -263,11 +257,11 @@ class _SavedArgumentSearch:
         size = min(size, insn.stored or size)
         if memory.base == self._architecture.frame_pointer:
             return SavedArgument(memory.base, memory.displacement, size)
-        offset = self._from_cfa(insn)
+        offset = self._cfa_offset(insn)
         return None if offset is None else SavedArgument(CFA, offset, size)
 
     def _may_write(self, insn: Instruction, holder: SavedArgument) -> bool:
-        """An instruction may write the place; called functions preserve it."""
+        """True if an instruction may write the location; called functions preserve it."""
         if holder.displacement is None:
             return holder.register in insn.writes and not insn.is_call
         if not insn.stored or not insn.memory:
@@ -275,7 +269,7 @@ class _SavedArgumentSearch:
         if holder.register != CFA:
             start = insn.memory.displacement if insn.memory.base == holder.register else None
         elif insn.memory.base == self._architecture.stack_pointer:
-            start = self._from_cfa(insn)
+            start = self._cfa_offset(insn)
             if start is None:
                 return True
         else:
@@ -284,8 +278,8 @@ class _SavedArgumentSearch:
             return False
         return start < holder.displacement + holder.size and start + insn.stored > holder.displacement
 
-    def _from_cfa(self, insn: Instruction) -> int | None:
-        """Offset of a memory operand relative to the stack pointer, counted from the CFA."""
+    def _cfa_offset(self, insn: Instruction) -> int | None:
+        """Offset from the CFA of a memory operand that is relative to the stack pointer; None for any other."""
         architecture = self._architecture
         if not insn.memory or insn.memory.base != architecture.stack_pointer:
             return None
@@ -295,10 +289,9 @@ class _SavedArgumentSearch:
         return None if depth is None else insn.memory.displacement - depth - architecture.call_pushes
 
 
-def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
+def _instructions_leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
     """The instructions from which some path leads to ``site``; a jump through a pointer may lead anywhere."""
-    predecessors: dict[int, list[int]] = {}
-    """Numbers of instructions, by the address that follows or that they jump to."""
+    predecessors: dict[int, list[int]] = {}  # address → indexes of the instructions that continue or jump there
     pending = [site]
     numbers: set[int] = set()
     for number, insn in enumerate(code):
@@ -318,8 +311,8 @@ def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
 
 
 def _stack_depths(architecture: Architecture, code: Sequence[Instruction]) -> dict[int, int | None]:
-    """Address → by how many bytes the stack pointer is below what it was at the function's start; None where that
-    depends on the path, or is not known."""
+    """Address of an instruction → bytes by which the stack pointer is below its value at the function's start; None if
+    that depends on the path or is unknown."""
     numbers = {insn.address: number for number, insn in enumerate(code)}
     depths: dict[int, int | None] = {}
     pending: list[tuple[int, int | None]] = [(0, 0)] if code else []

@@ -1,5 +1,5 @@
-"""Formats, from bytes to meaning without a process: ELF, symbols, cores, call frames, names; foreign files are read up
-to a limit, and never waited for."""
+"""File and data formats that need no process: ELF, symbols, cores, call frames, names. Foreign files are read up to a
+limit and without blocking."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ from gdbext.errors import BadData
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_BYTES = 64 << 20
-"""Most bytes of one document: the report on a job of 10,000 ranks has 30 MB."""
+MAX_BYTES = 64 << 20  # most bytes of one document: the report on a job of 10,000 ranks has 30 MB
 MAX_VALUES = 4 << 20
 """Most values of one document. A value takes up to 100 bytes of memory; those 30 MB have 1.2 million."""
-_MARKS = (b",", b"[", b"{", b":")
-"""Each value of a document but the first stands behind one of them."""
 
 
-def at_once(path: str, flags: int) -> int:
-    """The ``opener`` of open() that opens without blocking, so that a pipe cannot hang us. Raises OSError."""
+def open_nonblocking(path: str, flags: int) -> int:
+    """An ``opener`` for open() that does not block, so that a pipe cannot hang us. Raises OSError."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData. A pipe or a device must not hold
-    us up, nor may a file that grows while it is read."""
-    fd = at_once(path, os.O_RDONLY)
+    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData. Never blocks on a pipe or a
+    device, nor reads for ever from a file that grows."""
+    fd = open_nonblocking(path, os.O_RDONLY)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise BadData(f"{path} is not a regular file")
@@ -45,10 +42,10 @@ def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
 
 
 def parse_json(data: bytes, limit: int = MAX_BYTES, values: int = MAX_VALUES) -> Any:
-    """The JSON value. Raises BadData where it is none, is too large, or is nested too deeply."""
+    """The JSON value in ``data``. Raises BadData if it is not JSON, has too many bytes or values, or is too deep."""
     if len(data) > limit:
         raise BadData(f"the JSON document has {len(data)} bytes, and {limit} are read at most")
-    if sum(map(data.count, _MARKS)) > values:
+    if sum(map(data.count, (b",", b"[", b"{", b":"))) > values:  # each value but the first follows one of these
         raise BadData(f"the JSON document has more than {values} values")
     try:
         return json.loads(data)
@@ -59,8 +56,8 @@ def parse_json(data: bytes, limit: int = MAX_BYTES, values: int = MAX_VALUES) ->
 
 
 def argument(text: str) -> str:
-    """A foreign word of a command line, which the program cannot take for an option. Raises BadData for one that begins
-    with a dash, is empty, or is no printable text."""
+    """``text``, if a program can take it for an argument but not for an option. Raises BadData if it begins with a
+    dash, is empty, or is not printable."""
     if not text or text.startswith("-") or not text.isprintable():
         raise BadData(f"{text[:100]!a} is no word for a command line")
     return text

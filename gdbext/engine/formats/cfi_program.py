@@ -1,7 +1,7 @@
-"""Call frame programs: from the bytes of a CIE and an FDE to the row that holds at one address (DWARF 5, 6.4).
+"""Runs call frame programs: from CIE and FDE to the row for an address (DWARF 5, 6.4); evaluates expressions (2.5).
 
-The expressions of a row (2.5), which signal trampolines, procedure linkage tables and functions that realign their
-stack need, are rare: they are interpreted, with every loop bounded, since the bytes may come from a damaged process.
+Signal trampolines, procedure linkage tables and functions that realign their stack need expressions. Every loop is
+bounded, since the bytes may come from a damaged process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from gdbext.errors import BadData
 UNDEFINED, SAME, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION = range(7)
 """Kinds of register rule (DWARF 5, 6.4.1)."""
 
-MAX_REMEMBERED = 1000
-"""Depth of DW_CFA_remember_state; compilers use one."""
+MAX_REMEMBERED = 1000  # depth of DW_CFA_remember_state; compilers use one
 
 
 class Rule(NamedTuple):
-    """The rule for the caller's value of a register: ``number`` is an offset or a register, ``code`` an
-    expression."""
+    """The rule for the caller's value of a register. ``number`` is an offset or a register, ``code`` an expression."""
 
     kind: int
     number: int = 0
@@ -29,7 +27,7 @@ class Rule(NamedTuple):
 
 
 class CfiRow(NamedTuple):
-    """The unwind rules at one address. Where ``cfa_code`` is set the CFA is its value, else register + offset."""
+    """The unwind rules at one address. The CFA is the value of ``cfa_code``, if that is set, else register + offset."""
 
     cfa_register: int
     cfa_offset: int
@@ -40,17 +38,15 @@ class CfiRow(NamedTuple):
 
 
 class _Program:
-    """Runs call frame instructions until the wanted address is passed."""
+    """The state of a call frame program, which runs until it passes the address ``wanted``."""
 
     def __init__(self, cie: Cie, location: int, wanted: int) -> None:
         self.cie = cie
         self.location = location
         self.wanted = wanted
-        self.cfa: tuple[int, int, bytes | None] = (-1, 0, None)
-        """Register and offset, or the expression."""
-        self.rules: dict[int, Rule] = {}
-        self.initial: dict[int, Rule] = {}
-        """The rules that the CIE ends with: by DWARF number of the register, as ``rules``."""
+        self.cfa: tuple[int, int, bytes | None] = (-1, 0, None)  # (register, offset, None), or (-1, 0, expression)
+        self.rules: dict[int, Rule] = {}  # DWARF number of a register → its rule
+        self.initial: dict[int, Rule] = {}  # the rules at the end of the CIE's program
         self.remembered: list[tuple[tuple[int, int, bytes | None], dict[int, Rule]]] = []
 
     def run(self, code: bytes) -> None:
@@ -88,7 +84,7 @@ class _Program:
                 position = self._run_rare(opcode, code, position)
 
     def _advance(self, delta: int) -> bool:
-        """Advance the location; True when the row that was built so far is the wanted one."""
+        """Advance the location; True if the current row is that of the wanted address."""
         self.location += delta * self.cie.code_align
         return self.location > self.wanted
 
@@ -100,7 +96,7 @@ class _Program:
             self.rules[register] = rule
 
     def _run_rare(self, opcode: int, code: bytes, position: int) -> int:
-        """One of the rarer instructions, whose operands are at ``position``; returns the position after it."""
+        """Run a rarer instruction, whose operands are at ``position``; return the position after it."""
         align = self.cie.data_align
         if opcode == 0x01:  # DW_CFA_set_loc: an address, in the FDE's own encoding
             raise BadData("DW_CFA_set_loc, which no compiler emits")
@@ -154,6 +150,7 @@ _ADVANCE_SIZES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
 
 def _block(code: bytes, position: int) -> tuple[bytes, int]:
+    """The expression at ``position``, behind its size, and the position after it. Raises BadData."""
     size, position = uleb128(code, position)
     if position + size > len(code):
         raise BadData("call frame expression is cut short")
@@ -161,7 +158,7 @@ def _block(code: bytes, position: int) -> tuple[bytes, int]:
 
 
 def row_at(fde: Fde, vaddr: int) -> CfiRow:
-    """The row of ``fde`` that holds at ``vaddr``. Raises BadData for a damaged program."""
+    """The row of ``fde`` for ``vaddr``. Raises BadData for a damaged program."""
     cie = fde.cie
     program = _Program(cie, 0, 0)
     program.run(cie.instructions)
@@ -174,11 +171,9 @@ def row_at(fde: Fde, vaddr: int) -> CfiRow:
 
 
 MASK = (1 << 64) - 1
-MAX_STEPS = 4096
-"""Operations after which an expression counts as endless (DW_OP_skip may go backwards)."""
+MAX_STEPS = 4096  # operations after which an expression counts as endless (DW_OP_skip may jump backward)
 MAX_DEPTH = 256
-Dereference = Callable[[int, int], int]
-"""(address, size) to the unsigned little-endian number there; raises MemoryFault."""
+Dereference = Callable[[int, int], int]  # (address, size) → the unsigned little-endian number there; raises MemoryFault
 
 
 def _signed(value: int) -> int:
@@ -216,7 +211,7 @@ _BINARY: Mapping[int, Callable[[int, int], int]] = {
     0x2D: lambda a, b: int(_signed(a) < _signed(b)),
     0x2E: lambda a, b: int(a != b),
 }
-"""DW_OP_and 0x1a … DW_OP_ne 0x2e: (second, top) to the result, cut to 64 bits by the caller."""
+"""DW_OP_and 0x1a … DW_OP_ne 0x2e: (second, top) → the result, which the caller truncates to 64 bits."""
 _UNARY: Mapping[int, Callable[[int], int]] = {0x19: lambda a: abs(_signed(a)), 0x1F: lambda a: -a, 0x20: lambda a: ~a}
 """Operations DW_OP_abs, DW_OP_neg, DW_OP_not on one value."""
 _CONSTANTS: Mapping[int, tuple[int, bool]] = {
@@ -234,7 +229,7 @@ _CONSTANTS: Mapping[int, tuple[int, bool]] = {
 
 
 class _Machine:
-    """The stack and the position in one expression."""
+    """The interpreter of one expression."""
 
     def __init__(self, code: bytes, register: Callable[[int], int], read: Dereference, stack: list[int]) -> None:
         self.code = code
@@ -244,6 +239,7 @@ class _Machine:
         self.read = read
 
     def run(self) -> int:
+        """The top of the stack at the end. Raises BadData, IndexError."""
         steps = 0
         while self.position < len(self.code):
             steps += 1
@@ -301,6 +297,7 @@ class _Machine:
             raise BadData(f"DWARF operation {opcode:#x} has no place in call frame information")
 
     def _fixed(self, size: int, signed: bool) -> int:
+        """Read an operand of ``size`` bytes."""
         data = self.code[self.position : self.position + size]
         if len(data) < size:
             raise BadData("DWARF expression is cut short")
@@ -319,9 +316,8 @@ class _Machine:
 def evaluate(code: bytes, register: Callable[[int], int], read: Dereference, initial: tuple[int, ...] = ()) -> int:
     """The unsigned 64-bit value of the expression ``code``.
 
-    ``register`` gives the value of a DWARF register number (and raises what the caller likes where it is unknown),
-    ``read`` dereferences, ``initial`` is on the stack at the start (the CFA, for register rules).
-    Raises BadData for a malformed expression, and what ``register`` and ``read`` raise.
+    ``register`` gives the value of a DWARF register number, ``initial`` is the stack at the start (the CFA, for
+    register rules). Raises BadData for a malformed expression, and what ``register`` and ``read`` raise.
     """
     try:
         return _Machine(code, register, read, list(initial)).run()

@@ -1,9 +1,8 @@
-"""C++ names for people: the Itanium demangler that every libstdc++ and libc++abi carries, called through ctypes.
+"""Demangles C++ names with the Itanium demangler of libstdc++ or libc++abi, called through ctypes.
 
-References multiply: each may stand for all that came before it, so 200 bytes can stand for gigabytes, and no demangler
-in C stops half-way. Most names are settled by counting their references; the others are parsed (mangled_name.py).
-ctypes, the library and that parser take 4 ms, and most inspections ask for the same few names: a file of the cache
-keeps their texts.
+A reference may stand for everything before it, so a name of 200 bytes can stand for gigabytes of text, and no demangler
+in C stops half-way. Counting references bounds the text of most names; the others are parsed (mangled_name.py). ctypes,
+the library and that parser take 4 ms, and most inspections ask for the same few names: a cache file keeps their texts.
 """
 
 from __future__ import annotations
@@ -16,30 +15,25 @@ from typing import TYPE_CHECKING
 from gdbext.cache import cache_folder
 from gdbext.engine import libc
 from gdbext.engine.formats.mangled_name import LONGEST_BUILTIN, LONGEST_STANDARD, printed_size
-from gdbext.engine.formats.symbol_cache import kept_texts
+from gdbext.engine.formats.symbol_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from re import Match
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
-_NAME_LIMIT = 1 << 16
-"""Longer names (bytes) are left as they are; the longest in libtorch has 1,466."""
+_NAME_LIMIT = 1 << 16  # longer names (bytes) are left as they are; the longest in libtorch has 1,466
 _SIZE_LIMIT = 1 << 26
-"""Characters that a name may stand for by the bound of counted_size, which is often twenty times too large: of a
-name in libtorch it is at most 15,041,072."""
-_TEXT_LIMIT = 1 << 16
-"""Characters that are shown; the longest of libtorch has some thousand."""
+"""Most characters that a name may stand for by counted_size, which is often twenty times too large: for names in
+libtorch it is at most 15,041,072."""
+_TEXT_LIMIT = 1 << 16  # most characters of a demangled name; the longest of libtorch has some thousand
 
 
 @lru_cache(maxsize=65536)
 def demangle(name: str) -> str:
-    """The C++ declaration that a mangled name stands for, as ``c++filt -i`` prints it.
-
-    Clone suffixes appear as " [clone .isra.0]". The name itself where it is not mangled, cannot be demangled, stands
-    for too much text, or there is no demangler on this machine. Never raises. libstdc++ itself gives up
-    on names of more than 1,024 bytes, but of 275 bytes it makes gigabytes: so the demangler is asked only where it
-    will end.
+    """The C++ declaration that a mangled name stands for, as ``c++filt -i`` prints it; clone suffixes appear as
+    " [clone .isra.0]". Returns ``name`` itself if it is not mangled, cannot be demangled, stands for too much text, or
+    this machine has no demangler. Never raises.
     """
     # __cxa_demangle would read anything else as a type: it turns "i" into "int".
     if not name.startswith(("_Z", "_GLOBAL_")) or len(name) > _NAME_LIMIT:
@@ -48,7 +42,7 @@ def demangle(name: str) -> str:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return name
-    cached = kept_texts(cache_folder(), "demangled")
+    cached = text_cache(cache_folder(), "demangled")
     text = cached.text(raw)
     if text is None:
         demangler = _load()
@@ -95,25 +89,20 @@ def _load() -> Callable[[bytes], bytes | None] | None:
     return run
 
 
-_REFERENCE = re.compile("[ST][0-9A-Z]*_")
-"""A substitution or a parameter of a template, by its end: no two have the same."""
+_REFERENCE = re.compile("[ST][0-9A-Z]*_")  # a substitution or a parameter of a template
 _PARAMETER = re.compile("T[0-9A-Z]*_")
 _REPEATED = re.compile("[CD][0-9I]|s[ZP]")
-"""Constructors and destructors, which repeat a name, and the length and the elements of a pack."""
-_EXPANSION = re.compile("Dp|sp")
-"""Pack expansions: their pattern is printed for each element of the pack."""
+"""Constructors and destructors, which repeat a name; the length and the elements of a pack."""
+_EXPANSION = re.compile("Dp|sp")  # pack expansions: their pattern is printed for each element of the pack
 _MAX_REFERENCES = 100
 _NUMBERED = 256
-"""Components that have numbers of their own here: a name has a hundred, and all others count as referred to
-by any reference with such a number."""
+"""Components that are counted separately (a name has a hundred); the last number stands for all higher ones."""
 
 
 def counted_size(name: str) -> int:
-    """Most characters that the name stands for, by counting: an upper bound of printed_size that needs no parser.
-
-    Each reference at most doubles all before it; each pack expansion is as long as the name has arguments, and is one
-    of a pack only if it has a parameter. Letters of identifiers may be counted as references, too.
-    """
+    """An upper bound of printed_size that needs no parser: each reference at most doubles everything before it, each
+    pack expansion has at most as many elements as the name has characters. Letters of identifiers may be counted as
+    references, too."""
     plain = LONGEST_BUILTIN * (len(name) + 4) + LONGEST_STANDARD * name.count("S")
     references, repeated = [*_REFERENCE.finditer(name)], len(_REPEATED.findall(name))
     has_parameter = _PARAMETER.search(name)
@@ -124,10 +113,9 @@ def counted_size(name: str) -> int:
 
 
 def _substituted_size(references: Sequence[Match[str]]) -> int:
-    """Characters that the references of a name stand for, where all are substitutions. A component is before the
-    references to it, and in it are references to those with smaller numbers only: it is not larger than all of these
-    before it, and what is written out before it.
-    """
+    """Most characters that the references of a name stand for, if all are substitutions. A component precedes the
+    references to it and refers only to components with smaller numbers: so it is at most as large as all references
+    to those before it, plus the literal text before it."""
     sizes, plain, end = [0] * _NUMBERED, 4 * LONGEST_BUILTIN, 0
     total = 0
     for reference in references:
@@ -142,8 +130,8 @@ def _substituted_size(references: Sequence[Match[str]]) -> int:
 
 @lru_cache(maxsize=4096)
 def _component_numbers(reference: str) -> tuple[int, int]:
-    """(all components that a reference may mean have numbers below this one, the least number of them). The beginning
-    of a reference may be the end of an identifier: of S1S_ the number is 0 or 65."""
+    """(upper bound of the component numbers that a reference may mean, exclusive; the lowest of them). The beginning of
+    a reference may be the end of an identifier: S1S_ means component 0 or 65."""
     texts = (reference[1:-1], reference[reference.rindex("S") + 1 : -1])
     # <seq-id>: base 36, none for the first component
     below, number = (int(text.lstrip("0")[:8] or "0", 36) + 1 if text else 0 for text in texts)

@@ -16,15 +16,13 @@ from gdbext.errors import BadData
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Reader = Callable[[int, int], bytes]
-    """Reads exactly ``size`` bytes at ``vaddr``; b"" where there are none."""
+    Reader = Callable[[int, int], bytes]  # (vaddr, size) → exactly ``size`` bytes; b"" if unmapped
 
-MAX_BYTES = 10
-"""Bytes of a LEB128 number (DWARF 5, 7.6) of 64 bits; more is damage."""
+MAX_BYTES = 10  # bytes of a LEB128 number (DWARF 5, 7.6) of 64 bits
 
 
 def uleb128(data: bytes, position: int) -> tuple[int, int]:
-    """The unsigned number at ``position`` and the position after it. Raises BadData when it does not end."""
+    """The unsigned number at ``position`` and the position after it. Raises BadData if it is too long."""
     if position < len(data):
         byte = data[position]
         if byte < 0x80:
@@ -38,7 +36,7 @@ def uleb128(data: bytes, position: int) -> tuple[int, int]:
 
 
 def sleb128(data: bytes, position: int) -> tuple[int, int]:
-    """The signed number at ``position`` and the position after it. Raises BadData when it does not end."""
+    """The signed number at ``position`` and the position after it. Raises BadData if it is too long."""
     result, after = uleb128(data, position)
     bits = 7 * (after - position)
     if result >> (bits - 1):
@@ -46,10 +44,7 @@ def sleb128(data: bytes, position: int) -> tuple[int, int]:
     return result, after
 
 
-MAX_ENTRY = 1 << 20
-"""Bytes of one CIE or FDE; libtorch's longest has some thousands."""
-MAX_SCAN = 1 << 26
-"""Bytes of an .eh_frame without search table that are read."""
+MAX_SCAN = 1 << 26  # bytes of an .eh_frame without search table that are read
 
 _PE_OMIT = 0xFF
 _PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50
@@ -63,7 +58,7 @@ _FORMATS = {
     0x0B: (4, True),
     0x0C: (8, True),
 }
-"""DW_EH_PE_absptr, udata2, udata4, udata8, signed, sdata2, sdata4, sdata8: size in bytes and signedness."""
+"""DW_EH_PE_absptr, udata2, udata4, udata8, signed, sdata2, sdata4, sdata8 → (size in bytes, is signed)."""
 _U64 = (1 << 64) - 1
 
 
@@ -89,7 +84,7 @@ class Fde(NamedTuple):
 
 
 def _decode(data: bytes, position: int, encoding: int, vaddr: int, data_base: int) -> tuple[int, int]:
-    """A pointer in a DW_EH_PE encoding; ``vaddr`` is where ``data`` begins. Returns value and next position."""
+    """The pointer at ``position`` in a DW_EH_PE encoding, and the position after it. ``data`` is at ``vaddr``."""
     kind, relation = encoding & 0x0F, encoding & 0x70
     if relation == _PE_ALIGNED:
         position += -(vaddr + position) % 8
@@ -124,7 +119,7 @@ class EntryReader:
         self._cies: dict[int, Cie] = {}
 
     def raw(self, vaddr: int) -> tuple[bytes, int, int] | None:
-        """(bytes after the length, their vaddr, vaddr of the next entry); None at the terminator."""
+        """(bytes after the length, their vaddr, vaddr of the next entry); None at the terminator. Raises BadData."""
         head = self._bytes(vaddr, 4)
         length = int.from_bytes(head, "little")
         start = vaddr + 4
@@ -133,7 +128,7 @@ class EntryReader:
             start += 8
         if length == 0:
             return None
-        if not 4 < length <= MAX_ENTRY:
+        if not 4 < length <= 1 << 20:  # libtorch's longest has some thousands
             raise BadData(f"exception frame entry of {length} bytes at {vaddr:#x}")
         return self._bytes(start, length), start, start + length
 
@@ -219,9 +214,10 @@ def _parse_cie(data: bytes, vaddr: int) -> Cie:
 
 
 class SearchTable:
-    """The binary search table of one `.eh_frame_hdr`. Raises BadData when it is none."""
+    """The binary search table of the `.eh_frame_hdr` at ``vaddr``."""
 
     def __init__(self, read: Reader, vaddr: int, relocation: int = 0) -> None:
+        """Raises BadData if there is none."""
         self._read = read
         self._vaddr = vaddr
         self.entries = EntryReader(read, relocation)
@@ -241,7 +237,7 @@ class SearchTable:
 
     @property
     def searchable(self) -> bool:
-        """True when there is a table; without one the whole `.eh_frame` has to be scanned."""
+        """True if there is a table; otherwise the whole `.eh_frame` has to be scanned."""
         return self.count > 0 and self._width > 0
 
     def find(self, vaddr: int) -> Fde | None:
@@ -273,7 +269,7 @@ class SearchTable:
         return fde if fde.start <= vaddr < fde.end else None
 
     def entry(self, index: int) -> tuple[int, int]:
-        """Start and FDE of a table row, relative to the section (the 0x3B encoding)."""
+        """(start of the code, FDE) of a table row, relative to the section, if the encoding is 0x3B."""
         entry = self._read(self._table + 8 * index, 8)
         if not entry:
             raise BadData(f"search table at {self._table:#x} cannot be read")
@@ -281,6 +277,7 @@ class SearchTable:
         return start, fde
 
     def _decoded(self, index: int, column: int) -> int:
+        """A vaddr of a table row in any encoding: ``column`` 0 is the start of the code, 1 the FDE."""
         at = self._table + (2 * index + column) * self._width
         data = self._read(at, self._width)
         if not data:
@@ -290,7 +287,7 @@ class SearchTable:
 
 
 class ScannedTable:
-    """All FDEs of an `.eh_frame` that has no search table, found by reading it from start to end once."""
+    """All FDEs of an `.eh_frame` without a search table, which is read once."""
 
     def __init__(self, entries: EntryReader, vaddr: int, size: int = MAX_SCAN) -> None:
         self._fdes: list[Fde] = []

@@ -33,7 +33,7 @@ _PIECE = 1 << 20
 
 
 class ElfSection(NamedTuple):
-    """One section header (Elf64_Shdr); ``link`` is the index of the section it refers to, ``size`` in bytes."""
+    """One section header (Elf64_Shdr); ``link`` is the number of the section it refers to, ``size`` in bytes."""
 
     number: int
     name: str
@@ -50,17 +50,15 @@ class ElfSection(NamedTuple):
 class ElfImage:
     """One ELF file. ``data`` is its contents by file offset; addresses are the file's own (vaddr).
 
-    Opening reads the ELF and program headers only; everything else is read when asked for. A file that is
-    truncated while it is mapped would kill us with SIGBUS, as with any debugger; package managers replace files
-    instead.
+    Opening reads the ELF and program headers only. A file that is truncated while it is mapped would kill us with
+    SIGBUS, as with any debugger; package managers replace files instead.
     """
 
-    from_memory = False
-    """True when this is not the file but what the target has mapped of it (see engine/process/modules.py)."""
+    from_memory = False  # True for the part of the file that the target has mapped (engine/process/memory_image.py)
 
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
-        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given. ``identity`` is the
-        name by which what is read of the file is kept (cache.file_key), "" where nothing is."""
+        """``identity`` is the file's name in the cache (cache.file_key), "" for none. Raises SymbolFileError, also for
+        another machine than ``machine``, if given."""
         self.path = path
         self.data = data
         self.identity = identity
@@ -73,8 +71,7 @@ class ElfImage:
 
     @classmethod
     def open(cls, path: str, machine: int | None = None) -> ElfImage:
-        """Map the file at ``path`` of this machine, which the user or gdbext named. Raises SymbolFileError where it
-        cannot be read or is no such ELF file."""
+        """Map the file at ``path``, which the user or gdbext named. Raises SymbolFileError."""
 
         def open_file() -> int:
             if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
@@ -85,8 +82,7 @@ class ElfImage:
 
     @classmethod
     def of(cls, path: str, open_file: Callable[[], int], machine: int | None = None) -> ElfImage:
-        """Map the file of which ``open_file`` returns an fd, which is closed here, or raises OSError. Raises
-        SymbolFileError."""
+        """Map the file whose fd ``open_file`` returns (closed here); ``path`` is for errors. Raises SymbolFileError."""
         try:
             fd = open_file()
         except (OSError, ValueError) as error:
@@ -127,12 +123,12 @@ class ElfImage:
 
     @cached_property
     def sections(self) -> Mapping[str, ElfSection]:
-        """Sections by name (the first of each name); empty when the file has none or they are damaged."""
+        """Sections by name (the first of each name); empty if there are none or they are damaged."""
         return {section.name: section for section in reversed(self.section_list)}
 
     @cached_property
     def section_list(self) -> Sequence[ElfSection]:
-        """All sections by number (``link`` refers to it); empty when there are none or they are damaged."""
+        """All sections by number; empty if there are none or they are damaged."""
         header = self.header
         size = max(header.shentsize, _SHDR.size)
         if not header.shoff or not 0 < header.shnum <= _MAX_SECTIONS or header.shstrndx >= header.shnum:
@@ -149,7 +145,7 @@ class ElfImage:
         return [ElfSection(number, name, *row[1:8], *row[9:]) for number, (name, row) in enumerate(zip(names, rows))]
 
     def contents(self, offset: int, size: int) -> bytes:
-        """The file's bytes at a file offset; fewer than ``size`` where the file ends, none where they are unknown."""
+        """The file's bytes at a file offset; fewer than ``size`` at the file's end, b"" if unknown."""
         if offset < 0 or size <= 0 or offset >= self.size:
             return b""
         try:
@@ -158,7 +154,7 @@ class ElfImage:
             return b""
 
     def read(self, vaddr: int, size: int) -> bytes:
-        """Exactly ``size`` bytes of file contents behind ``vaddr``; b"" where the file has them not."""
+        """Exactly ``size`` bytes of the file at ``vaddr``; b"" if the file does not have them all."""
         for segment in self.loads:
             start = segment.vaddr
             if start <= vaddr and vaddr + size <= start + segment.filesz:
@@ -171,28 +167,27 @@ class ElfImage:
         return b""
 
     def pieces(self, vaddr: int, size: int, overlap: int) -> Iterator[tuple[int, bytes]]:
-        """The contents behind ``vaddr`` in pieces with their addresses, to go through hundreds of megabytes once.
+        """(address, bytes) of consecutive pieces of the contents at ``vaddr``, for reading hundreds of megabytes once.
 
-        Each has the first ``overlap`` bytes of the next one, too. What is behind takes no memory of ours any more. Ends
-        where the file has no more.
+        Each piece ends with the first ``overlap`` bytes of the next one. A piece's memory is released after its use.
         """
         for start in range(vaddr, vaddr + size, _PIECE):
             piece = self.read(start, min(_PIECE + overlap, vaddr + size - start))
             if not piece:
                 return
             yield start, piece
-            elf_header.give_back(self.data, self.file_offset(start) or 0, len(piece))
+            elf_header.release_memory(self.data, self.file_offset(start) or 0, len(piece))
 
     def file_offset(self, vaddr: int) -> int | None:
-        """Offset in the file of the byte at ``vaddr``; None where it has none."""
+        """Offset in the file of the byte at ``vaddr``; None if it is not in the file."""
         for segment in self.loads:
             if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
                 return vaddr - segment.vaddr + segment.offset
         return None
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` that has the bytes ``needle``.
-        None where the file has it not in the segment of ``vaddr``."""
+        """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` that has the bytes ``needle``;
+        None if the segment of ``vaddr`` has none."""
         for segment in self.loads:
             if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
                 bias = segment.offset - segment.vaddr
@@ -204,14 +199,14 @@ class ElfImage:
         return None
 
     def is_code(self, vaddr: int) -> bool:
-        """True where an executable segment covers the address."""
+        """True if an executable segment covers the address."""
         return any(
             segment.flags & elf_header.PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.memsz
             for segment in self.loads
         )
 
     def is_read_only(self, vaddr: int, size: int) -> bool:
-        """True where a segment that is not writable covers all these bytes."""
+        """True if a segment that is not writable covers all these bytes."""
         return any(
             not segment.flags & elf_header.PF_W
             and segment.vaddr <= vaddr
@@ -221,14 +216,14 @@ class ElfImage:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Lowest and highest + 1 virtual address of all PT_LOAD segments; (0, 0) without any."""
+        """(lowest address, end) of all PT_LOAD segments; (0, 0) without any."""
         starts = (segment.vaddr for segment in self.loads)
         ends = (segment.vaddr + segment.memsz for segment in self.loads)
         return min(starts, default=0), max(ends, default=0)
 
     @property
     def dynamic(self) -> dict[int, int]:
-        """The dynamic section as DT_* tag to value (the first of each tag), as it is in the file."""
+        """DT_* tag → value (the first of each tag) of the dynamic section, as it is in the file."""
         segment = self.segment(elf_header.PT_DYNAMIC)
         table: dict[int, int] = {}
         if not segment:
@@ -242,7 +237,7 @@ class ElfImage:
 
 
 def build_id_of_file(path: str | os.PathLike[str]) -> str | None:
-    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is not an ELF file that can be read."""
+    """The GNU build-id of an ELF file in hexadecimal, None if it has none or cannot be read."""
     with suppress(SymbolFileError):
         return ElfImage.open(str(path)).build_id
     return None

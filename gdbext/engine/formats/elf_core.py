@@ -13,14 +13,13 @@ import struct
 from contextlib import suppress
 from typing import Callable, NamedTuple
 
-from gdbext.engine.formats import at_once, elf_header
+from gdbext.engine.formats import elf_header, open_nonblocking
 from gdbext.engine.formats.gpu_core import refuse
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 
 NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_SIGINFO = 1, 2, 3, 6, 0x46494C45, 0x53494749
 
-MAX_SEGMENTS = 10_000_000
-"""More than any vm.max_map_count; 56 bytes each must also fit into the file."""
+MAX_SEGMENTS = 10_000_000  # more than any vm.max_map_count; 56 bytes each must also fit into the file
 
 _SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
 _PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
@@ -38,14 +37,13 @@ _COMPRESSED = (
 )
 
 
-EM_CUDA = 190
-"""The machine of a core of an NVIDIA GPU (elf.h)."""
+EM_CUDA = 190  # the machine of a core of an NVIDIA GPU (elf.h)
 CheckMachine = Callable[[str, elf_header.Identity], None]
-"""Path and what the file begins with: raises where cores of that machine cannot be read."""
+"""(path, the core's identity): raises an error if cores of that machine cannot be read."""
 
 
 class MemorySegment(NamedTuple):
-    """One PT_LOAD: ``filesz`` bytes at ``offset`` of the file are the memory at ``start``; the rest is left out."""
+    """One PT_LOAD: the file has the first ``filesz`` bytes of the memory at ``start``, at ``offset``."""
 
     start: int
     end: int
@@ -59,12 +57,11 @@ class CoreThread(NamedTuple):
 
     tid: int
     current_signal: int
-    """pr_cursig: the kernel and gdb write the same number into every thread, so only the first one's means anything."""
+    """pr_cursig. The kernel and gdb write the same number into every thread: only the first thread's has a meaning."""
     raw_registers: bytes
     siginfo: tuple[int, int, int] | None
     """si_signo, si_code and the first word of the union (si_addr where the signal has one)."""
-    raw_floats: bytes = b""
-    """The NT_PRFPREG note, where there is one."""
+    raw_floats: bytes = b""  # the NT_PRFPREG note, where there is one
 
 
 class FileMapping(NamedTuple):
@@ -77,15 +74,14 @@ class FileMapping(NamedTuple):
 
 
 class ElfCore:
-    """A mapped core file, checked and parsed. Its memory use does not grow with the core. Raises BadCore, NotPermitted
-    and what ``check_machine`` raises; what is only damaged in part is in ``warnings``."""
+    """A mapped core file, checked and parsed. Its memory use does not grow with the core. ``warnings`` list damage."""
 
     def __init__(self, path: str, check_machine: CheckMachine) -> None:
+        """Raises BadCore, NotPermitted and the errors of ``check_machine``."""
         self.path = path
         self._check_machine = check_machine
         self.warnings: list[str] = []
-        self.is_truncated = False
-        """The end of the file is missing."""
+        self.is_truncated = False  # the end of the file is missing
         self.segments: list[MemorySegment] = []
         self.threads: list[CoreThread] = []
         self.files: list[FileMapping] = []
@@ -106,7 +102,7 @@ class ElfCore:
         self.data.close()
 
     def find(self, wanted: bytes, start: int, end: int) -> int:
-        """Offset at which ``wanted`` begins between two offsets, -1 if nowhere in the file."""
+        """Offset in the file of the first ``wanted`` between two offsets, -1 if there is none."""
         return self.data.find(wanted, min(start, self.size), min(end, self.size))
 
     def _parse(self) -> None:
@@ -171,6 +167,7 @@ class ElfCore:
             self._read_files(data[start : start + size])
 
     def _read_files(self, note: bytes) -> None:
+        """Read the NT_FILE note."""
         if len(note) < 16:
             return
         count, page_size = struct.unpack_from("<QQ", note)
@@ -186,9 +183,9 @@ class ElfCore:
 
 
 def is_core(path: str) -> bool:
-    """True if the file's header is that of an ELF core."""
+    """True if the file has the header of an ELF core."""
     try:
-        with open(path, "rb", opener=at_once) as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             identity = elf_header.identify(file.read(elf_header.EHDR.size))
     except OSError:
         return False
@@ -200,8 +197,8 @@ def _text(field: bytes) -> str:
 
 
 def check_regular(path: str) -> None:
-    """Raises BadCore for what is there and no regular file: a debugger would wait for the writer of a pipe."""
-    with suppress(OSError):  # whatever opens the file later says why it cannot
+    """Raises BadCore if the file exists and is not regular: a debugger would wait for the writer of a pipe."""
+    with suppress(OSError):  # opening it later gives the error
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             raise _not_regular(path)
 
@@ -211,8 +208,9 @@ def _not_regular(path: str) -> BadCore:
 
 
 def _map_file(path: str) -> mmap.mmap:
+    """Map a core file. Raises BadCore, NotPermitted."""
     try:
-        with open(path, "rb", opener=at_once) as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise _not_regular(path)
@@ -237,6 +235,7 @@ def _map_file(path: str) -> mmap.mmap:
 
 
 def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[elf_header.Header, int]:
+    """The ELF header of the core and its number of program headers. Raises BadCore and as ``check_machine`` does."""
     start = data[: elf_header.EHDR.size]
     for prefix, name, command in _COMPRESSED:
         if start.startswith(prefix):

@@ -1,6 +1,6 @@
-"""ELF headers and notes, of a file or of its mapping in memory (System V gABI, chapters 4 and 5, and ``elf/elf.h``).
+"""ELF headers and notes, of a file or of its mapping in memory, and the auxiliary vector (System V gABI, elf.h).
 
-Every number in a file is suspect: it is checked against what there is before use.
+Every number in a file is checked against the file's size before use.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Read = Callable[[int, int], bytes]
-    """Reads exactly ``size`` bytes at an offset or address; b"" where they are not there."""
+    """(offset or address, size) → exactly ``size`` bytes; b"" if there are not as many."""
 
 
 class Data(Protocol):
-    """The contents of a file: a mapped file, bytes that were read from the target, or what a recording has of a file.
+    """The contents of a file: mapped, read from the target's memory, or from a recording.
 
-    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it. What a recording
-    does not have raises SymbolFileError.
+    Slices and ``find`` only, so that a recorder can stand in for it. Bytes that a recording lacks raise
+    SymbolFileError.
     """
 
     def __len__(self) -> int: ...
@@ -34,8 +34,8 @@ class Data(Protocol):
         """Find bytes, as ``bytes.find`` does."""
 
 
-def give_back(data: Data, offset: int, size: int) -> None:
-    """Take a part of a mapped file out of our memory that will hardly be read again; it comes back where it is."""
+def release_memory(data: Data, offset: int, size: int) -> None:
+    """Drop a part of a mapped file, which will hardly be read again, from our memory; another read brings it back."""
     if isinstance(data, mmap.mmap):
         data.madvise(mmap.MADV_DONTNEED, offset & -mmap.PAGESIZE, size)
 
@@ -44,20 +44,18 @@ ET_CORE = 4
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
 PF_X, PF_W, PF_R = 1, 2, 4
 NT_GNU_BUILD_ID = 3
-PN_XNUM = 0xFFFF
-"""e_phnum when there are more headers than fit; sh_info of section 0 then has their number."""
+AT_ENTRY, AT_RANDOM, AT_SYSINFO_EHDR = 9, 25, 33
+"""Entries of the auxiliary vector: the program's start; 16 random bytes on the first stack; the vdso's ELF header."""
+PN_XNUM = 0xFFFF  # e_phnum if there are more headers than fit; sh_info of section 0 has their number
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 """Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,
 shnum, shstrndx."""
-PHDR = struct.Struct("<IIQQQQQQ")
-"""Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align."""
+PHDR = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align
 _NHDR = struct.Struct("<III")
 _IDENTITY_SIZE = 20
-_AT_ONCE = 1024
-"""Program headers that are read together."""
-_MAX_SEGMENTS = 256
-"""Most segments of a program or library; a core has one for each mapping."""
+_AT_ONCE = 1024  # program headers that are read together
+_MAX_SEGMENTS = 256  # most segments of a program or library; a core has one for each mapping
 
 
 class Identity(NamedTuple):
@@ -70,7 +68,7 @@ class Identity(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """64 bits, little-endian: the only kind that is read further."""
+        """True for 64 bits, little-endian: the only kind that gdbext reads."""
         return self.bits == 64 and self.little
 
 
@@ -101,7 +99,7 @@ class Segment(NamedTuple):
 
 
 class Note(NamedTuple):
-    """One note: its owner without the final NUL, its type, and the place of its descriptor."""
+    """One note: its owner without the final NUL, its type (NT_*), offset and size of its descriptor."""
 
     owner: bytes
     type: int
@@ -119,7 +117,7 @@ def identify(start: bytes) -> Identity | None:
 
 
 def parse_header(data: Data, machine: int | None = None) -> Header:
-    """The ELF header at the start of ``data``. Raises SymbolFileError for what is none, or another machine's."""
+    """The ELF header at the start of ``data``. Raises SymbolFileError if there is none, or for another machine."""
     identity = identify(data[:_IDENTITY_SIZE])
     if len(data) < EHDR.size or not identity or not identity.is_ours:
         raise SymbolFileError("not a 64-bit little-endian ELF file")
@@ -130,7 +128,7 @@ def parse_header(data: Data, machine: int | None = None) -> Header:
 
 
 def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
-    """All program headers of a program or library. Raises SymbolFileError when they do not lie inside ``data``."""
+    """All program headers of a program or library. Raises SymbolFileError if they do not lie inside ``data``."""
     if header.phnum > _MAX_SEGMENTS or header.phoff + header.phnum * _entry_size(header) > len(data):
         raise SymbolFileError(f"program headers lie outside the file ({header.phnum} at {header.phoff:#x})")
     return tuple(segments(data, header, header.phnum))
@@ -151,7 +149,7 @@ def _entry_size(header: Header) -> int:
 
 
 def notes(data: Data, start: int, end: int) -> Iterator[Note]:
-    """The notes in ``data`` from ``start`` to ``end``; ends at the first that is not all there."""
+    """The notes in ``data`` from ``start`` to ``end``, up to the first truncated one."""
     position = start
     while position + _NHDR.size <= end:
         name_size, size, kind = _NHDR.unpack(data[position : position + _NHDR.size])
@@ -171,19 +169,17 @@ def build_id_in(data: bytes) -> str | None:
     return None
 
 
-_MAX_HEADERS = _MAX_NOTES = 1 << 16
-"""Bytes of program headers, and of a note segment, that are read."""
+_MAX_HEADERS = _MAX_NOTES = 1 << 16  # bytes of program headers, and of a note segment, that are read
 
 
 class MappedElf:
-    """The headers of an ELF file that is mapped; empty where there is none."""
+    """The headers of an ELF file that the target has mapped; empty if there is no such file."""
 
     def __init__(self, read: Read, machine: int | None = None) -> None:
-        """``read`` takes addresses relative to the file's first byte in memory; ``machine`` is the only e_machine that
-        counts, None for any."""
+        """``read`` takes addresses relative to the file's first byte in memory; ``machine``: the only accepted
+        e_machine, None for any."""
         self._read = read
         self.header = b""
-        """The ELF header as it is in memory."""
         self.segments: tuple[Segment, ...] = ()
         start = read(0, EHDR.size)
         with suppress(SymbolFileError):
@@ -196,7 +192,7 @@ class MappedElf:
 
     @property
     def build_id(self) -> str | None:
-        """The GNU build-id (hex), None where there is none or it is not in reach."""
+        """The GNU build-id (hex), None if there is none or it is not mapped."""
         base = min((segment.vaddr for segment in self.segments if segment.type == PT_LOAD), default=0)
         for segment in self.segments:
             if segment.type == PT_NOTE and segment.vaddr >= base:
@@ -206,7 +202,7 @@ class MappedElf:
         return None
 
     def permissions_at(self, offset: int, page_size: int) -> str:
-        """The permissions of a mapping of that file offset ("r-xp"), "" where no PT_LOAD covers it."""
+        """The permissions of a mapping of that file offset ("r-xp"), "" if no PT_LOAD covers it."""
         for segment in self.segments:
             if segment.type == PT_LOAD and segment.offset & -page_size <= offset < segment.offset + segment.filesz:
                 return permission_text(segment.flags)
@@ -214,5 +210,15 @@ class MappedElf:
 
 
 def permission_text(flags: int) -> str:
-    """p_flags as /proc/PID/maps writes them; the mapping is taken to be private, as every PT_LOAD is."""
+    """p_flags as in /proc/PID/maps, for a private mapping, as every PT_LOAD is: "r-xp"."""
     return "".join(letter if flags & bit else "-" for letter, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"
+
+
+def parse_auxv(data: bytes) -> dict[int, int]:
+    """AT_* → value of an auxiliary vector (getauxval(3)), up to AT_NULL or the end of ``data``."""
+    entries: dict[int, int] = {}
+    for key, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
+        if key == 0:
+            break
+        entries[key] = value
+    return entries

@@ -1,8 +1,8 @@
-"""Cores of an NVIDIA GPU: which kernels ran, in which grids, and which exceptions were hit.
+"""Reads cores of an NVIDIA GPU: the kernels that ran, their grids, and the exceptions that they hit.
 
-An ELF file of its own machine with tables in sections, as cudacoredump.h of NVIDIA (cuda-gdb, driver r346 to r575)
-describes it: newer drivers add fields at the ends of rows, so the size of a row is what the section says. Exceptions:
-cudadebugger.h of CUDA 13. No core of a real device was at hand: every number is checked before it is used.
+They are ELF files of machine EM_CUDA with tables in sections (cudacoredump.h of NVIDIA; cuda-gdb, driver r346 to r575).
+Newer drivers add fields at the ends of rows, so the section tells the size of a row. Exceptions: cudadebugger.h of CUDA
+13. No core of a real device was at hand: every number is checked before use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MOST_SECTIONS, _MOST_SYMBOLS, _MOST_GRIDS = 1_000_000, 200_000, 1024
 _GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24
-"""Bytes of a row up to what is read of it; an SM's exception is there since r555."""
+"""Least bytes of a row; an SM's exception is there since r555."""
 _EXCEPTIONS = {
     1: "an illegal address",
     2: "an overflow of the user's stack",
@@ -48,12 +48,11 @@ _EXCEPTIONS = {
     18: "a missing block of a cluster",
     19: "a stack canary",
 }
-_NAMED = 4
-"""Grids and exceptions that the text names."""
+_NAMED = 4  # most grids and exceptions that the text names
 
 
 class GpuGrid(NamedTuple):
-    """One grid: ``kernel`` is "" where no symbol is at its entry."""
+    """One grid; ``kernel`` is "" if no symbol is at its entry."""
 
     kernel: str
     entry: int
@@ -68,35 +67,37 @@ class GpuGrid(NamedTuple):
 
 
 class GpuCore(NamedTuple):
-    """The contents of such a core, as far as they are read."""
+    """The contents of a GPU's core."""
 
     devices: tuple[str, ...]
     grids: tuple[GpuGrid, ...]
     exceptions: tuple[tuple[str, int], ...]
-    """Kinds of exceptions with the number of the GPU's threads, or of its processors, that hit them."""
-    places: tuple[tuple[str, int], ...] = ()
-    """Lines of source with the number of the GPU's threads there: those that hit an exception, else all; none where
-    the kernels were compiled without lines (nvcc -lineinfo)."""
+    """(kind of exception, number of the GPU's threads, or of its processors, that hit it)."""
+    lines: tuple[tuple[str, int], ...] = ()
+    """("file:line", number of the GPU's threads there), of threads that hit an exception, else of all; empty if the
+    kernels were compiled without lines (nvcc -lineinfo)."""
 
     @property
     def text(self) -> str:
         kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
-        places = _listed([f"{place} ({count})" for place, count in self.places])
-        stand = f"; its threads are at {places}" if places else ""
-        return f"a core of a GPU{f' ({names})' if names else ''}, with {kernels}, and {hit}{stand}"
+        lines = _listed([f"{line} ({count})" for line, count in self.lines])
+        threads = f"; its threads stand at {lines}" if lines else ""
+        return f"a core of a GPU{f' ({names})' if names else ''}, with {kernels}, and {hit}{threads}"
 
 
 def _listed(texts: Sequence[str]) -> str:
+    """The first texts, with the number of the others."""
     more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
     return ", ".join(texts[:_NAMED]) + more
 
 
 class _Sections:
-    """The sections of one ELF file of 64 bits. Raises BadCore where they are not all there."""
+    """The sections of one ELF file of 64 bits."""
 
     def __init__(self, data: Data, path: str) -> None:
+        """Raises BadCore if the file is truncated; ``path`` is for errors."""
         self._data = data
         self._path = path
         if len(data) < 64:
@@ -113,7 +114,7 @@ class _Sections:
         rows = list(_SECTION.iter_unpack(data[start : start + count * _SECTION.size]))
         self._name_offsets = [row[0] for row in rows]
         self.sections = [ElfSection(number, "", *row[1:8], *row[9:]) for number, row in enumerate(rows)]
-        """Without their names, which are read on demand."""
+        """Without their names: see ``named``."""
 
     def of_type(self, kind: int) -> list[ElfSection]:
         return [section for section in self.sections if section.type == kind]
@@ -124,19 +125,19 @@ class _Sections:
         return self._data[section.offset : section.offset + section.size]
 
     def rows(self, kind: int, needed: int) -> Iterator[bytes]:
-        """The rows of all tables of that type; none of a table whose rows are shorter than ``needed`` bytes."""
+        """The rows of all tables of that type whose rows have at least ``needed`` bytes."""
         for section in self.of_type(kind):
             yield from self.rows_of(section, needed)
 
     def rows_of(self, section: ElfSection, needed: int) -> Iterator[bytes]:
-        """The rows of one table; none where they are shorter than ``needed`` bytes."""
+        """The rows of one table; none if they are shorter than ``needed`` bytes."""
         if section.entsize >= needed:
             raw = self.contents(section)
             for at in range(0, len(raw) - section.entsize + 1, section.entsize):
                 yield raw[at : at + section.entsize]
 
     def named(self, name: bytes) -> bytes:
-        """The contents of the first section of that name; empty where there is none."""
+        """The contents of the first section of that name, b"" if there is none."""
         names = self.contents(self.sections[self.names_number]) if self.names_number < len(self.sections) else b""
         for section, offset in zip(self.sections, self._name_offsets):
             if names[offset:].startswith(name + b"\0"):
@@ -147,12 +148,13 @@ class _Sections:
 def read_gpu_core(data: Data, path: str) -> GpuCore:
     """Read the tables of the core. Raises BadCore."""
     core = _Sections(data, path)
-    return GpuCore(tuple(_devices(core)), tuple(_grids(core, path)), tuple(_exceptions(core)), _places(core, path))
+    return GpuCore(tuple(_devices(core)), tuple(_grids(core, path)), tuple(_exceptions(core)), _lines(core, path))
 
 
 def _devices(core: _Sections) -> Iterator[str]:
+    """The name and kind of each device."""
     tables = [section for section in core.sections if section.type == _STRTAB]
-    # the table for other things than the sections' names, if there is one
+    # not the table with the sections' names, if there is another one
     table = next(iter(sorted(tables, key=lambda section: section.number == core.names_number)), None)
     for row in core.rows(_DEVICES, _DEVICE_ROW):
         name, _, kind = struct.unpack_from("<QQQ", row)
@@ -166,8 +168,7 @@ def _text(table: bytes, at: int) -> str:
 
 
 def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
-    functions: dict[int, dict[int, str]] = {}
-    """By handle of the module, then by address."""
+    functions: dict[int, dict[int, str]] = {}  # handle of a module → address → function
     for row in islice(core.rows(_GRIDS, _GRID_ROW), _MOST_GRIDS):
         entry, module = struct.unpack_from("<QQ", row, 24)
         sizes = struct.unpack_from("<6I", row, 72)
@@ -177,7 +178,7 @@ def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
 
 
 def _functions(core: _Sections, module: int, path: str) -> dict[int, str]:
-    """Address → function of the module with that handle, by its relocated image."""
+    """Address → function of the module with the handle ``module``, from its relocated image."""
     for table in core.of_type(_MODULES):
         handles = [struct.unpack_from("<Q", row)[0] for row in core.rows_of(table, 8)]
         for image in core.of_type(_ELF_RELOCATED):
@@ -187,6 +188,7 @@ def _functions(core: _Sections, module: int, path: str) -> dict[int, str]:
 
 
 def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
+    """(address, demangled name) of each function."""
     for section in image.of_type(_SYMTAB):
         if section.link >= len(image.sections):
             continue
@@ -200,7 +202,7 @@ def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
 
 
 def _exceptions(core: _Sections) -> list[tuple[str, int]]:
-    """Exceptions of the threads, or of the processors where no thread has one: the warps may have ended."""
+    """(kind, number of threads with it), or of processors if no thread has one: the warps may have exited."""
     for kind, offset, needed in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
         counts = Counter(struct.unpack_from("<I", row, offset)[0] for row in core.rows(kind, needed))
         del counts[0]
@@ -209,37 +211,35 @@ def _exceptions(core: _Sections) -> list[tuple[str, int]]:
     return []
 
 
-def _places(core: _Sections, path: str) -> tuple[tuple[str, int], ...]:
-    """The source lines of threads, with the number of threads, the most frequent first."""
+def _lines(core: _Sections, path: str) -> tuple[tuple[str, int], ...]:
+    """("file:line", number of threads there), the most frequent first."""
     rows = list(core.rows(_LANES, _LANE_ROW))
     rows = [row for row in rows if struct.unpack_from("<I", row, 32)[0]] or rows  # those that hit an exception
     counts = Counter(struct.unpack_from("<Q", row)[0] for row in rows)
     lines: Counter[str] = Counter()
     for image in core.of_type(_ELF_RELOCATED):
         with suppress(*_TORN):
-            table = list(_lines(_Sections(core.contents(image), path).named(b".debug_line")))
-            for (start, place), (end, _) in zip(table, table[1:]):
-                if place:
-                    lines[place] += sum(count for pc, count in counts.items() if start <= pc < end)
-    return tuple((place, count) for place, count in lines.most_common() if count)
+            table = list(_line_rows(_Sections(core.contents(image), path).named(b".debug_line")))
+            for (start, line), (end, _) in zip(table, table[1:]):
+                if line:
+                    lines[line] += sum(count for pc, count in counts.items() if start <= pc < end)
+    return tuple((line, count) for line, count in lines.most_common() if count)
 
 
 _TORN = (BadData, IndexError, ValueError, ZeroDivisionError, struct.error)
-"""The errors of a table of lines that is torn: then its module has none."""
-_MOST_LINES = 200_000
-_LINE_VERSIONS = (2, 3, 4)
-"""Versions of DWARF's line table whose files have names of their own; nvcc writes 2."""
+"""The errors of reading a damaged line table: then its module has no lines."""
 
 
-def _lines(raw: bytes) -> Iterator[tuple[int, str]]:
-    """(address, file:line) from which on a line holds, "" from the end of each sequence on. Raises the errors of
-    _TORN."""
+def _line_rows(raw: bytes) -> Iterator[tuple[int, str]]:
+    """(first address, "file:line") of the rows of a .debug_line, with "" for the end of each sequence. Raises the
+    errors of _TORN."""
     at = 0
     while at + 4 < len(raw):
         (length,) = struct.unpack_from("<I", raw, at)
         unit, at = raw[at + 4 : at + 4 + length], at + 4 + length
-        if struct.unpack_from("<H", unit)[0] in _LINE_VERSIONS:
-            yield from islice(_LineProgram(unit).rows(), _MOST_LINES)
+        # versions of DWARF's line table that contain the names of files; nvcc writes 2
+        if struct.unpack_from("<H", unit)[0] in (2, 3, 4):
+            yield from islice(_LineProgram(unit).rows(), 200_000)
 
 
 class _LineProgram:
@@ -271,6 +271,7 @@ class _LineProgram:
         return value
 
     def rows(self) -> Iterator[tuple[int, str]]:
+        """The rows as in _line_rows."""
         address, file, line = 0, 1, 1
         while self._at < len(self._code):
             operation = self._code[self._at]
@@ -278,7 +279,7 @@ class _LineProgram:
             if operation >= self._first:
                 steps, lines = divmod(operation - self._first, self._range)
                 address, line = address + steps * self._step, line + self._base + lines
-                yield address, self._place(file, line)
+                yield address, self._text(file, line)
             elif operation == 0:
                 size = self._number()
                 extended, self._at = self._code[self._at : self._at + size], self._at + size
@@ -288,7 +289,7 @@ class _LineProgram:
                 elif extended[0] == 2:
                     (address,) = struct.unpack_from("<Q", extended, 1)
             elif operation == 1:
-                yield address, self._place(file, line)
+                yield address, self._text(file, line)
             elif operation == 3:
                 change, self._at = sleb128(self._code, self._at)
                 line += change
@@ -302,15 +303,15 @@ class _LineProgram:
                 address += operands[0] * self._step if operation == 2 else 0
                 file = operands[0] if operation == 4 else file
 
-    def _place(self, file: int, line: int) -> str:
+    def _text(self, file: int, line: int) -> str:
         return f"{self._files[file - 1] if 0 < file <= len(self._files) else '?'}:{line}"
 
 
 def refuse(path: str, data: Data) -> BadCore:
-    """The error for a core of a GPU where one of a process is wanted: what it holds, and with what to read it."""
+    """The error for a GPU's core in place of a process's: it says what the core holds, and how to read it."""
     return BadCore(
         f"{path} is {read_gpu_core(data, path).text}",
         why="it has what ran on the device, and no thread of the process",
-        help=f"examine it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
+        help=f"look at it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
         "gcore PID",
     )

@@ -1,7 +1,7 @@
 """An upper bound for the length of the text that a mangled C++ name stands for (Itanium C++ ABI, 5.1).
 
-``MangledName`` parses a name and prints nothing: it counts characters, and references to template arguments, whose
-length is that of the template around them. A component that a substitution may mean is remembered with its cost.
+``MangledName`` parses a name and counts characters, and references to template arguments, whose length is known only
+with the template around them. It remembers the cost of each component that a substitution may mean.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from gdbext.engine.numbers import integer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Cost = tuple[int, int]
-    """Characters, and references to template arguments."""
+    Cost = tuple[int, int]  # characters, and references to template arguments
 
 LONGEST_BUILTIN = 20
-"""Characters that one character of a mangled name can stand for, references and identifiers apart: y is "unsigned
-long long"."""
-LONGEST_STANDARD = 80
-"""Ss is "std::basic_string<char, std::char_traits<char>, std::allocator<char> >"."""
-UNLIMITED = 1 << 100
-"""Beyond this, numbers are only large."""
+"""Most characters that one character of a mangled name stands for, except in references and identifiers: y is
+"unsigned long long"."""
+LONGEST_STANDARD = 80  # Ss is "std::basic_string<char, std::char_traits<char>, std::allocator<char> >"
+UNLIMITED = 1 << 100  # a cost that stands for anything larger
 _MAX_DEPTH = 120
 _NUMBER = re.compile(r"n?[0-9]*")
 _SEQUENCE = re.compile(r"[0-9A-Z]*_")
@@ -31,7 +28,7 @@ _QUALIFIERS = re.compile(r"(?:[rVK]|D[xowO])+")
 
 
 class _Unparsable(Exception):
-    """The text is no mangled name, or one that is too rare to be parsed."""
+    """The text is no mangled name, or uses grammar that is too rare to be parsed."""
 
 
 def printed_size(name: str) -> int:
@@ -54,8 +51,8 @@ def _larger(first: Cost, second: Cost) -> Cost:
 
 
 class MangledName:
-    """One pass over a name: the position that it has reached, and the cost of all before it. The methods are named
-    after the grammar's nonterminals: each parses one at the position."""
+    """One pass over a name: the current position, and the cost of everything before it. Methods with the name of a
+    nonterminal of the grammar parse one at the position."""
 
     def __init__(self, name: str, pack_size: int) -> None:
         self.longest_pack = 1
@@ -63,22 +60,18 @@ class MangledName:
         self._at = 0
         self._fixed = 0
         """Characters of what is parsed so far, apart from LONGEST_BUILTIN for each character of the name."""
-        self._references = 0
-        """References to template arguments in what is parsed so far."""
+        self._references = 0  # references to template arguments in what is parsed so far
         self._pack_size = pack_size
-        self._components: list[Cost] = []
-        """The component that each substitution means, by its number."""
-        self._scope = (0, 0)
-        """The largest argument of all templates whose functions were parsed."""
+        self._components: list[Cost] = []  # the component that each substitution means, by its number
+        self._scope = (0, 0)  # the cost of the largest argument of all templates whose functions were parsed
         self._arguments: Cost | None = None
-        """The largest template argument of the name that was parsed last, None if it is no template."""
-        self._identifier = 0
-        """Length of the longest identifier: a constructor repeats it."""
+        """The cost of the largest template argument of the last parsed name, None if that is no template."""
+        self._identifier = 0  # length of the longest identifier; a constructor repeats one
         self._depth = 0
-        self._expansions = 0
-        """Pack expansions around the position."""
+        self._expansions = 0  # pack expansions around the position
 
     def cost(self) -> int:
+        """Most characters that the parsed name stands for."""
         return self._fixed + LONGEST_BUILTIN * self._at + self._references * (self._scope[0] + 1)
 
     # the position
@@ -87,7 +80,7 @@ class MangledName:
         return self._name[self._at : self._at + length]
 
     def _take(self, text: str) -> bool:
-        """Skip the text; False if the position has another."""
+        """Skip ``text`` if it is at the position; else return False."""
         if self._name.startswith(text, self._at):
             self._at += len(text)
             return True
@@ -98,6 +91,7 @@ class MangledName:
             raise _Unparsable
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
+        """Skip and return the text that the pattern matches at the position. Raises _Unparsable."""
         match = pattern.match(self._name, self._at)
         if not match:
             raise _Unparsable
@@ -112,6 +106,7 @@ class MangledName:
         self._skip(_SEQUENCE)
 
     def _enter(self) -> None:
+        """Count one more level of recursion. Raises _Unparsable if there are too many."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _Unparsable
@@ -125,21 +120,23 @@ class MangledName:
             raise _Unparsable
 
     def _mark(self) -> Cost:
+        """The cost of everything before the position."""
         return self._fixed + LONGEST_BUILTIN * self._at, self._references
 
-    def _since(self, mark: Cost) -> Cost:
+    def _cost_since(self, mark: Cost) -> Cost:
+        """The cost of the text between the position at which _mark() gave ``mark`` and the current one."""
         fixed, references = self._mark()
         return fixed - mark[0], references - mark[1]
 
     def _remember(self, mark: Cost) -> None:
-        """Make what was parsed since the mark the next component."""
-        fixed, references = self._since(mark)
+        """Make the text since ``mark`` the next component that a substitution can refer to."""
+        fixed, references = self._cost_since(mark)
         self._components.append((fixed, references * (self._pack_size if self._expansions else 1)))
 
     # names
 
     def parse(self) -> None:
-        """Parse the name as a linker knows it, with suffixes of clones. Raises _Unparsable."""
+        """Parse the name of a symbol, with suffixes of clones. Raises _Unparsable."""
         for prefix in ("_GLOBAL__sub_I_", "_GLOBAL__I_", "_GLOBAL__D_"):
             if self._take(prefix) and not self._name.startswith("_Z", self._at):
                 return
@@ -171,7 +168,7 @@ class MangledName:
         self._depth -= 1
 
     def _function_type(self) -> None:
-        """The types behind a function's name: their template parameters are that name's arguments."""
+        """Parse the types behind a function's name; their template parameters mean that name's arguments."""
         arguments, mark = self._arguments, self._mark()
         if arguments:
             self._scope = _larger(self._scope, arguments)
@@ -179,7 +176,7 @@ class MangledName:
         self._take("J")
         while self._peek() not in ("E", "\0", ".", "@", "Q"):
             self._type()
-        _, references = self._since(mark)
+        _, references = self._cost_since(mark)
         if references and arguments:
             self._references -= references
             self._add((references * scope[0], references * scope[1]))
@@ -280,7 +277,7 @@ class MangledName:
             # An operator that converts to a template parameter means arguments that follow, or others: it is too rare.
             mark = self._mark()
             self._type()
-            if self._since(mark)[1]:
+            if self._cost_since(mark)[1]:
                 raise _Unparsable
         elif self._take("li"):
             self._source_name()
@@ -315,7 +312,7 @@ class MangledName:
         while not self._take("E"):
             mark, is_pack = self._mark(), self._peek() in ("I", "J")
             self._template_argument()
-            cost = self._arguments if is_pack and self._arguments else self._since(mark)
+            cost = self._arguments if is_pack and self._arguments else self._cost_since(mark)
             largest, number = _larger(largest, cost), number + 1
         self._arguments = largest
         self._depth -= 1
@@ -357,18 +354,18 @@ class MangledName:
             raise _Unparsable from None
 
     def _expanded(self, parse_pattern: Callable[[], None]) -> None:
-        """A pattern that is printed once for each argument of a pack."""
+        """Parse a pattern that is printed once for each argument of a pack."""
         mark = self._mark()
         self._expansions += 1
         parse_pattern()
         self._expansions -= 1
-        fixed, references = self._since(mark)
+        fixed, references = self._cost_since(mark)
         self._add((fixed * (self._pack_size - 1), references * (self._pack_size - 1)))
 
     # types
 
     def _type(self) -> None:
-        """A type with the pointers, references and qualifiers before it, each of which makes a component."""
+        """Parse a type with the pointers, references and qualifiers before it; each of these makes a component."""
         self._enter()
         marks = [self._mark()]
         while self._peek() in ("P", "R", "O", "C", "G", "r", "V", "K"):

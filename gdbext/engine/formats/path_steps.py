@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-MAX_LINKS = 40
-"""Symbolic links in one path, as the kernel has it (MAXSYMLINKS, linux/namei.h)."""
+MAX_LINKS = 40  # symbolic links in one path, as the kernel has it (MAXSYMLINKS, linux/namei.h)
 
 
 class PathSteps:
-    """The names that are left of a path. Links are followed by putting what they say in front of the rest."""
+    """The remaining names of a path; following a link puts the names of its target in front of them."""
 
     def __init__(self, path: str) -> None:
         self._left = path.split("/")[::-1]
@@ -21,7 +20,7 @@ class PathSteps:
 
     @property
     def are_empty(self) -> bool:
-        """Nothing but slashes is left: the name that was taken last is the end of the path."""
+        """True if only slashes are left: the name that take() returned last is the end of the path."""
         return not any(self._left)
 
     def take(self) -> str:
@@ -29,7 +28,7 @@ class PathSteps:
         return self._left.pop()
 
     def follow(self, target: str) -> bool:
-        """Go where a link leads; True where that begins at the root. Raises OSError (ELOOP)."""
+        """Continue with a link's target; True if that is an absolute path. Raises OSError (ELOOP)."""
         self._links += 1
         if self._links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

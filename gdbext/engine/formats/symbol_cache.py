@@ -1,8 +1,8 @@
 """Sorted symbol addresses and a hash table of symbol names: built once per file, then mapped from the user's cache.
 
-Both say only *which entry* of the ELF file's own symbol table to read: address, name and size are always read from
+Both tell only *which entry* of the ELF file's own symbol table to read: address, name and size are always read from
 that table and compared, so a damaged cache can hide a symbol but cannot invent one. Entries are numbered through all
-tables of a file, in the order in which they are given.
+tables of a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from gdbext.cache import cache_folder, may_fill, open_ours
-from gdbext.engine.formats.elf_header import give_back
+from gdbext.engine.formats.elf_header import release_memory
 from gdbext.engine.formats.symbol_table import SYMBOL_SIZE, SymbolTable
 from gdbext.errors import SymbolFileError
 from gdbext.log import logger
@@ -35,29 +35,27 @@ if TYPE_CHECKING:
 
 WORTH_CACHING = 1024
 """Files with fewer symbols are indexed about as fast as a cache file is opened and checked: 3,400 take 2.5 ms."""
-WORTH_SEARCHING = 1 << 16
-"""The names of smaller tables are sorted at once."""
+WORTH_SEARCHING = 1 << 16  # the names of smaller tables are sorted at once
 
 _PATIENCE, _PAUSE = 1.5, 0.01
 """Seconds to wait for another process that builds the same index, and between two attempts."""
 
 _ROOM, _FILE_COST = 1 << 29, 1 << 17
-"""Bytes that all files of the cache may have, the newest one aside, and what each of them counts besides its own: so
-there are 4,096 at most."""
-
+"""Bytes that all files of the cache but the newest may have, and bytes that each costs besides its size: so there are
+at most 4,096."""
 
 _log = logger(__name__)
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIII")
-"""magic, version, width of the first array's items, lengths of both arrays, checksum of the contents, of this header
-without its last field."""
+"""magic, version, width of the first array's items, lengths of both arrays, checksums of the contents and of this
+header without its last field."""
 _MAGIC = b"gdbext\x1a\n"
 _SAMPLES, _SAMPLE_SIZE = 32, 4096
 _INDEXED_TYPES = bytes(info & 15 in (0, 1, 2, 5, 10) for info in range(256))
 """Types by st_info: NOTYPE, OBJECT, FUNC, COMMON and GNU_IFUNC have addresses; SECTION, FILE and TLS have none."""
 _CHUNK = 512
 _EFFORT = 64
-"""Hashing all names may read the string table this many times over; more is a file made to exhaust us."""
+"""Hashing all names may read the string table this many times; a file that needs more is made to exhaust us."""
 
 
 class Numbers(Protocol):
@@ -69,7 +67,7 @@ class Numbers(Protocol):
 
 
 def build_addresses(tables: Sequence[SymbolTable]) -> Built:
-    """(addresses ascending, number of the entry at each), for every entry that has an address."""
+    """(ascending addresses, number of the entry at each), of all entries with an address."""
     values: list[int] = []
     kinds = b""
     for table in tables:
@@ -84,7 +82,7 @@ def build_addresses(tables: Sequence[SymbolTable]) -> Built:
 
 
 def build_names(tables: Sequence[SymbolTable]) -> Built:
-    """A chained hash table: (head, next), both of entry number + 1, 0 for none; the hash is crc32 of the name."""
+    """A chained hash table (head, next) of entry numbers + 1, 0 for none; the hash is crc32 of the name."""
     total = sum(table.count for table in tables)
     head = array("I", bytes(4 << max(4, total.bit_length() - 1)))
     following = array("I")
@@ -99,17 +97,8 @@ def build_names(tables: Sequence[SymbolTable]) -> Built:
     return head, following
 
 
-def build_numbers_with(tables: Sequence[SymbolTable], needles: Sequence[bytes]) -> Built:
-    """(numbers of the entries whose names contain all needles, nothing)."""
-    return _collect_numbers(tables, lambda table: table.numbers_with(needles))
-
-
-def build_numbers_named(tables: Sequence[SymbolTable], name: bytes) -> Built:
-    """(numbers of the entries that have that name, nothing)."""
-    return _collect_numbers(tables, lambda table: table.numbers_named(name))
-
-
-def _collect_numbers(tables: Sequence[SymbolTable], numbers_of: Callable[[SymbolTable], Iterable[int]]) -> Built:
+def build_numbers(tables: Sequence[SymbolTable], numbers_of: Callable[[SymbolTable], Iterable[int]]) -> Built:
+    """(numbers of the entries that ``numbers_of`` gives for each table, an empty array)."""
     numbers = array("I")
     first = 0
     for table in tables:
@@ -119,7 +108,7 @@ def _collect_numbers(tables: Sequence[SymbolTable], numbers_of: Callable[[Symbol
 
 
 def find_name(arrays: Arrays, name: bytes) -> list[int]:
-    """Numbers of the entries that may have that name, ascending; the caller compares."""
+    """Ascending numbers of the entries that may have that name (its hash fits)."""
     head, following = arrays
     numbers: list[int] = []
     number = head[crc32(name) & (len(head) - 1)]
@@ -138,11 +127,11 @@ def _items(width: str, raw: bytes) -> array[int]:
 
 
 def _name_hashes(table: SymbolTable) -> list[int]:
-    """crc32 of every entry's name. Raises SymbolFileError when that takes unreasonably long."""
+    """crc32 of every entry's name. Raises SymbolFileError if that takes unreasonably long."""
     raw = table.data[table.offset : table.offset + table.count * SYMBOL_SIZE]
     starts = _items("I", raw)[0::6].tolist()
     strings = table.data[table.strings : table.strings_end]
-    give_back(table.data, table.strings, len(strings))
+    release_memory(table.data, table.strings, len(strings))
     if not strings.endswith(b"\0"):
         strings += b"\0"
     find = strings.find
@@ -159,20 +148,17 @@ def _name_hashes(table: SymbolTable) -> list[int]:
 
 
 class SymbolCache:
-    """The user's folder of index files. Everything here fails silently: a cache that does not work is no cache."""
+    """The user's folder of index files. Failures are silent: the arrays are built instead."""
 
     searches = 6
-    """Names of a file that are searched for one by one, before all of its names are sorted."""
+    """Most names of a file that are searched for one by one; for further ones a hash table of all names is built."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = cache_folder() if folder is None else os.fspath(folder)
 
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:
         """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
-
-        ``key`` names the file's arrays in the folder (cache.file_key); "": it is too small for that, or nothing of it
-        is stored.
-        """
+        ``key`` (cache.file_key) names the file's arrays in the folder; "": they are not stored."""
         name = f"{key}.{kind}"
         arrays = self.load(name) if key else None
         if arrays:
@@ -190,8 +176,8 @@ class SymbolCache:
 
     @contextmanager
     def _building(self, name: str) -> Iterator[None]:
-        """Wait for another process that builds the same index: of ten crashes at the same moment one builds it, and
-        nine load it. A process that waited for _PATIENCE builds it as well."""
+        """While another process builds the same index, wait for it, at most _PATIENCE: of ten crashes at the same
+        moment one builds the index, and nine load it."""
         try:
             self._make_folder()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -213,14 +199,13 @@ class SymbolCache:
             os.close(fd)
 
     def _make_folder(self) -> None:
-        """Raises OSError: it is not for us to fill."""
+        """Make the folder. Raises OSError if others can change it, or root would fill another user's."""
         if not may_fill(self.folder):
             raise PermissionError(self.folder)
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def load(self, name: str) -> Arrays | None:
-        """The arrays stored under ``name``, in place; None when there are none, or unless version, sizes and checksums
-        are right."""
+        """The arrays stored under ``name``, mapped; None if there are none, or version, size or checksum is wrong."""
         try:
             with open(open_ours(f"{self.folder}/{name}"), "rb") as stream:
                 data = mmap(stream.fileno(), 0, access=ACCESS_READ)
@@ -241,7 +226,7 @@ class SymbolCache:
         return first.cast("Q" if width == 8 else "I"), second.cast("I")
 
     def store(self, name: str, arrays: Built) -> None:
-        """Write the arrays under ``name``: privately, and visible only when complete."""
+        """Write the arrays under ``name``, visible only when complete."""
         temporary = f"{self.folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             self._make_folder()
@@ -259,8 +244,7 @@ class SymbolCache:
                 os.unlink(temporary)
 
     def _make_room(self, newest: str) -> None:
-        """Delete what was used the longest time ago until the rest has room: a file that is installed anew has new
-        entries, and the old ones are not asked for again. Raises OSError."""
+        """Delete the least recently used files until the others have room. Raises OSError."""
         entries = [entry for entry in os.scandir(self.folder) if entry.is_file(follow_symlinks=False)]
         files = [(entry.stat(follow_symlinks=False), entry) for entry in entries if entry.name != newest]
         used = sum(status.st_size + _FILE_COST for status, _ in files)
@@ -272,6 +256,7 @@ class SymbolCache:
 
 
 def _format(arrays: Built) -> tuple[bytes, bytes, bytes]:
+    """The header and the contents of both arrays, as ``load`` reads them."""
     first, second = (memoryview(part).cast("B") for part in arrays)
     width = len(first) // max(1, len(arrays[0]))
     checksum = _sample_checksum(first, second)
@@ -280,7 +265,7 @@ def _format(arrays: Built) -> tuple[bytes, bytes, bytes]:
 
 
 def _sample_checksum(*parts: memoryview) -> int:
-    """A checksum of blocks spread over the contents: it finds lost pages in a tenth of a millisecond."""
+    """A checksum of sampled blocks: it detects lost pages in a tenth of a millisecond."""
     value = 0
     for part in parts:
         step = max(_SAMPLE_SIZE, len(part) // _SAMPLES)
@@ -290,14 +275,14 @@ def _sample_checksum(*parts: memoryview) -> int:
 
 
 @lru_cache(maxsize=4)
-def kept_texts(folder: str, name: str) -> KeptTexts:
-    """The texts in a file of the cache: ``demangled`` names, the ``jumps`` of functions."""
-    return KeptTexts(folder, name)
+def text_cache(folder: str, name: str) -> TextCache:
+    """The texts in the file ``name`` of the cache folder: ``demangled`` names, ``jumps`` of functions."""
+    return TextCache(folder, name)
 
 
-class KeptTexts:
-    """A file of names, each with a text that never changes: a line has both, and their checksum. A damaged line counts
-    as missing."""
+class TextCache:
+    """A cache file from names to texts that never change: each line has a name, its text and a checksum. A damaged line
+    counts as missing."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._folder = folder
@@ -305,14 +290,13 @@ class KeptTexts:
         self._data = b""
         with suppress(OSError), open(open_ours(self._path), "rb", 0) as file:
             self._data = file.read(_FILE_LIMIT + _ADDED_LIMIT) or b""
-        self._is_full = False
-        """This process has added all that it may."""
-        self._asked = 0
+        self._is_full = False  # this process has added as many names as it may
+        self._searches = 0
 
     def text(self, name: bytes) -> bytes | None:
-        """The text of a name; None where it is not kept."""
-        self._asked += 1
-        if self._asked <= _SEARCHES:
+        """The text of a name; None if the file does not have it."""
+        self._searches += 1
+        if self._searches <= _SEARCHES:
             start = self._data.find(b"\n%b\t" % name) + 1
             line = self._data[start : self._data.find(b"\n", start)] if start else b""
         else:
@@ -322,11 +306,12 @@ class KeptTexts:
 
     @cached_property
     def _lines(self) -> dict[bytes, bytes]:
-        """The first line of each name."""
+        """Name → its first line."""
         return {line.partition(b"\t")[0]: line for line in reversed(self._data.split(b"\n")[1:-1])}
 
     def keep(self, name: bytes, text: bytes) -> None:
-        """Add a name that is not there yet, of each process the first few. A file that is full begins anew."""
+        """Add a name that the file does not have; each process adds at most _ADDED_LIMIT bytes. A full file is emptied
+        first."""
         if self._is_full or not may_fill(self._folder) or {*b"\t\n"} & {*name, *text}:
             return
         with suppress(OSError):
@@ -342,12 +327,10 @@ class KeptTexts:
 
 
 _ADDED_LIMIT, _FILE_LIMIT = 1 << 16, 1 << 18
-"""Bytes that a process adds, and of the whole file: thousand names. An inspection asks for twenty, a trace for
-thousands."""
-_CHECKSUM_SIZE = 9
-"""Bytes of a line behind the text."""
-_SEARCHES = 64
-"""Names that are searched for: each takes as long as it takes to put ten lines into a dictionary."""
+"""Most bytes that a process adds, and that the file may have: a thousand names. An inspection asks for twenty, a trace
+for thousands."""
+_CHECKSUM_SIZE = 9  # bytes of a line behind the text
+_SEARCHES = 64  # linear searches before a dictionary is built: each costs as much as ten lines of it
 
 
 def _line(name: bytes, text: bytes) -> bytes:

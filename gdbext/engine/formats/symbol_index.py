@@ -21,20 +21,20 @@ from gdbext.engine.formats.symbol_table import (
 from gdbext.errors import SymbolFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-_NAMES_LIMIT = 4096
-"""Most names of one address that are kept; identical code folding gives some hundreds."""
+_NAMES_LIMIT = 4096  # most names of one address that are kept; identical code folding gives some hundreds
 _WALK_LIMIT = 256
 _MISSES_LIMIT = 16
-"""Limits of the search for an enclosing symbol: starts in all, and functions that end too early."""
+"""Limits of the search for an enclosing symbol: start addresses, and symbols that end before the address."""
 
 
 class SymbolIndex:
-    """Symbols of one ELF file, by address and by name. .symtab, and .dynsym where .symtab is missing or lacks exported
-    names, and .gnu_debugdata. Raises SymbolFileError when the file has no usable table."""
+    """Symbols of one ELF file, by address and by name: of .symtab, of .dynsym if .symtab is missing or lacks exported
+    names, and of .gnu_debugdata."""
 
     def __init__(self, image: ElfImage, cache: symbol_cache.SymbolCache | None = None) -> None:
+        """Raises SymbolFileError if the file has no usable table."""
         self.image = image
         self._cache = cache or symbol_cache.SymbolCache()
         self.tables, self.complete = _tables_of(image)
@@ -50,7 +50,7 @@ class SymbolIndex:
 
     @property
     def in_use(self) -> bool:
-        """True once an address or a name was looked up (``exported`` does not count: it builds nothing)."""
+        """True once an address or a name was looked up, except by ``exported``."""
         return bool(self._addresses or self._names or self._searched)
 
     def at(self, vaddr: int) -> list[Symbol]:
@@ -58,10 +58,10 @@ class SymbolIndex:
         return self._starting_at(vaddr, bisect_left(self._by_address()[0], vaddr))
 
     def containing(self, vaddr: int) -> list[Symbol]:
-        """All names of the innermost sized symbol around ``vaddr``; [] where no symbol reaches it.
+        """All names of the innermost sized symbol around ``vaddr``; [] if no symbol reaches it.
 
-        A symbol without a size (assembler) reaches to the next symbol of its section, and gets that size; not
-        where only exported symbols are known, because then unknown functions may lie between.
+        A symbol without a size (assembler) is extended to the next symbol of its section, unless only exported symbols
+        are known: then unknown functions may lie between.
         """
         addresses = self._by_address()[0]
         position = bisect_right(addresses, vaddr) - 1
@@ -100,7 +100,7 @@ class SymbolIndex:
         return symbols
 
     def _numbers_of(self, name: bytes) -> Sequence[int]:
-        """Numbers of the entries that may have that name. A file that has exported symbols only has its own table."""
+        """Numbers of the entries that may have that name, by the file's own hash table if all symbols are in it."""
         table = self._hash_table()
         if table and self.tables == (self._dynamic,):
             return [*table.candidates(name)]
@@ -112,9 +112,9 @@ class SymbolIndex:
         return symbol_cache.find_name(self._names, name)
 
     def _search(self, name: bytes) -> Sequence[int] | None:
-        """The numbers of one of the first few names that are asked of a file that is large, or whose names are not
-        stored: to search for one takes a tenth of the time of sorting all, or less. None where they are sorted
-        already, or are to be sorted."""
+        """The numbers of the entries with that name, by a linear search, which takes at most a tenth of the time of
+        building the hash table; for the first few names of a file that is large or whose hash table is not stored. None
+        if the hash table is to be used."""
         is_worth_it = not self._key or self._total >= symbol_cache.WORTH_SEARCHING
         if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
             return self._searched.get(name)
@@ -122,12 +122,12 @@ class SymbolIndex:
             self._names = self._cache.load(f"{self._key}.names")
         if self._names:
             return None
-        numbers = self._load(f"named-{crc32(name):08x}", lambda tables: symbol_cache.build_numbers_named(tables, name))
-        self._searched[name] = [numbers[0][at] for at in range(len(numbers[0]))]
+        numbers = self._load_numbers(f"named-{crc32(name):08x}", lambda table: table.numbers_named(name))
+        self._searched[name] = [numbers[at] for at in range(len(numbers))]
         return self._searched[name]
 
     def exported(self, name: str) -> Symbol | None:
-        """The exported symbol of that name, through the file's own hash table: nothing is built or cached."""
+        """The exported symbol of that name, by the file's own hash table: nothing is built or cached."""
         table = self._hash_table()
         if not table or not self._dynamic:
             return None
@@ -151,7 +151,7 @@ class SymbolIndex:
     def matching(self, *needles: bytes) -> Iterator[Symbol]:
         """All symbols whose mangled names contain every needle, in table order. Reads all names, once."""
         kind = f"with-{crc32(bytes(1).join(needles)):08x}"
-        numbers = self._load(kind, lambda tables: symbol_cache.build_numbers_with(tables, needles))[0]
+        numbers = self._load_numbers(kind, lambda table: table.numbers_with(needles))
         for at in range(len(numbers)):
             table, entry = self._entry(numbers[at])
             symbol = table.symbol(entry) if table else None
@@ -160,11 +160,11 @@ class SymbolIndex:
                 yield symbol
 
     def has_beginning(self, beginning: str) -> bool:
-        """True if any mangled name begins so. Reads all names where none does: 30 ms for libtorch_cpu."""
+        """True if any mangled name starts with ``beginning``. Reads all names if none does: 30 ms for libtorch_cpu."""
         return any(table.mentions(beginning.encode()) for table in self.tables)
 
     def _entry(self, number: int) -> tuple[SymbolTable | None, int]:
-        """The table and the number in it of an entry numbered through all tables."""
+        """(its table, its number there) of the entry with that number through all tables; (None, 0) if none."""
         for table in self.tables:
             if number < table.count:
                 return table, number
@@ -179,8 +179,12 @@ class SymbolIndex:
     def _load(self, kind: str, build: symbol_cache.Builder) -> symbol_cache.Arrays:
         return self._cache.arrays(self.tables, kind, self._key, build)
 
+    def _load_numbers(self, kind: str, numbers_of: Callable[[SymbolTable], Iterable[int]]) -> symbol_cache.Numbers:
+        return self._load(kind, lambda tables: symbol_cache.build_numbers(tables, numbers_of))[0]
+
     def _starting_at(self, vaddr: int, position: int) -> list[Symbol]:
-        """The symbols that start at ``vaddr``, each name once; ``position`` is the first that may."""
+        """The symbols that start at ``vaddr``, each name once; ``position``: the index of its first entry by
+        address."""
         addresses, numbers = self._by_address()
         symbols: dict[str, Symbol] = {}
         while position < len(addresses) and addresses[position] == vaddr and len(symbols) < _NAMES_LIMIT:
@@ -192,8 +196,8 @@ class SymbolIndex:
         return list(symbols.values())
 
     def _extended(self, symbols: list[Symbol], vaddr: int) -> list[Symbol]:
-        """Symbols of one address without size, extended to the next symbol or the end of their code section (segment,
-        where there are no sections), if that covers ``vaddr``."""
+        """``symbols``, of one address and without a size, extended to the next symbol or the end of their code section
+        (segment, if there are no sections); [] if that does not cover ``vaddr``."""
         if not symbols:
             return []
         start, image = symbols[0].vaddr, self.image
@@ -211,7 +215,7 @@ class SymbolIndex:
 
 
 def _tables_of(image: ElfImage) -> tuple[tuple[SymbolTable, ...], bool]:
-    """The tables that together name the most, and whether local functions are among them."""
+    """(the tables that together have the most names, True if these include local functions). Raises SymbolFileError."""
     full = section_table(image, SHT_SYMTAB)
     dynamic = dynamic_table(image)
     if full and full.count > 1:

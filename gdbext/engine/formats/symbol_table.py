@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats import elf
-from gdbext.engine.formats.elf_header import give_back
+from gdbext.engine.formats.elf_header import release_memory
 from gdbext.errors import SymbolFileError
 
 if TYPE_CHECKING:
@@ -33,15 +33,13 @@ _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
 _VERSION_HIDDEN = 0x8000
 _NAME_LIMIT = 1 << 16
 _CHAIN_LIMIT = 1 << 16
-_PIECE = 1 << 23
-"""Bytes of a string table that are searched at once."""
+_PIECE = 1 << 23  # bytes of a string table that are searched at once
 _FEW = 16
 """Names that are searched for one by one among the entries, which takes a tenth of the time of testing each entry."""
 _DEBUGDATA_LIMIT = 1 << 27
-_STRINGS_LIMIT = 1 << 28
-"""Bytes of a string table that are read; a sparse file may claim any number."""
+_STRINGS_LIMIT = 1 << 28  # bytes of a string table that are read; a sparse file may claim any number
 _STARTS_LIMIT = 1 << 22
-"""Places where names may start that contain something: libtorch_cpu has 430,000 of "redispatch"."""
+"""Most offsets at which names with a searched text may start: libtorch_cpu has 430,000 for "redispatch"."""
 
 
 class Symbol(NamedTuple):
@@ -74,14 +72,12 @@ class SymbolTable:
             raise SymbolFileError(f"symbol table has {self.count} entries")
         self.strings = strings
         self.strings_end = min(strings + min(strings_size, _STRINGS_LIMIT), total)
-        self.locals = min(locals_, self.count)
-        """Number of entries before the first that is not STB_LOCAL (sh_info)."""
-        self.is_dynamic = False
-        """True for the table .dynsym."""
+        self.locals = min(locals_, self.count)  # number of entries before the first that is not STB_LOCAL (sh_info)
+        self.is_dynamic = False  # True for the table .dynsym
         self._offsets: array[int] | None = None
 
     def mentions(self, beginning: bytes) -> bool:
-        """True if a name in the string table begins so, defined here or not. Reads the table up to there."""
+        """True if a name in the string table starts with ``beginning``, even of an undefined symbol."""
         return self.data.find(b"\0" + beginning, self.strings, self.strings_end) >= 0
 
     def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
@@ -91,7 +87,7 @@ class SymbolTable:
         return entry
 
     def symbol(self, number: int) -> Symbol | None:
-        """The entry as a symbol; None where it defines nothing (undefined, absolute, section, file, no name)."""
+        """The entry as a symbol; None if it defines none (undefined, absolute, section, file, no name)."""
         if number >= self.count:
             return None
         name, info, _, section, value, size = self.raw(number)
@@ -104,7 +100,7 @@ class SymbolTable:
         return Symbol(text.decode("utf-8", "surrogateescape"), value, size, kind, info >> 4) if text else None
 
     def name_at(self, position: int) -> bytes:
-        """The string at that offset of the string table, b"" where there is none."""
+        """The string at that offset of the string table, b"" if there is none."""
         start = self.strings + position
         end = self.strings_end
         piece = self.data[start : min(start + 256, end)]
@@ -114,7 +110,7 @@ class SymbolTable:
         return head
 
     def is_named(self, number: int, name: bytes) -> bool:
-        """True when entry ``number`` has exactly that name."""
+        """True if entry ``number`` has exactly that name."""
         if number >= self.count:
             return False
         start = self.strings + self.raw(number)[0]
@@ -134,8 +130,8 @@ class SymbolTable:
                 yield number
 
     def _name_starts(self, find: Callable[[bytes], Iterator[int]]) -> set[int]:
-        """Offsets in the string table at which names start according to ``find``, which is applied to pieces of whole
-        names; a piece that was searched takes no memory of ours any more."""
+        """Offsets in the string table of the names that ``find`` finds, which gets pieces of whole names; the memory of
+        searched pieces is released."""
         starts: set[int] = set()
         at = self.strings
         while at < self.strings_end:
@@ -145,7 +141,7 @@ class SymbolTable:
             starts.update(offset + start for start in islice(find(piece), _STARTS_LIMIT + 1))
             if len(starts) > _STARTS_LIMIT:
                 raise SymbolFileError("the string table has too many names of one kind")
-            give_back(self.data, at, len(piece))
+            release_memory(self.data, at, len(piece))
             at += len(piece)
         return starts
 
@@ -161,11 +157,12 @@ class SymbolTable:
         if len(starts) > _FEW:
             return [number for number, start in enumerate(self._offsets) if start in starts]
         raw, width = self._offsets.tobytes(), self._offsets.itemsize
-        places = chain.from_iterable(_positions(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
-        return sorted(at // width for at in places if not at % width)
+        positions = chain.from_iterable(_positions(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
+        return sorted(at // width for at in positions if not at % width)
 
 
 def _positions(text: bytes, needle: bytes) -> Iterator[int]:
+    """All offsets of ``needle`` in ``text``."""
     at = text.find(needle)
     while at >= 0:
         yield at
@@ -173,7 +170,8 @@ def _positions(text: bytes, needle: bytes) -> Iterator[int]:
 
 
 def _starts_of_names_with(text: bytes, needle: bytes) -> Iterator[int]:
-    """Offsets at which names may start that contain the needle: linkers let a name be the tail of a longer one."""
+    """Offsets at which names with the needle may start: linkers let a name be the tail of a longer one, so any byte
+    before the needle is possible."""
     searched = 0
     for at in _positions(text, needle):
         begin = text.rfind(0, searched, at) + 1 or searched  # nothing is searched twice
@@ -232,7 +230,7 @@ def mini_debug_table(image: elf.ElfImage) -> SymbolTable | None:
 
 
 class GnuHash:
-    """DT_GNU_HASH: exported symbols by name, with nothing to build first."""
+    """DT_GNU_HASH, the file's own hash table of exported symbols."""
 
     def __init__(self, image: elf.ElfImage, vaddr: int) -> None:
         header = image.read(vaddr, 16)
@@ -259,7 +257,7 @@ class GnuHash:
             return None
 
     def is_default(self, number: int) -> bool:
-        """False for an old version of a symbol (pthread_cond_wait@GLIBC_2.2.5) that is kept for old programs."""
+        """False if entry ``number`` is an old version of a symbol (pthread_cond_wait@GLIBC_2.2.5)."""
         if self._versions is None:
             return True
         piece = self._image.read(self._versions + 2 * number, 2)

@@ -1,14 +1,12 @@
-"""The one door for files that we make: each is whole, or not there, and never written through another user's link.
+"""Writes all files that gdbext makes: each is complete or does not exist, and is never written through a foreign link.
 
-A file is made without a name (O_TMPFILE), in a folder that is held by an fd, and gets its name when it is whole:
-a writer that is killed leaves nothing. Where a file has the name already, or the disk has no files without names, it
-is first hidden under an unguessable name, and then renamed: that replaces a link that lies under the name, and leaves
-alone what it leads to. The writer holds a lock on what is hidden, so the next command knows what a killed one has left,
-and deletes it.
+A file is made without a name (O_TMPFILE), in a folder that an fd holds open, and gets its name when it is complete: a
+killed writer leaves nothing. If a file has the name already, or the file system lacks O_TMPFILE, the new file first has
+an unguessable hidden name and is then renamed: that replaces a link, not the link's target. The writer locks a hidden
+file, so the next command can tell the leftovers of a killed one, and deletes them.
 
-Root, when it inspects another user's process, may be asked to write into a folder of that user, who can lay links there
-at any time. So a path is walked component by component, and every step is taken from the fd of the one before:
-what is checked is what is used.
+Root may be asked to write into a folder of another user, who can make links there at any time. So a path is walked
+component by component, each step from the fd of the folder before: the checked folder is the used one.
 """
 
 from __future__ import annotations
@@ -30,44 +28,43 @@ _WRITABLE_BY_OTHERS, _STICKY = 0o022, 0o1000
 
 
 class ForeignLink(OSError):
-    """A link on the way to an output that another user may have laid; ``strerror`` names it."""
+    """Another user may have made a link on the path to an output; ``strerror`` names it."""
 
 
 class FolderEntry(NamedTuple):
-    """The place of a file in an open folder. ``name`` is not a link to follow, except if ``is_magic``: then the kernel
-    knows where it leads (an fd in /proc)."""
+    """The name of a file in an open folder. It is no link, except if ``is_magic``: one of the kernel's in /proc (an
+    fd), which is not followed by its text."""
 
-    folder: int
-    """An open fd, which the owner of the entry closes."""
+    folder: int  # an open fd, which the owner of this record closes
     name: str
     is_magic: bool = False
 
 
 def find(path: str) -> FolderEntry:
-    """The place of the file of that name, behind links that we trust. Raises OSError. A user's own link is followed, as
-    the shell's ``>`` does; that of another user is refused: see ``_may_follow``."""
+    """The folder and name of the file at ``path``, which need not exist, with trusted links resolved. The user's own
+    link is followed, as the shell's ``>`` does; another user's is refused: see ``_may_follow``. Raises OSError."""
     walk = _PathWalk(path)
     try:
         name, is_magic = walk.to_last()
         return FolderEntry(walk.folder, name, is_magic)
     except BaseException:
-        walk.close()
+        os.close(walk.folder)
         raise
 
 
 def open_folder(path: str, make: bool = False) -> int:
-    """An fd (O_PATH) of the folder, which is made with its parents on request. Raises OSError."""
+    """An fd (O_PATH) of the folder at ``path``; ``make``: create it and its parents. Raises OSError."""
     walk = _PathWalk(path)
     try:
         walk.to_end(make)
     except BaseException:
-        walk.close()
+        os.close(walk.folder)
         raise
     return walk.folder
 
 
 class _PathWalk:
-    """The way along one path; ``folder`` is how far it came."""
+    """A walk along one path; ``folder`` is an fd of the last folder that it entered."""
 
     def __init__(self, path: str) -> None:
         if not path or "\0" in path:
@@ -76,7 +73,7 @@ class _PathWalk:
         self.folder = os.open("/" if path.startswith("/") else ".", _FOLDER)
 
     def to_last(self) -> tuple[str, bool]:
-        """Go to the last component, which need not be there: (its name, whether it is a link of the kernel's own)."""
+        """Walk to the last component, which need not exist: (its name, True if it is a link of the kernel's own)."""
         while True:
             name = self._steps.take()
             if not self._steps:
@@ -84,36 +81,32 @@ class _PathWalk:
                     raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
                 if self._is_magic(name):
                     return name, True
-                if not self._followed(name):
+                if not self._follow(name):
                     return name, False
-            elif name not in ("", ".") and (self._is_magic(name) or not self._followed(name)):
+            elif name not in ("", ".") and (self._is_magic(name) or not self._follow(name)):
                 self._enter(name)
 
     def to_end(self, make: bool) -> None:
-        """Go to the end, which is a folder."""
+        """Walk into the last component, a folder; ``make`` missing folders."""
         while self._steps:
             name = self._steps.take()
-            if name in ("", ".") or (not self._is_magic(name) and self._followed(name)):
+            if name in ("", ".") or (not self._is_magic(name) and self._follow(name)):
                 continue
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=self.folder)
             self._enter(name)
 
-    def close(self) -> None:
-        """Close the folder, after an error."""
-        os.close(self.folder)
-
     def _enter(self, name: str) -> None:
-        how = _FOLDER & ~os.O_NOFOLLOW if self._is_magic(name) else _FOLDER
-        self._move(os.open(name, how, dir_fd=self.folder))
+        flags = _FOLDER & ~os.O_NOFOLLOW if self._is_magic(name) else _FOLDER
+        self._move(os.open(name, flags, dir_fd=self.folder))
 
     def _move(self, folder: int) -> None:
         os.close(self.folder)
         self.folder = folder
 
-    def _followed(self, name: str) -> bool:
-        """True for a link, after which the walk continues where it leads. Raises ForeignLink, OSError."""
+    def _follow(self, name: str) -> bool:
+        """If ``name`` is a link, continue the walk with its target; else return False. Raises ForeignLink, OSError."""
         try:
             status = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -127,7 +120,7 @@ class _PathWalk:
         return True
 
     def _is_magic(self, name: str) -> bool:
-        """A link in /proc: what its text says is not where it leads."""
+        """True for a link in /proc, whose text is not its target."""
         try:
             if os.fstat(self.folder).st_dev != os.stat("/proc/self").st_dev:  # noqa: PTH116
                 return False
@@ -137,7 +130,7 @@ class _PathWalk:
 
 
 def _may_follow(link: os.stat_result, folder: os.stat_result) -> bool:
-    """The link is ours or the system's; for root also: nobody else can have moved it, or a hard link to it, there."""
+    """True if the link is ours or the system's and, for root, no other user can have moved it into the folder."""
     ours = os.geteuid()
     if link.st_uid not in (ours, system_user()):
         return False
@@ -145,29 +138,26 @@ def _may_follow(link: os.stat_result, folder: os.stat_result) -> bool:
 
 
 def is_closed(folder: os.stat_result) -> bool:
-    """True if nobody but us and the system can put a file of ours into that folder, or take one away."""
+    """True if only we and the system can move a file of ours into that folder, or out of it."""
     if folder.st_uid not in (os.geteuid(), system_user()):
         return False
     return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & _STICKY)
 
 
 FORBIDDEN = "GDBEXT_NO_FILES"
-"""The environment variable of a process that makes no files: one that answers the server for agents."""
-PUBLIC, PRIVATE = 0o666, 0o600
-"""Modes, before the umask: of results, and of what holds the memory of a process."""
+"""An environment variable: a process that has it makes no files, since it answers the server for agents."""
+PUBLIC, PRIVATE = 0o666, 0o600  # modes, before the umask: of results, and of files with the memory of a process
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
-_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PIECE = 1 << 20
-TRIES = 100
-"""Names that are tried where others delete what was just made."""
+TRIES = 100  # names that are tried, since another command may delete a new file before it is locked
 
 
 class WholeFile:
-    """A file that gets its name when it is whole. A context manager, which keeps what was written without an exception.
+    """A file that gets its name when it is complete. A context manager, which keeps the file unless there is an
+    exception.
 
-    What is no regular file (a pipe, /dev/stdout) is written at once. Where ``path`` is a link of the user's own (or of
-    the system), the file that it leads to is replaced; a link that another user may have laid is refused.
+    A pipe or a device (/dev/stdout) is written directly. If ``path`` is a link of the user (or of the system), its
+    target is replaced; a link that another user may have made is refused.
     """
 
     def __init__(self, path: str, mode: int = PUBLIC) -> None:
@@ -176,8 +166,7 @@ class WholeFile:
             raise OSError(errno.ENOTSUP, "clients of this server get no files")
         self.path = path
         self._mode = mode
-        self._hidden_name = ""
-        """The name of the file until it is whole, "" where it has none."""
+        self._hidden_name = ""  # the name of the file until it is complete, "" if it has none
         self._is_shown = False
         self._entry: FolderEntry | None = find(path)
         try:
@@ -193,7 +182,7 @@ class WholeFile:
         sweep(folder)
         try:
             return os.open(".", _NAMELESS, self._mode, dir_fd=folder)
-        except OSError:  # a disk without such files; where none can be made at all, the next line says so
+        except OSError:  # a file system without O_TMPFILE; if it takes no file at all, the next line raises the error
             return self._make_hidden(folder)
 
     def _make_hidden(self, folder: int) -> int:
@@ -207,7 +196,7 @@ class WholeFile:
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def need(self, size: int) -> None:
-        """Check that the disk has room for ``size`` bytes. Raises TargetError where it has not, OSError."""
+        """Check that the disk has room for ``size`` bytes. Raises TargetError if it has not, OSError."""
         if self._is_special:
             return
         disk = os.fstatvfs(self.fd)
@@ -226,7 +215,7 @@ class WholeFile:
             left = left[os.write(self.fd, left) :]
 
     def show(self) -> None:
-        """Give it its name now: what is still to be written appears as it is written. Raises OSError."""
+        """Give the file its name now; further writes are visible immediately. Raises OSError."""
         if not self._entry or self._is_special or self._is_shown:
             return
         folder, name = self._entry.folder, self._entry.name
@@ -243,8 +232,8 @@ class WholeFile:
         self._is_shown = True
 
     def _link(self, folder: int, name: str) -> bool:
-        """Give the file without a name this one; False if another has it, or the disk cannot, as some network disks:
-        then it becomes a copy with a hidden name. Raises OSError."""
+        """Link the file without a name as ``name``. False if that name is taken, or the file system cannot (some
+        network file systems): then ``fd`` is a copy with a hidden name. Raises OSError."""
         try:
             os.link(f"/proc/self/fd/{self.fd}", name, dst_dir_fd=folder, follow_symlinks=True)
         except FileExistsError:
@@ -253,7 +242,7 @@ class WholeFile:
             copy = self._make_hidden(folder)
             try:
                 offset = 0
-                while piece := os.pread(self.fd, _PIECE, offset):
+                while piece := os.pread(self.fd, 1 << 20, offset):
                     offset += os.write(copy, piece)
                 os.lseek(copy, os.lseek(self.fd, 0, os.SEEK_CUR), os.SEEK_SET)
                 os.fsync(copy)
@@ -264,7 +253,7 @@ class WholeFile:
         return True
 
     def keep(self) -> None:
-        """Give it its name if it has none yet, and close it. Raises OSError; nothing is left then."""
+        """Give the file its name if it has none, and close it. Raises OSError and leaves no file then."""
         try:
             if not self._is_special:
                 os.fsync(self.fd)
@@ -273,13 +262,14 @@ class WholeFile:
             self.discard()
 
     def discard(self) -> None:
-        """Leave what was there before, unless it was kept or shown; idempotent."""
+        """Close the file and delete it, unless it was kept or shown; idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
         self._leave()
 
     def _leave(self) -> None:
+        """Delete the hidden file, if there is one, and close the folder."""
         entry, self._entry = self._entry, None
         if not entry:
             return
@@ -300,12 +290,12 @@ class WholeFile:
 
 
 def hidden_name() -> str:
-    """An unguessable name for what gets another one when it is whole, or is deleted."""
-    return f"{_prefix()}{os.urandom(8).hex()}"
+    """An unguessable name for a file or folder that is not complete."""
+    return f"{_hidden_prefix()}{os.urandom(8).hex()}"
 
 
-def _prefix() -> str:
-    """The beginning of hidden names since this machine was started: locks are only known here."""
+def _hidden_prefix() -> str:
+    """The beginning of hidden names, another one after each boot: locks are known on this machine only."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return f".gdbext-{file.read(8).decode()}-"
@@ -314,33 +304,33 @@ def _prefix() -> str:
 
 
 def lock(fd: int) -> bool:
-    """Protect what was just made from ``sweep`` until it is closed, at the latest by the end of this process and of
-    its forks; False if a sweep came first."""
+    """Protect a new file or folder from ``sweep`` until it is closed in this process and its forks; False if another
+    command's sweep has it already."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a disk without locks: what cannot be locked is not swept
+    except OSError:  # a file system without locks, on which sweep deletes nothing
         return True
     return os.fstat(fd).st_nlink > 0
 
 
 def sweep(folder: int) -> None:
-    """Delete what killed commands have left in that folder: hidden, ours, and locked by no process. Not where others
-    can move files: they could give something else of ours such a name."""
+    """Delete the leftovers of killed commands in that folder: hidden, ours, and locked by no process. Does nothing if
+    other users can rename files there: they could give another file of ours such a name."""
     status = os.fstat(folder)
     if not is_closed(status) and (os.geteuid() == 0 or status.st_uid != os.geteuid() or status.st_mode & 0o002):
         return
     with suppress(OSError):  # a folder that cannot be listed
-        listed = os.open(".", _LISTED, dir_fd=folder)
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
-            prefix = _prefix()
-            for name in os.listdir(listed):  # noqa: PTH208
+            prefix = _hidden_prefix()
+            for name in os.listdir(readable):  # noqa: PTH208
                 if name.startswith(prefix):
                     with suppress(OSError):
-                        _delete_abandoned(name, listed)
+                        _delete_abandoned(name, readable)
         finally:
-            os.close(listed)
+            os.close(readable)
 
 
 def _delete_abandoned(name: str, folder: int) -> None:
@@ -360,7 +350,7 @@ def _delete_abandoned(name: str, folder: int) -> None:
 
 
 def delete_folder(name: str, folder: int, inside: int) -> None:
-    """Delete a folder of files, which the fd ``inside`` has open. Raises OSError where something stays."""
+    """Delete a folder of files, which the fd ``inside`` has open. Raises OSError if it is not empty then."""
     for file in os.listdir(inside):
         with suppress(OSError):
             os.unlink(file, dir_fd=inside)
@@ -368,8 +358,8 @@ def delete_folder(name: str, folder: int, inside: int) -> None:
 
 
 def _open_special(entry: FolderEntry) -> int | None:
-    """An fd for a pipe, a terminal or another device; None for a regular file, there or still to be made. One
-    that another user may have put there is refused. Raises OSError."""
+    """An fd for a pipe, a terminal or another device; None for a regular or a missing file. Raises OSError, ForeignLink
+    for a device that another user may have put there."""
     if entry.is_magic:
         if os.path.samestat(os.fstat(entry.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
             return os.dup(integer(entry.name))  # so that nothing that our own fd has is overwritten
@@ -386,7 +376,7 @@ def _open_special(entry: FolderEntry) -> int | None:
 
 
 def write(path: str, data: bytes, mode: int = PUBLIC) -> None:
-    """Write the whole file at once. Raises TargetError."""
+    """Write a file with this content. Raises TargetError."""
     try:
         with WholeFile(path, mode) as file:
             file.write(data)
@@ -395,7 +385,7 @@ def write(path: str, data: bytes, mode: int = PUBLIC) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a text, which may hold anything that was read of a process. Raises TargetError."""
+    """Write a file with this text, which may contain lone surrogates. Raises TargetError."""
     write(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -414,7 +404,7 @@ _REASONS = {
 
 
 def cannot_write(path: str, error: OSError) -> TargetError:
-    """The error for a file of the user's choice."""
+    """The error for a file that the user named."""
     return TargetError(
         f"cannot write {path}: {error.strerror}",
         why=_REASONS.get(error.errno or 0, "the disk or the network that it is on failed"),

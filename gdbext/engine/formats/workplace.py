@@ -1,7 +1,7 @@
-"""A private folder beside the results, for what programs write by name: moved to where it belongs when it is whole.
+"""A private folder beside the results, in which programs write files by name; complete ones are moved to the results.
 
-Another user, whose folder of results it may be, can lay links there under names that can be guessed, and change files
-between their writing and their reading; in the private folder no other user can.
+The folder of results may be another user's, who can make links under guessable names there, and change files between
+their writing and their reading.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.whole_file import PRIVATE
 from gdbext.errors import TargetError
 
-_ROOM = 4 << 20
-"""Bytes: most recordings have less."""
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOM = 4 << 20  # bytes; most recordings have fewer
 
 
 class Workplace:
-    """Made in ``folder``, which is made where it is missing; close() takes it away. A context manager."""
+    """A private folder inside ``folder``, which is created if missing; close() deletes it. A context manager."""
 
     def __init__(self, folder: str) -> None:
-        """Raises TargetError where nothing can be written there."""
+        """Raises TargetError if nothing can be written there."""
         self._fds: list[int] = []
         self._shown = folder
         try:
@@ -38,12 +35,13 @@ class Workplace:
             raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
 
     def _make(self) -> tuple[str, int]:
-        """Its name and fd; it is locked, so that it is deleted by the next command if this one is killed."""
+        """Its name and fd; it is locked, so that the next command deletes it if this one is killed."""
         for _ in range(whole_file.TRIES):
             name = whole_file.hidden_name()
             os.mkdir(name, 0o700, dir_fd=self._folder)
             try:
-                inside = os.open(name, _OPEN, dir_fd=self._folder)
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                inside = os.open(name, flags, dir_fd=self._folder)
             except FileNotFoundError:  # another command, which found it before it was locked, has deleted it
                 continue
             if os.fstat(inside).st_uid != os.geteuid() or os.listdir(inside):  # noqa: PTH208
@@ -56,7 +54,7 @@ class Workplace:
 
     @property
     def path(self) -> str:
-        """A path that leads to it while this process lives, whatever happens to the folders above."""
+        """A path to it that is valid while this process lives, even if folders above are renamed."""
         return f"/proc/{os.getpid()}/fd/{self._inside}"
 
     def enter(self) -> None:
@@ -67,7 +65,8 @@ class Workplace:
         """Make an empty file in it; returns its fd. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._inside)
-        return os.open(name, _NEW, PRIVATE, dir_fd=self._inside)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, PRIVATE, dir_fd=self._inside)
 
     def write(self, name: str, text: str) -> None:
         """Write a new file in it. Raises OSError."""
@@ -80,7 +79,7 @@ class Workplace:
             return file.read()
 
     def data(self, name: str) -> bytes:
-        """The bytes of a file in it, b"" of one that is not there."""
+        """The bytes of a file in it, b"" if it cannot be read."""
         try:
             with open(name, "rb", opener=self._open) as file:
                 return file.read()
@@ -91,8 +90,8 @@ class Workplace:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._inside)
 
     def check_room(self) -> None:
-        """Raises TargetError where the disk, or the user's share of it, is so full that the files of an inspection may
-        not fit."""
+        """Raises TargetError if the disk, or the user's quota, is so full that the files of an inspection may not
+        fit."""
         try:
             made = self.create("room")
             try:
@@ -107,13 +106,13 @@ class Workplace:
                 raise TargetError(what, why=why, help="make room, or name another folder") from error
 
     def publish(self, name: str, final: str = "") -> None:
-        """Move a file to where the results go, under that name, for its owner only: what is there is replaced, and a
-        link not followed. Raises OSError."""
+        """Move a file to the results, as ``final`` (default: the same name), readable by its owner only, in place of a
+        file or link of that name. Raises OSError."""
         os.chmod(name, PRIVATE, dir_fd=self._inside)
         os.rename(name, final or name, src_dir_fd=self._inside, dst_dir_fd=self._folder)
 
     def close(self) -> None:
-        """Take the folder away, with what was not published; idempotent."""
+        """Delete the folder and its unpublished files; idempotent."""
         if len(self._fds) == 2:
             with suppress(OSError):
                 whole_file.delete_folder(self._name, self._folder, self._inside)

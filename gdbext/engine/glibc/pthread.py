@@ -1,11 +1,9 @@
-"""glibc's record of a thread, ``struct pthread``, and how its control block is found.
+"""glibc's record of a thread, ``struct pthread``, and the search for a thread's control block.
 
-What differs between architectures is one row each; the rest is the same on every 64-bit little-endian Linux. Sources:
-sysdeps/ARCH/nptl/tls.h (``tcbhead_t``, TLS_TCB_AT_TP or TLS_DTV_AT_TP), nptl/descr.h (``struct pthread``).
-
-Some debuggers do not give the register that points to the block, nor does a thread that is not stopped. Then the block
-is searched where glibc puts it; it proves itself by its own address, twice on some architectures, and the thread's id
-at a fixed offset.
+Sources: sysdeps/ARCH/nptl/tls.h (``tcbhead_t``, TLS_TCB_AT_TP or TLS_DTV_AT_TP), nptl/descr.h (``struct pthread``).
+Some debuggers do not give the register that points to the block, and it is unknown for a thread that is not stopped.
+Then the block is searched for where glibc puts it; it proves itself by its own address and the thread's id at fixed
+offsets.
 """
 
 from __future__ import annotations
@@ -35,12 +33,10 @@ class GlibcAbi(NamedTuple):
 
     own_addresses: tuple[int, ...]
     """Words of the thread control block that hold the thread pointer itself (``tcb``, ``self``)."""
-    dtv: int
-    """The pointer to the thread's dynamic thread vector."""
+    dtv: int  # the pointer to the thread's dynamic thread vector
     blocks_below: bool
     """The thread-local blocks of the program and of the libraries loaded with it end below the thread pointer."""
-    pthread_self: int
-    """The result of pthread_self(), minus the thread pointer."""
+    pthread_self: int  # the result of pthread_self(), minus the thread pointer
     thread_id: int
     """``struct pthread.tid``: the kernel's id of the thread, which the kernel clears when it ends (until 2.42)."""
     join_state: int
@@ -60,32 +56,31 @@ ROWS: Mapping[str, GlibcAbi] = {
 
 
 def glibc_abi(architecture: Architecture) -> GlibcAbi:
-    """The row of an architecture; each architecture has one."""
     return ROWS[architecture.name]
 
 
 JOINABLE, EXITING = 2, 1
-"""Values of ``struct pthread.joinstate`` of a thread that pthread_join waits for (nptl/descr.h, 2.43)."""
+"""Values of ``struct pthread.joinstate`` while pthread_join waits for the thread (nptl/descr.h, 2.43)."""
 
 
 def thread_id_word(memory: Memory, thread_pointer: int) -> int:
-    """The address of the thread's id: what pthread_join sleeps on, before 2.43."""
+    """The address of the thread's id; pthread_join sleeps on it before 2.43."""
     return thread_pointer + glibc_abi(memory.architecture).thread_id
 
 
 def join_state_word(memory: Memory, thread_pointer: int) -> int:
-    """The address of the thread's state: what pthread_join sleeps on since 2.43."""
+    """The address of the thread's state; pthread_join sleeps on it since 2.43."""
     return thread_pointer + glibc_abi(memory.architecture).join_state
 
 
 def thread_id(memory: Memory, thread_pointer: int) -> int | None:
-    """The thread's id as the process itself sees it, None where it cannot be read."""
+    """The thread's id in the PID namespace of its process, None if it cannot be read."""
     raw = memory.try_read(thread_id_word(memory, thread_pointer), 4) if thread_pointer else b""
     return int.from_bytes(raw, "little") if raw else None
 
 
 def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
-    """The thread's id in the control block at a thread pointer, 0 where no such block is, None where it cannot be
+    """The thread's id in the control block at a thread pointer; 0 if there is no control block, None if it cannot be
     read."""
     own = _own_words(memory, thread_pointer)
     if any(address not in (None, thread_pointer) for address in own):
@@ -94,36 +89,32 @@ def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
 
 
 def was_thread(memory: Memory, ident: int) -> bool:
-    """A control block is at that pthread_t: of a thread, or left behind by one that has exited or that a fork left out
-    (glibc keeps their stacks for later threads)."""
+    """True if a control block is at the pthread_t ``ident``: of a thread, or of one that exited or that fork() did not
+    copy (glibc keeps their stacks for later threads)."""
     thread_pointer = ident - glibc_abi(memory.architecture).pthread_self
     return set(_own_words(memory, thread_pointer)) == {thread_pointer}
 
 
 def _own_words(memory: Memory, thread_pointer: int) -> list[int | None]:
-    """The words in which a control block holds its own address; None for one that cannot be read."""
+    """The words that have the thread pointer itself in a control block; None for one that cannot be read."""
     return [memory.try_u64(thread_pointer + offset) for offset in glibc_abi(memory.architecture).own_addresses]
 
 
 _ALIGNMENT = 64
 """TCB_ALIGNMENT (glibc 2.36, sysdeps/nptl/libc-tls.h and csu/libc-tls.c), the least that any version has used."""
 _STACK_SEARCH = (1 << 14, 1 << 20)
-"""Bytes at the end of a thread's stack that are searched for its control block: behind the thread-local blocks of all
-libraries that were loaded at start, which are small in most programs."""
-_MAIN_STACK = "[stack]"
-"""The kernel's name of the one stack that no control block is on (proc_pid_maps(5))."""
-_MAIN_SEARCH = 1 << 20
-"""Anonymous mappings up to this size may hold the main thread's block, which the dynamic loader allocates."""
+"""Bytes at the end of a thread's stack that are searched for its control block, first few, then many: the thread-local
+blocks of all libraries that were loaded at start lie there, too; they are small in most programs."""
 _WORD_SIZE = 8
 
 
 def find_control_block(
     read: Read, mappings: Sequence[MemoryMapping], abi: GlibcAbi, tid: int, stack_pointer: int, everywhere: bool = True
 ) -> int:
-    """The thread pointer of a thread, 0 where no block or more than one proves to be its own.
+    """The thread pointer of thread ``tid`` (of its own PID namespace), 0 unless exactly one block proves to be its own.
 
-    A thread that pthread_create made has it at the end of its stack's mapping, the main thread somewhere among the
-    small anonymous mappings, which are read only if ``everywhere``. ``tid``: its id in its own PID namespace.
+    The block of a thread that pthread_create made is at the end of its stack's mapping, the main thread's in one of the
+    small anonymous mappings, which are searched only if ``everywhere``.
     """
     for start, size in _search_areas(mappings, stack_pointer, everywhere):
         try:
@@ -137,9 +128,9 @@ def find_control_block(
 
 
 def _search_areas(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: bool) -> Iterator[tuple[int, int]]:
-    """(start, size) of memory to search, the likeliest first: reading is what it costs."""
+    """(start, size) of memory to search, the likeliest first."""
     stack = next((mapping for mapping in mappings if mapping.start <= stack_pointer < mapping.end), None)
-    if stack and stack.path != _MAIN_STACK:
+    if stack and stack.path != "[stack]":  # the main thread's, which has no control block
         end = stack.end
         for size in _STACK_SEARCH:
             start = max(stack_pointer & -_ALIGNMENT, stack.end - size)
@@ -149,18 +140,18 @@ def _search_areas(mappings: Sequence[MemoryMapping], stack_pointer: int, everywh
     if not everywhere:
         return
     are_files = [mapping.path.startswith("/") for mapping in mappings]
-    # the loader's own mappings are between those of libraries
-    candidates = [
-        (not (before or after), mapping.end - mapping.start, mapping.start)
-        for before, mapping, after in zip([False, *are_files], mappings, [*are_files[1:], False])
-        if not mapping.path and mapping.permissions.startswith("rw") and mapping.end - mapping.start <= _MAIN_SEARCH
-    ]
+    candidates = []
+    for before, mapping, after in zip([False, *are_files], mappings, [*are_files[1:], False]):
+        size = mapping.end - mapping.start
+        if not mapping.path and mapping.permissions.startswith("rw") and size <= 1 << 20:
+            # the dynamic loader allocates the block; its mappings are beside those of libraries
+            candidates.append((not (before or after), size, mapping.start))
     for _, size, start in sorted(candidates):
         yield start, size
 
 
 def _own_addresses(data: bytes, start: int, abi: GlibcAbi) -> Iterator[int]:
-    """Aligned addresses that have their own address in every word where a control block has it."""
+    """The aligned addresses in ``data`` (at ``start``) whose words ``abi.own_addresses`` have that very address."""
     words = memoryview(data[: len(data) & -_WORD_SIZE]).cast("Q")
     first, *others = (offset // _WORD_SIZE for offset in abi.own_addresses)
     held, addresses = words[first :: _ALIGNMENT // _WORD_SIZE].tolist(), range(start, start + len(data), _ALIGNMENT)
@@ -183,12 +174,12 @@ def _id_at(read: Read, address: int, abi: GlibcAbi) -> int | None:
 
 
 class ThreadFinder:
-    """Callable: (target, thread id, its id in its own PID namespace, stack pointer) → thread pointer, 0 where it is not
+    """Callable: (target, thread id, its id in its own PID namespace, stack pointer) → thread pointer, 0 if not
     found."""
 
     def __init__(self) -> None:
         self._distances: list[int] = []
-        """Distances from a thread pointer to the end of its stack, as found so far: most threads have the same."""
+        """Distances from thread pointers to the ends of their stacks: most threads of a process have the same."""
 
     def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
         maps, abi, read = target.memory.maps(), glibc_abi(target.architecture), target.memory.read
@@ -208,12 +199,12 @@ class ThreadFinder:
 
 
 def unstopped(pid: int) -> UnstoppedProcess:
-    """Process ``pid`` as it sleeps and runs: no thread is ever stopped. Raises as SnapshotTarget."""
+    """Process ``pid``, read while it runs: no thread is ever stopped. Raises as SnapshotTarget."""
     return UnstoppedProcess(pid, ThreadFinder())
 
 
 def asleep(pid: int) -> SleepingProcess | None:
-    """Process ``pid`` as it sleeps, None where a thread runs, or only a stop shows what is needed of one. Raises as
+    """Process ``pid`` while all its threads sleep; None if one runs, or cannot be read without a stop. Raises as
     SnapshotTarget."""
     process = SleepingProcess(pid, ThreadFinder())
     try:
@@ -226,23 +217,23 @@ def asleep(pid: int) -> SleepingProcess | None:
     return None
 
 
-def brief_look(pid: int) -> Target:
-    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where another process
-    traces it, so that it cannot be. Raises as SnapshotTarget."""
+def briefly_stopped(pid: int) -> Target:
+    """Process ``pid``, stopped briefly unless all threads sleep and can be read so, or another process traces it (then
+    it cannot be stopped). Raises as SnapshotTarget."""
     if foreign_tracer(pid):
         return unstopped(pid)
     return brief_stop(pid, lambda: unstopped(pid))
 
 
 class PthreadTids(NamedTuple):
-    """pthread_t to tid; ``complete`` if the pthread_t of every thread is known."""
+    """``tids``: pthread_t → tid; ``complete`` if the pthread_t of every thread is known."""
 
     tids: dict[int, int]
     complete: bool
 
     @classmethod
     def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
-        """Read them of the threads whose registers can be read, without any pthread_t that two threads have."""
+        """Read the pthread_t of each thread whose registers can be read; without one that two threads share."""
         architecture = memory.architecture
         idents: dict[int, list[int]] = {}
         for thread in threads:

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
 
-KIND = 16
-"""Offset of the field __kind."""
-OWNER = 8
-"""Offset of the field __owner: the id of the thread that holds the mutex, 0 while no thread does."""
+KIND = 16  # offset of the field __kind
 
 _WORDS = struct.Struct("<5I")
-_KIND_BITS = 0x3F3
-"""Type (0–3), robust, PI, PP, process-shared and elision bits of __kind."""
+_KIND_BITS = 0x3F3  # type (0–3), robust, PI, PP, process-shared and elision bits of __kind
 _TYPES = ("normal", "recursive", "error-checking", "adaptive")
 """PTHREAD_MUTEX_TIMED_NP, _RECURSIVE_NP, _ERRORCHECK_NP, _ADAPTIVE_NP (pthread.h)."""
 _ROBUST, _PRIORITY_INHERITING, _PRIORITY_PROTECTED, _SHARED = 0x10, 0x20, 0x40, 0x80
@@ -29,7 +25,7 @@ _FEATURES = ((_ROBUST, "robust"), (_PRIORITY_INHERITING, "priority-inheriting"),
 
 
 class Mutex(NamedTuple):
-    """``lock`` is the futex word, ``owner`` the thread id that it records, ``users`` the number of threads that hold it
+    """``lock`` is the futex word, ``owner`` the recorded thread id, ``users`` the number of threads that hold the mutex
     or wait with a condition variable for it."""
 
     lock: int
@@ -39,7 +35,7 @@ class Mutex(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> Mutex | None:
-        """The mutex at an address, None where there can be none."""
+        """The mutex at an address, None if its __kind is impossible or it cannot be read."""
         raw = memory.try_read(address, _WORDS.size)
         if not raw:
             return None
@@ -48,12 +44,12 @@ class Mutex(NamedTuple):
 
     @property
     def is_robust(self) -> bool:
-        """The kernel marks it when its owner exits."""
+        """True if the kernel marks the mutex when its owner exits."""
         return bool(self.kind & _ROBUST)
 
     @property
     def is_priority_inheriting(self) -> bool:
-        """The lock word is the owner's id, and the kernel wakes the waiters."""
+        """True if the lock word is the owner's id, and the kernel wakes the waiters."""
         return bool(self.kind & _PRIORITY_INHERITING)
 
     @property
@@ -62,14 +58,13 @@ class Mutex(NamedTuple):
 
     @property
     def is_consistent(self) -> bool:
-        """Its words agree on a thread that holds it while another one sleeps: only then may that thread be said to be
-        gone. The owner is one of its users; the plain futex word is 2 while a thread sleeps."""
-        plain = not self.kind & (_ROBUST | _PRIORITY_INHERITING | _PRIORITY_PROTECTED)
-        return 0 < self.users <= _MOST_WAITERS and (not plain or self.lock == 2)
+        """True if the words agree that a thread holds the mutex while another one sleeps: the owner is one of the
+        users, and a plain futex word is 2. Only then may a missing owner be reported as exited."""
+        is_plain = not self.kind & (_ROBUST | _PRIORITY_INHERITING | _PRIORITY_PROTECTED)
+        return 0 < self.users <= _MOST_WAITERS and (not is_plain or self.lock == 2)
 
     @property
     def is_recursive(self) -> bool:
-        """It lets its owner in again."""
         return self.kind & 3 == 1
 
     @property
@@ -78,37 +73,32 @@ class Mutex(NamedTuple):
 
 
 def recorded_owner(memory: Memory, address: int) -> int:
-    """The thread id in a mutex's owner field, 0 while no thread holds it. Raises MemoryFault."""
-    return memory.u32(address + OWNER)
+    """The thread id in a mutex's field __owner, 0 while no thread holds it. Raises MemoryFault."""
+    return memory.u32(address + 8)
 
 
 CONDVAR_WORDS = (40, 44, 32, 36)
 """The futex words of pthread_cond_t, __g_signals[0] and [1]: up to glibc 2.40, then since 2.41, which dropped
 __g_refs."""
-RWLOCK_WORDS = (8, 12, 0)
-"""The futex words of pthread_rwlock_t: __wrphase_futex, __writers_futex, __readers."""
-BARRIER_WORD = 4
-"""The futex word of pthread_barrier_t: current_round."""
+RWLOCK_WORDS = (8, 12, 0)  # the futex words of pthread_rwlock_t: __wrphase_futex, __writers_futex, __readers
+BARRIER_WORD = 4  # the futex word of pthread_barrier_t: current_round
 ONCE_STATE, ONCE_IN_PROGRESS = 3, 1
 """The lowest bits of pthread_once_t (nptl/pthread_once.c): in progress 1, done 2; above them is the fork generation."""
 
-_READER_SHIFT = 3  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
 _RWLOCK = struct.Struct("<I20xI")
 _SEMAPHORE = struct.Struct("<III")
 _BARRIER = struct.Struct("<III")
 _CONDVAR = struct.Struct("<Q8x2I2I4xI2I")
 _STREAM_LOCK = struct.Struct("<IIQ")
 _MOST_WAITERS = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
-_MOST_AT_A_BARRIER = 1 << 20
-_DEEPEST_RECURSION = 1 << 16
 
 
 class Condvar(NamedTuple):
     """pthread_cond_t of glibc 2.25 to 2.40: __wseq +0, __g_refs +16, __g_size +24, __wrefs +36, __g_signals +40.
 
     Waiters are in two groups: signals go to G1, which gets no new waiters; the lowest bit of __wseq is the index of
-    G2. __wrefs counts all waiters (times 8), __g_refs those of a group that sleep (times 2), __g_size those of G1 that
-    no signal was sent to, __g_signals the signals that no thread took (times 2; odd while the group is closed).
+    G2. __wrefs counts all waiters (times 8), __g_refs the sleeping ones of a group (times 2), __g_size the waiters of
+    G1 without a signal, __g_signals the signals that no thread took (times 2; odd while the group is closed).
     """
 
     sequence: int
@@ -119,8 +109,7 @@ class Condvar(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, word: int, address: int) -> Condvar | None:
-        """The condition variable at an address; None where it cannot be read, or its futex word is that of a later
-        glibc."""
+        """The condition variable at an address; None if unreadable, or ``word``, its futex, is a later glibc's."""
         raw = memory.try_read(address, _CONDVAR.size) if word - address in CONDVAR_WORDS[:2] else b""
         if not raw:
             return None
@@ -129,10 +118,9 @@ class Condvar(NamedTuple):
 
     @property
     def loses_signals(self) -> bool:
-        """Signals go, or went, to waiters that do not exist, while others sleep: all waiters are in G2, and yet G1 has
-        a size, or a signal that no thread is there to take. It has neither without a waiter: a woken thread takes the
-        signal, one that ends its wait early takes itself out of the size. Only a timeout that comes together with a
-        signal leaves that signal behind."""
+        """True if signals go to waiters that do not exist, while others sleep: all waiters are in G2, and yet G1 has a
+        size or a signal. Without waiters G1 should have neither: a woken thread takes the signal, and a thread that
+        stops waiting reduces the size. Only a timeout together with a signal leaves that signal behind."""
         second = self.sequence & 1
         first = second ^ 1
         if not self.waiters or self.asleep[second] != self.waiters or self.asleep[first]:
@@ -141,12 +129,12 @@ class Condvar(NamedTuple):
 
 
 def condvar_by_alignment(word: int) -> int:
-    """The condition variable whose futex word is at ``word``, by the layout up to glibc 2.40."""
+    """Address of the condition variable whose futex word is at ``word``, by the layout up to glibc 2.40."""
     return word - CONDVAR_WORDS[0 if word % 8 == 0 else 1]
 
 
 def rwlock_by_alignment(word: int) -> int:
-    """The read-write lock whose futex word is at ``word``, if that is not the count of its readers."""
+    """Address of the read-write lock whose futex word, unless it is __readers, is at ``word``."""
     return word - RWLOCK_WORDS[0 if word % 8 == 0 else 1]
 
 
@@ -162,7 +150,7 @@ class RwLock(NamedTuple):
         if not raw:
             return None
         readers, writer = _RWLOCK.unpack(raw)
-        return cls(readers >> _READER_SHIFT, writer)
+        return cls(readers >> 3, writer)  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
 
 
 class Semaphore(NamedTuple):
@@ -179,7 +167,7 @@ class Semaphore(NamedTuple):
 
     @property
     def is_waited_for(self) -> bool:
-        """It can be nothing else: no token, at least one waiter, a flag for the futex call."""
+        """True if this is surely a semaphore with waiters: no token, at least one waiter, a flag for the futex call."""
         return self.value == 0 and 1 <= self.waiters <= _MOST_WAITERS and self.private in (0, 128)
 
 
@@ -192,10 +180,10 @@ class Barrier(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> Barrier | None:
-        """The barrier at an address, None where the numbers cannot be that."""
+        """The barrier at an address, None if the numbers are impossible."""
         raw = memory.try_read(address, _BARRIER.size)
         barrier = cls(*_BARRIER.unpack(raw)) if raw else None
-        if not barrier or not 0 < barrier.expected < _MOST_AT_A_BARRIER or barrier.arrived > barrier.expected:
+        if not barrier or not 0 < barrier.expected < 1 << 20 or barrier.arrived > barrier.expected:
             return None
         return barrier
 
@@ -214,7 +202,7 @@ class StreamLock(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> StreamLock | None:
-        """The lock at an address, None where no thread can hold one there."""
+        """The lock at an address, None if no thread can hold one there."""
         raw = memory.try_read(address, _STREAM_LOCK.size)
         stream = cls(*_STREAM_LOCK.unpack(raw)) if raw else None
-        return stream if stream and stream.lock and stream.owner and stream.depth < _DEEPEST_RECURSION else None
+        return stream if stream and stream.lock and stream.owner and stream.depth < 1 << 16 else None

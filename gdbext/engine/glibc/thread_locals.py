@@ -1,15 +1,14 @@
-"""Thread-local variables of glibc's threads, found without debug information.
+"""Finds thread-local variables of glibc's threads without debug information.
 
 glibc (2.17 to 2.40; sysdeps/ARCH/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): the thread pointer is
-the address of the thread control block, which has its own address in it and the dynamic thread vector (``dtv``). The
-dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]`` the generation, in ``dtv[id]`` the
-address of the block of the module with that TLS module id, 0 or -1 while the thread has not used it.
+the address of the thread control block, which contains its own address and the dynamic thread vector (``dtv``). The dtv
+has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]`` the generation, in ``dtv[id]`` the address
+of the block of the module with that TLS module id, 0 or -1 while the thread has not used it.
 
-The id of a module, or its static TLS offset, is what the dynamic linker wrote into the slots of the module's own
-relocations. Only relocations that cannot mean another module count: those without a symbol (local-dynamic) and those of
-a symbol that cannot be interposed. A variable that two libraries define, ``inline thread_local`` in a header for
-example, has the id of the library that was loaded first in the slots of both.
-Numbers: glibc ``elf/elf.h``; TLSDESC: ``struct tlsdesc`` and ``tlsdesc_dynamic_arg``, sysdeps/ARCH/dl-tlsdesc.h.
+The dynamic linker writes the id of a module, or its static TLS offset, into the slots of the module's relocations. Only
+relocations that cannot mean another module count: those without a symbol (local-dynamic), or with a symbol that cannot
+be interposed. (If two libraries define a variable, the slots of both have the id of the library that was loaded first.)
+TLSDESC: ``struct tlsdesc`` and ``tlsdesc_dynamic_arg``, sysdeps/ARCH/dl-tlsdesc.h.
 """
 
 from __future__ import annotations
@@ -19,24 +18,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from gdbext.engine.formats.auxv import AT_ENTRY
 from gdbext.engine.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
+from gdbext.engine.formats.elf_header import AT_ENTRY
 from gdbext.engine.glibc.pthread import glibc_abi
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module, ModuleTable, image_in_memory
 from gdbext.errors import GdbextError, MemoryFault
 
-_RELA = struct.Struct("<QIIq")
-"""Elf64_Rela: r_offset, type and symbol of r_info, r_addend."""
+_RELA = struct.Struct("<QIIq")  # Elf64_Rela: r_offset, type and symbol of r_info, r_addend
 _SYM = struct.Struct("<IBBHQQ")
-_MAX_TABLE = 1 << 28
 _MAX_ID = 1 << 20
-_MAX_STATIC = 1 << 31
 
 
 class TlsPlace(NamedTuple):
-    """The place of a module's thread-local block: in the dtv under ``module_id``, or at the thread pointer +
-    ``static_offset``; each is 0 where it is unknown."""
+    """The location of a module's thread-local block: in the dtv under ``module_id``, or at the thread pointer +
+    ``static_offset``; each is 0 if unknown."""
 
     module_id: int
     static_offset: int
@@ -45,12 +41,11 @@ class TlsPlace(NamedTuple):
 class _Relocation(NamedTuple):
     slot: int
     type: int
-    value: int
-    """st_value of the symbol (0 without one) + addend: the variable's offset in the block."""
+    value: int  # st_value of the symbol (0 without one) + addend: the variable's offset in the block
 
 
 def _tls_place(module: Module, memory: Memory) -> TlsPlace:
-    """The place that the module's relocations show; (0, 0) when they show nothing."""
+    """The location of the module's block by its relocations; (0, 0) if they do not tell it."""
     module_id = static = 0
     types = memory.architecture.tls_relocations
     below = glibc_abi(memory.architecture).blocks_below
@@ -78,20 +73,20 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
             break
     entry, image = memory.target.memory.auxv().get(AT_ENTRY, 0), module.image
     if not module_id and entry and image and image.tls and image.entry + module.base == entry:
-        module_id = 1  # the program's is the first that is given (elf/rtld.c), and it never needs a slot
+        module_id = 1  # the program gets the first id (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)
 
 
 def _static_offset(slot: int, relocation: _Relocation, below: bool) -> int:
-    """The block's offset from the thread pointer, from a slot that holds a variable's; 0 if it makes no sense."""
+    """The block's offset from the thread pointer, by a variable's offset in ``slot``; 0 if it is impossible. ``below``:
+    glibc puts the blocks below the thread pointer."""
     offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
     distance = -offset if below else offset
-    return offset if 0 < distance < _MAX_STATIC else 0
+    return offset if 0 < distance < 1 << 31 else 0
 
 
 def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
-    """The TLS relocations, from the module's file or from memory where that is gone, that mean the module itself beyond
-    doubt."""
+    """The TLS relocations that certainly mean the module itself, from its file, or from memory if the file is gone."""
     image = module.image or image_in_memory(module, memory)
     if not image or not image.tls:
         return
@@ -101,7 +96,7 @@ def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
         (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
         (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
     ):
-        if not skip < size <= _MAX_TABLE:
+        if not skip < size <= 1 << 28:
             continue
         for slot, kind, symbol, addend in _entries(image, table + skip, table + size, memory):
             if symbol == 0:
@@ -116,8 +111,8 @@ def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
 
 
 def _entries(image: ElfImage, start: int, end: int, memory: Memory) -> Iterator[tuple[int, int, int, int]]:
-    """(slot, type, symbol, addend) of the TLS relocations in a table of Elf64_Rela. There are 100,000 entries in
-    libtorch and a handful is wanted, so their types are searched for as bytes."""
+    """(slot, type, symbol, addend) of the TLS relocations in a table of Elf64_Rela. libtorch has 100,000 entries, and a
+    handful of these: their types are searched for as bytes."""
     for kind in memory.architecture.tls_relocations:
         pattern = struct.pack("<I", kind)
         position = image.find(pattern, start + 8, end, _RELA.size)
@@ -129,9 +124,6 @@ def _entries(image: ElfImage, start: int, end: int, memory: Memory) -> Iterator[
 
 
 _DTV_ENTRY = 16
-_UNALLOCATED = ((1 << 64) - 1, 0)
-"""TLS_DTV_UNALLOCATED (dl-dtv.h), and the zeros of a vector that was made before the module was loaded."""
-_MAX_ENTRIES = 1 << 20
 
 
 class ThreadLocalUntouched(GdbextError):
@@ -153,7 +145,7 @@ class Dtv(NamedTuple):
 
 
 class ThreadLocals:
-    """Finds thread-local variables; a module's place is kept, so use one instance for all threads."""
+    """Finds thread-local variables. It caches the locations of modules: use one instance for all threads."""
 
     def __init__(self, memory: Memory, modules: ModuleTable) -> None:
         self._memory = memory
@@ -166,13 +158,14 @@ class ThreadLocals:
         return self.block(thread_pointer, module) + offset
 
     def block(self, thread_pointer: int, module: Module) -> int:
-        """The start of the module's thread-local block in that thread. Raises as ``address`` does."""
+        """The address of the module's thread-local block in that thread. Raises as ``address`` does."""
         place = self._place(module)
         try:
             dtv = self.vector(thread_pointer)
             if 0 < place.module_id <= dtv.entries:
                 block = self._memory.u64(dtv.address + _DTV_ENTRY * place.module_id)
-                if block not in _UNALLOCATED:
+                # TLS_DTV_UNALLOCATED (dl-dtv.h), or 0 in a vector that was made before the module was loaded
+                if block not in ((1 << 64) - 1, 0):
                     return block
         except MemoryFault as fault:
             what = f"the thread control block at {thread_pointer:#x} is damaged: {fault.what}"
@@ -184,7 +177,7 @@ class ThreadLocals:
         )
 
     def vector(self, thread_pointer: int) -> Dtv:
-        """The thread's dtv. Raises ThreadLocalUnknown where this is not a thread of glibc's, MemoryFault."""
+        """The thread's dtv. Raises ThreadLocalUnknown if this is no control block of glibc's, MemoryFault."""
         memory = self._memory
         if not thread_pointer:
             raise ThreadLocalUnknown("the thread pointer is not known")
@@ -193,7 +186,7 @@ class ThreadLocals:
             raise ThreadLocalUnknown(f"no glibc thread control block at {thread_pointer:#x}")
         address = memory.u64(thread_pointer + abi.dtv)
         entries = memory.u64(address - _DTV_ENTRY) if address > _DTV_ENTRY else 0
-        if not 0 < entries <= _MAX_ENTRIES:
+        if not 0 < entries <= 1 << 20:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")
         return Dtv(address, entries, memory.u64(address))
 

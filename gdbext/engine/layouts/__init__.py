@@ -1,5 +1,4 @@
-"""Offsets and enumerations of the structures that are read, of one build of PyTorch or CPython: generated, with their
-source, never hand-edited.
+"""Layouts: generated offsets and enumerations of the structures of one build of PyTorch or CPython.
 
 A release's own file (schema "gdbext-layout/2") has its identity and, under "parts", numbers of lines in the file beside
 it that all layouts of its kind share (``shared_file``). Each of those lines is a JSON array: the section, the name, the
@@ -9,7 +8,7 @@ value. The value of a structure is its size and the number of a further line, wh
 - ``[name, offset, size, type, number]``: a structure, whose members are another line's, counted from there;
 - ``[offset, base class, number]``: the members of a base class, likewise.
 
-So a class that holds another one which did not change only says where, although all offsets in it have moved. A report
+So a class whose member class did not change refers to the same line, although all offsets in it have moved. A report
 needs a handful of the 150 structures, and only these are parsed.
 """
 
@@ -41,10 +40,9 @@ else:
 class Layout:
     """Offsets of one build, from a document of schema "gdbext-layout/1".
 
-    ``match`` says how it was chosen: "exact" (the build-id in memory is the one it was measured on),
-    "generated" (measured just now, or earlier, on the installed headers), "probed" (another build of the same
-    version, and the live structures make sense through it). Structures are turned into objects when asked for,
-    since a report needs a handful of the 150.
+    ``match`` tells how it was chosen: "exact" (measured on the build-id in memory), "generated" (measured now or
+    earlier on the installed headers), "probed" (measured on another build of the same version; the live structures make
+    sense through it).
     """
 
     def __init__(self, document: Mapping[str, Any], match: str = "exact") -> None:
@@ -54,19 +52,19 @@ class Layout:
         self.provenance: Mapping[str, Any] = document["provenance"]
         self.build_ids: Mapping[str, str] = document["build_ids"]
         self.absent: tuple[str, ...] = tuple(document.get("absent", ()))
-        self.evidence: tuple[str, ...] = ()
-        """The evidence of the probe, for --why; empty when the build-id matched."""
+        self.evidence: tuple[str, ...] = ()  # the evidence of the probe, for --why; empty when the build-id matched
         self.unsound: tuple[LayoutError, ...] = ()
-        """Files that came first and cannot be used: damaged, or those of another build."""
+        """Errors of better files that cannot be used: damaged, or another build's."""
         self.find_renamed: Callable[[], Mapping[str, str]] = dict
-        """Reads the names that the process gave to enumerators: those of a layout are the headers' own."""
+        """Reads the new names that the process gave to enumerators: the layout has the headers' names."""
         self._renamed: Mapping[str, str] | None = None
         self._document = document
         self._structs: dict[str, StructLayout] = {}
         self._checked: dict[tuple[str, str], Any] = {}
 
     def require(self, members: Iterable[Member[Any]]) -> Layout:
-        """Return this layout if it has each of these members, as large as it is read. Raises LayoutError."""
+        """Return this layout. Raises LayoutError if it lacks one of these members, or has it smaller than it is
+        read."""
         for member in members:
             if not self.has_struct(member.owner):
                 raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
@@ -76,7 +74,7 @@ class Layout:
         return self
 
     def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
-        """A copy for one process alone: several share one that is kept, and each may have names of its own."""
+        """A copy for one process, which may have renamed enumerators; the cached layout serves several."""
         layout = object.__new__(type(self))
         layout.__dict__.update(self.__dict__, find_renamed=find_renamed, _renamed=None)
         return layout
@@ -107,7 +105,7 @@ class Layout:
 
     @property
     def renamed(self) -> Mapping[str, str]:
-        """Name of an enumerator → the one that the process gave it."""
+        """Name of an enumerator in the headers → its name in the process."""
         if self._renamed is None:
             self._renamed = self.find_renamed()
         return self._renamed
@@ -117,7 +115,7 @@ class Layout:
         return dict(self._lookup("enums", name))
 
     def renamed_enum(self, name: str) -> dict[str, int]:
-        """``enum`` with the names of the process. Raises LayoutError."""
+        """``enum`` with the enumerators' names in the process. Raises LayoutError."""
         return {self.renamed.get(enumerator, enumerator): value for enumerator, value in self.enum(name).items()}
 
     def constant(self, name: str) -> int:
@@ -125,7 +123,7 @@ class Layout:
         return int(self._lookup("constants", name))
 
     def dispatch(self, name: str) -> Any:
-        """The answers of libc10 on its dispatch keys (torch layouts only). Raises LayoutError.
+        """The results of libc10's functions on dispatch keys (torch layouts only). Raises LayoutError.
 
         key_names: list, c10::toString(DispatchKey) by value; backend_names: list, likewise for BackendComponent;
         offsets_and_masks: [offset, mask] by functionality; table_index: index into a dispatch table by
@@ -138,8 +136,8 @@ class Layout:
         return self._lookup("dispatch", name)
 
     def _lookup(self, section: str, name: str) -> Any:
-        """A checked entry: of a shipped layout only what is asked for is parsed, and its checksum is right. Checked
-        once: an enumeration is asked for with each argument of each call on a stack."""
+        """The checked entry ``name`` of a section; cached, since each argument of each call on a stack asks for an
+        enumeration. Entries of a shipped layout need no check: its checksum is right. Raises LayoutError."""
         entry = self._checked.get((section, name))
         if entry is None:
             try:
@@ -154,25 +152,23 @@ class Layout:
 
 SCHEMA = "gdbext-layout/2"
 SECTIONS = ("structs", "enums", "constants", "dispatch")
-_LIMIT = 16 << 20
-"""Bytes of a shared file."""
+_LIMIT = 16 << 20  # bytes of a shared file
 _DECODER = json.JSONDecoder()
-_OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6
-"""Kinds of a member, by the length of its array."""
+_OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6  # kinds of a member, by the length of its array
 
 
 class LayoutSection(Sections):
     """One section of a layout document: each value is parsed when it is first asked for."""
 
     def __init__(self, lines: Mapping[str, str], shared: Sequence[str], where: str) -> None:
-        """``lines``: by name; ``shared``: all lines of the shared file; ``where``: the file, for errors."""
+        """``lines``: name → line; ``shared``: all lines of the shared file; ``where``: the file, for errors."""
         self._lines = lines
         self._shared = shared
         self._where = where
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The value. Raises KeyError, LayoutError (it is damaged)."""
+        """The value. Raises KeyError, LayoutError if it is damaged."""
         if name not in self._values:
             line = self._lines[name]
             try:
@@ -195,12 +191,12 @@ class LayoutSection(Sections):
 
 
 def shared_file(kind: str) -> str:
-    """The name of the file with the parts of all layouts of one of the kinds."""
+    """The name of the file that all layouts of that kind share."""
     return f"parts-{kind}.json"
 
 
 def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any]:
-    """The layout document (of ``schema``) that the file at ``path`` is the ``head`` of. Raises LayoutError."""
+    """The layout document (of ``schema``) of the file at ``path``, whose content is ``head``. Raises LayoutError."""
     if head.get("kind") not in validate.KINDS:
         raise LayoutError(f"{path} is of no kind that shares its parts")
     name = shared_file(head["kind"])
@@ -233,18 +229,19 @@ def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any
 
 
 def _parse_line(line: str) -> Any:
-    """The value in a line, whatever follows it (the comma). Raises ValueError."""
+    """The value in a line, which may end with a comma. Raises ValueError."""
     return _DECODER.raw_decode(line)[0]
 
 
 def checksum(shared: bytes) -> int:
-    """The sum that proves that a release's file and the shared one were written together."""
+    """The checksum in a release's file, which proves that it was written together with the shared file."""
     return zlib.crc32(shared)
 
 
 def _add_members(fields: dict[str, Any], lines: Sequence[str], number: int, prefix: str, start: int, base: str) -> None:
-    """Add the members in one line, for a structure at ``start`` whose members' names begin with ``prefix``. Raises
-    TypeError, IndexError and their like where the line is damaged."""
+    """Add the members in line ``number`` to ``fields``, with ``prefix`` before their names, for a structure at offset
+    ``start``; ``base`` is the base class that has them, "" for none. Raises TypeError, IndexError and the like if the
+    line is damaged."""
     for entry in _parse_line(lines[number]):
         if len(entry) == _PLAIN:  # nearly all of them
             name, offset, size, kind = entry

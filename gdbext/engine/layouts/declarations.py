@@ -10,11 +10,11 @@
     tensor = TensorImpl(Space(memory, layout), address)
     tensor.numel_, tensor.storage_.size_bytes_
 
-A declaration says the name of a structure in the layout documents and what its members are; where they are is the
-layout's. Each access reads one member, so that a fault costs that member only. On the class, an attribute gives the
-member itself: ``TensorImpl.numel_.offset(space)``, for code that reads many objects at once.
+A declaration gives the name of a structure in the layout documents and its members; the layout has their offsets. Each
+access reads one member, so that a fault costs that member only. On the class, an attribute gives the member itself:
+``TensorImpl.numel_.offset(space)``, for code that reads many objects at once.
 
-Reading a member raises LayoutError where the layout lacks it, or it is smaller than what was declared, and MemoryFault.
+Reading a member raises LayoutError if the layout lacks it or has it smaller than declared, and MemoryFault.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SomeMember = TypeVar("SomeMember", bound="Member[Any]")
 
 
 class Space:
-    """Memory, and the layout of what is in it."""
+    """Memory, and the layout of the structures in it."""
 
     __slots__ = ("_offsets", "layout", "memory")
 
@@ -64,7 +64,7 @@ class Space:
 
 
 class OffsetShapes:
-    """Structures of which nothing but offsets is known."""
+    """Structures with known offsets, but unknown sizes and types."""
 
     def __init__(self, members: Mapping[str, Mapping[str, int]]) -> None:
         """``members``: name of the structure → member → offset in bytes."""
@@ -80,20 +80,17 @@ class OffsetShapes:
 class Member(Generic[Value]):
     """A member of a declared structure.
 
-    ``path`` is its name in the layout, where that is not the attribute's; ``required``: without it nothing can be said
-    of the process, and no layout is complete; ``at``: its offset in bytes, where no header and so no layout document
-    has the structure.
+    ``path`` is its name in the layout (default: the attribute's); ``required``: a layout without it cannot be used;
+    ``at``: its offset in bytes, if no header and so no layout document has the structure.
     """
 
-    width = 0
-    """Bytes that are read; a member of the layout must have as many. 0: those that the layout says."""
+    width = 0  # bytes that are read; a member of the layout must have at least as many. 0: the layout's size.
 
     def __init__(self, path: str = "", *, required: bool = False, at: int | None = None) -> None:
         self.path = path
         self.required = required
         self.at = at
-        self.owner = ""
-        """The structure's name in the layout."""
+        self.owner = ""  # the structure's name in the layout
 
     def __set_name__(self, owner: type[Struct], name: str) -> None:
         self.path = self.path or name
@@ -127,7 +124,7 @@ class Member(Generic[Value]):
         return layout.struct(self.owner).field(self.path)
 
     def checked(self, layout: Shapes) -> FieldLayout:
-        """``field``, which is as large as what is read of it. Raises LayoutError."""
+        """``field``, if it has at least ``width`` bytes. Raises LayoutError."""
         field = self.field(layout)
         if 0 < field.size < self.width:
             raise LayoutError(f"{self!r} has {field.size} bytes, {self.width} were asked for")
@@ -138,11 +135,10 @@ class Member(Generic[Value]):
         return space.offset(self)
 
     def find(self, layout: Shapes) -> int | None:
-        """The offset; None where the layout does not have the member."""
+        """The offset in its structure, in bytes; None if the layout does not have the member."""
         return self.field(layout).offset if self.is_in(layout) else None
 
     def is_in(self, layout: Shapes) -> bool:
-        """True if the layout has it."""
         try:
             return self.path in layout.struct(self.owner).fields
         except LayoutError:
@@ -150,16 +146,13 @@ class Member(Generic[Value]):
 
 
 class Struct:
-    """A structure of the target at an address; derived classes declare the members of one, ``of`` its name."""
+    """A structure of the target at an address. A derived class declares one; its argument ``of`` is the name."""
 
     __slots__ = ("address", "space")
-    OF: ClassVar[str] = ""
-    """The structure's name in the layout documents."""
-    SIZE: ClassVar[int] = 0
-    """``sizeof``, in bytes, where no layout document has it."""
+    OF: ClassVar[str] = ""  # the structure's name in the layout documents
+    SIZE: ClassVar[int] = 0  # ``sizeof``, in bytes, if no layout document has it
     CPP: ClassVar[str] = ""
-    """The type that is measured, as C++ (or C) has it: the name itself where a declaration gives no ``cpp``; "" for one
-    that is a part of another, or that no header has."""
+    """The C++ (or C) type to be measured (default: OF); "" for a part of another structure, or if no header has it."""
 
     def __init_subclass__(cls, of: str = "", size: int = 0, cpp: str | None = None) -> None:
         """``of``, ``size`` and ``cpp`` of a declaration are OF, SIZE and CPP."""
@@ -181,15 +174,15 @@ class Struct:
         return self.address + self.space.offset(member)
 
     def value(self, member: Member[Value]) -> Value:
-        """The value of a member that was chosen elsewhere. Raises LayoutError, MemoryFault."""
+        """The value of a member. Raises LayoutError, MemoryFault."""
         return member.read(self.space, self.place(member))
 
     def has(self, member: Member[Any]) -> bool:
-        """The layout has that member."""
+        """True if the layout has that member."""
         return member.is_in(self.space.layout)
 
     def bytes_of(self, member: Member[Any]) -> bytes:
-        """The whole member as it is in memory. Raises LayoutError where the layout does not say its size."""
+        """The bytes of the whole member. Raises LayoutError, also if the layout does not have its size."""
         field = member.field(self.space.layout)
         if field.size <= 0:
             raise LayoutError(f"the layout of {self.OF} does not say how large {field.name} is")
@@ -207,13 +200,13 @@ class Struct:
 
     @classmethod
     def array(cls: type[SomeStruct], space: Space, address: int, count: int) -> Iterator[SomeStruct]:
-        """``count`` of them, one behind the other. Raises LayoutError."""
+        """The ``count`` structures of an array at ``address``. Raises LayoutError."""
         size = cls.size(space)
         return (cls(space, address + index * size) for index in range(count))
 
     @classmethod
     def members(cls) -> Iterator[Member[Any]]:
-        """The declared members, those of its bases, too."""
+        """The declared members, including those of its bases."""
         for base in cls.__mro__:
             yield from (member for member in vars(base).values() if isinstance(member, Member))
 
@@ -226,22 +219,21 @@ def declared_in(module: ModuleType) -> Iterator[type[Struct]]:
 
 
 def wanted(*modules: ModuleType) -> dict[str, str]:
-    """Name to C++ (or C) type of what modules declare and headers have: the wants of a measurement."""
+    """Name → C++ (or C) type of the structures that modules declare and headers have, for a measurement."""
     structures = (structure for module in modules for structure in declared_in(module))
     return {structure.OF: structure.CPP for structure in structures if structure.CPP}
 
 
 def required_in(*modules: ModuleType) -> Iterator[Member[Any]]:
-    """The members of what modules declare without which nothing can be said of a process."""
+    """The required members of the structures that modules declare."""
     structures = (structure for module in modules for structure in declared_in(module))
     return (member for structure in structures for member in structure.members() if member.required)
 
 
 class Number(Member[int]):
-    """A whole number; of a larger member (a smart pointer), its first bytes."""
+    """A whole number; the first bytes of a larger member (a smart pointer)."""
 
-    reader = ""
-    """The method of Memory that reads it."""
+    reader = ""  # the method of Memory that reads it
 
     def read(self, space: Space, address: int) -> int:
         value: int = getattr(space.memory, self.reader)(address)
@@ -302,21 +294,21 @@ class F64(Real):
 
 
 class Place(Member[int]):
-    """Any member that its own reader reads (a string, a container): the value is its address."""
+    """Any member that has a reader elsewhere (a string, a container): the value is its address."""
 
     def read(self, space: Space, address: int) -> int:  # noqa: ARG002 - as its base class has it
         return address
 
 
 class BitField(Member[int]):
-    """A bit-field, unsigned, of which the layout says the bits; an ordinary member of at most eight bytes, whole."""
+    """An unsigned bit-field, by the layout's bits; or an ordinary member of at most eight bytes."""
 
     def read(self, space: Space, address: int) -> int:
         field = self.field(space.layout)
         return bits_of(field, int.from_bytes(space.memory.read(address, field.size), "little"))
 
     def of(self, layout: Shapes, raw: bytes) -> int:
-        """The number in the bytes of a whole object; 0 where the layout does not have the member."""
+        """The number in ``raw``, the bytes of a whole object; 0 if the layout does not have the member."""
         if not self.is_in(layout):
             return 0
         field = self.field(layout)
@@ -324,14 +316,14 @@ class BitField(Member[int]):
 
 
 def bits_of(field: FieldLayout, value: int) -> int:
-    """The bit-field in the number that its bytes are."""
+    """The value of the bit-field ``field``, whose bytes are the number ``value``."""
     if not field.bit_size:
         return value
     return value >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1
 
 
 class Inner(Member[SomeStruct]):
-    """A structure inside the other one. ``what`` returns its declaration, which may come later in the file."""
+    """A structure inside another one. ``what`` returns its class, which may be declared later in the file."""
 
     def __init__(
         self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False, at: int | None = None
@@ -344,7 +336,7 @@ class Inner(Member[SomeStruct]):
 
 
 class Link(Inner[SomeStruct]):
-    """A pointer to a structure; of a smart pointer, its first word."""
+    """A pointer to a structure, or a smart pointer whose first word is one."""
 
     width = 8
 

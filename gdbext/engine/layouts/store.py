@@ -1,7 +1,4 @@
-"""The layout files, those shipped with gdbext and those generated on this machine, found by build-id or version.
-
-Versions and build-ids are read from files without importing or running anything.
-"""
+"""Finds layout files by build-id or version: those shipped with gdbext and those generated on this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
 
 PERMISSION = "GDBEXT_GENERATE"
-"""Environment variable: "0" forbids to run a compiler when no shipped layout fits; "as-me" (--measure-as-me) lets that
-be done with our own rights where the process or its files belong to another user."""
+"""Environment variable: "0" forbids running a compiler if no shipped layout fits; "as-me" (--measure-as-me) permits
+running it with our own rights even if the process or its files belong to another user."""
 FORBIDDEN = "0"
 AS_ME = "as-me"
 
@@ -37,8 +34,8 @@ def package_of(library: str) -> str:
 
 
 def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
-    """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found. torch/version.py is parsed
-    as text; where a folder has none, the name of its dist-info counts."""
+    """(version, git hash) of the PyTorch in folder ``torch``, "" if unknown: from the text of torch/version.py, else
+    from the name of its dist-info."""
     text = files.foreign_text(f"{torch}/version.py", 1 << 16)
     line = r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]"
     values = dict(re.findall(line, text, re.MULTILINE))
@@ -52,8 +49,7 @@ def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
 
 
 DATA = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data", os.uname().machine)
-"""The shipped layouts of this machine's architecture. Each architecture has a folder of its name: where a field lies is
-true of one of them only."""
+"""The folder of the shipped layouts for this machine's architecture."""
 INDEX = "index.json"
 TORCH_LIBRARY = "libtorch_cpu.so"
 _HEX = frozenset("0123456789abcdef")
@@ -61,7 +57,7 @@ _DOCUMENT_LIMIT = 16 << 20
 
 
 def data_of(architecture: str) -> str:
-    """The folder of the shipped layouts of an architecture (uname -m); there may be none."""
+    """The folder of the shipped layouts for an architecture (uname -m), which may not exist."""
     return DATA if architecture == os.uname().machine else f"{os.path.dirname(DATA)}/{architecture}"
 
 
@@ -83,8 +79,8 @@ def parse(text: str, where: str, match: str) -> Layout:
 
 
 def read_layout(path: AnyPath, whole: bool = False) -> Any:
-    """The layout document in a file, in one piece or with shared parts. Raises LayoutError. Of the latter only what is
-    asked for is parsed, unless the ``whole`` of it is wanted as plain JSON values."""
+    """The layout document in a file, alone or with the shared file. ``whole``: parse all of it into plain JSON values;
+    by default the entries of the shared file are parsed on demand. Raises LayoutError."""
     document = read_document(path)
     if isinstance(document, dict) and document.get("schema") == SCHEMA:
         document = unpack(document, path, validate.SCHEMA)
@@ -109,29 +105,28 @@ def read_document(path: AnyPath) -> Any:
 
 
 def saved_members(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
-    """Node class → member → offset of the tensors that autograd's nodes save, of the very release that ``version`` is a
-    build of, under that ABI of the standard library; empty where that was not measured. Raises LayoutError for a
-    damaged file."""
+    """Node class → member → offset of the tensors that autograd's nodes save, for the release of ``version`` and that
+    ABI of the standard library; {} if not measured. Raises LayoutError for a damaged file."""
     return _members("saved-members", version, cxx11, folder)
 
 
 def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
-    """Class → member → offset of what is read of NCCL's process groups, as ``saved_members``."""
+    """Class → member → offset in PyTorch's NCCL process groups, as ``saved_members``."""
     return _members("nccl-groups", version, cxx11, folder)
 
 
 def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
-    """The places of what is read of NCCL's own structures in that release (``2.27.5``), and what it means; None
-    where it was not measured. Raises LayoutError for a damaged file."""
+    """The row of nccl.json for a release (``2.27.5``): offsets in NCCL's own structures, and the meaning of values;
+    None if not measured. Raises LayoutError for a damaged file."""
     if not os.path.exists(f"{folder}/nccl.json"):
         return None
     document = read_document(f"{folder}/nccl.json")
     try:
-        row = document["releases"].get(version)
-        places: dict[str, Any] | None = None if row is None else document["rows"][row]
+        number_of_row = document["releases"].get(version)
+        row: dict[str, Any] | None = None if number_of_row is None else document["rows"][number_of_row]
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise LayoutError(f"{folder}/nccl.json is damaged: {error}") from error
-    return places
+    return row
 
 
 def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str, dict[str, int]]:
@@ -145,11 +140,8 @@ def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str,
 
 
 def by_build_id(build_id: str | None, folder: AnyPath = DATA) -> Layout | None:
-    """The layout that was measured on the libtorch_cpu.so with this build-id, shipped or generated earlier.
-
-    Raises LayoutError when there is one and it is damaged or that of another build (a shipped one; such a file in the
-    cache is passed over).
-    """
+    """The layout that was measured on the libtorch_cpu.so with this build-id, shipped or generated earlier; None if
+    there is none. Raises LayoutError for a shipped file that is damaged or another build's."""
     if not build_id or not _HEX.issuperset(build_id):
         return None
     name = index(folder)["build_ids"].get(build_id)
@@ -163,7 +155,7 @@ def by_build_id(build_id: str | None, folder: AnyPath = DATA) -> Layout | None:
 
 
 def shipped(path: AnyPath) -> Layout:
-    """The whole layout in a shipped file, for a probe. Raises LayoutError, also for another one's under this name."""
+    """The whole layout in a shipped file, for a probe. Raises LayoutError, also if its id is not the file's name."""
     layout = load(path, "probed", full=True)
     if f"{layout.id}.json" != os.path.basename(path):
         raise _of_another(path, layout)
@@ -179,13 +171,13 @@ def _of_another(path: AnyPath, layout: Layout) -> LayoutError:
 
 
 @lru_cache(maxsize=4)
-def _loaded(path: AnyPath, *_: int) -> Layout:
+def _loaded(path: AnyPath, *_modification_times: int) -> Layout:
     """The layout in a file; processes of one job often have the same. Raises LayoutError."""
     return load(path)
 
 
 def _modified_at(path: AnyPath) -> int:
-    """The time when a file was written, in nanoseconds; 0 where there is none."""
+    """The modification time of a file, in nanoseconds; 0 if there is none."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:
@@ -193,19 +185,19 @@ def _modified_at(path: AnyPath) -> int:
 
 
 def has(build_id: str) -> bool:
-    """True if a layout that was measured on this build is there; it may turn out to be damaged when it is loaded."""
+    """True if there is a layout that was measured on this build; it may be damaged."""
     return build_id in index()["build_ids"] or os.path.exists(path_of_measured(build_id))
 
 
 def of_release(version: str, folder: AnyPath = DATA) -> list[str]:
-    """The shipped layouts of the very release that ``version`` is a build of, the nearest first."""
+    """The files of the shipped layouts of the release of ``version`` (2.13.0), the nearest build first."""
     return [
         path for path, shipped_version in by_version(version, folder) if release(shipped_version) == release(version)
     ]
 
 
 def nearest_older(version: str, folder: AnyPath = DATA) -> list[str]:
-    """The layouts of the newest release, if ``version`` is newer than all that are shipped; else none."""
+    """The files of the newest shipped release, if ``version`` is of a newer minor version; else []."""
     releases = {
         f"{folder}/{name}": release(shipped_version) for name, shipped_version in index(folder)["torch"].items()
     }
@@ -245,12 +237,12 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def is_before(version: str, other: str) -> bool:
-    """The first is an older release; false where either is not known."""
+    """True if ``version`` is an older release than ``other``; False if either is unknown."""
     return () < release(version) < release(other)
 
 
 def newest_release(folder: AnyPath = DATA) -> str:
-    """The newest release that a layout is shipped of ("2.15.0"), "" without any. Raises LayoutError."""
+    """The newest release with a shipped layout ("2.15.0"), "" if there is none. Raises LayoutError."""
     return ".".join(map(str, max(map(release, index(folder)["torch"].values()), default=())))
 
 
@@ -282,14 +274,14 @@ def layout_cache() -> str:
 
 
 def path_of_measured(build_id: str, uid: int | None = None) -> str:
-    """The path of the layout of a build that was measured here: with our rights, or with those of the user ``uid``. The
-    latter says what that user wanted it to say; so it is for that user's processes only."""
+    """The path of the layout of a build that was measured here with our rights, or with those of the user ``uid``: that
+    user controls its content, so it may serve only that user's processes."""
     folder = layout_cache() if uid is None else f"{layout_cache()}/user-{uid}"
     return f"{folder}/{build_id}.json"
 
 
 def measured_by(uid: int, build_id: str | None) -> Layout | None:
-    """The layout of that build that was measured with the rights of another user; None where there is none."""
+    """The layout of that build that was measured with the rights of the user ``uid``; None if there is none."""
     return _cached(build_id, uid) if build_id and _HEX.issuperset(build_id) else None
 
 

@@ -1,4 +1,4 @@
-"""Checks of a layout document: nothing that comes from a file is believed before it has passed here."""
+"""Checks layout documents, before anything from a file is used."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from typing import Any, Callable
 from gdbext.errors import LayoutError
 
 SCHEMA = "gdbext-layout/1"
-_PROVENANCE = ("producer", "version", "git", "compiler", "wheel", "date")
-_MAX_SIZE = 1 << 24
-_MAX_FIELDS = 4096
+_NUMBERS = range(-(1 << 63), 1 << 64)  # numbers that fit in a word of the target, with or without a sign
 
-_NUMBERS = range(-(1 << 63), 1 << 64)
-"""Numbers that fit in a word of the target, with or without a sign."""
-
-KINDS = ("torch", "cpython")
-"""Kinds of layouts of which there are many."""
+KINDS = ("torch", "cpython")  # kinds of layouts of which there are many
 
 
 def check(document: Any, where: str) -> None:
-    """The shape of a document, cheap enough for every start. ``where`` names the file. Raises LayoutError."""
+    """Check the shape of a document, cheaply enough for every start. ``where`` names the file. Raises LayoutError."""
     if not isinstance(document, dict):
         raise unusable(where, "it is not a JSON object")
     if document.get("schema") != SCHEMA:
@@ -33,7 +27,7 @@ def check(document: Any, where: str) -> None:
     for section in ("provenance", "build_ids", "structs", "enums", "constants"):
         if not isinstance(document.get(section), Mapping):
             raise unusable(where, f"it has no section {section!r}")
-    for key in _PROVENANCE:
+    for key in ("producer", "version", "git", "compiler", "wheel", "date"):
         if not isinstance(document["provenance"].get(key), str):
             raise unusable(where, f"its provenance does not say {key!r}")
     absent = document.get("absent", [])
@@ -48,7 +42,7 @@ def check(document: Any, where: str) -> None:
 
 
 def check_all(document: Any, where: str) -> None:
-    """``check``, and every structure, enumeration and constant as well. Raises LayoutError."""
+    """Check a document, and each of its structures, enumerations and constants. Raises LayoutError."""
     check(document, where)
     for section in ("structs", "enums", "constants", "dispatch"):
         for name, value in document.get(section, {}).items():
@@ -56,7 +50,7 @@ def check_all(document: Any, where: str) -> None:
 
 
 def check_part(section: str, name: str, value: Any, where: str) -> None:
-    """One entry of a section: each of its members has the type that readers take it to have. Raises LayoutError."""
+    """Check one entry of a section: each of its members has the type that readers expect. Raises LayoutError."""
     if section == "structs":
         _check_struct(name, value, where)
     elif section == "enums":
@@ -73,7 +67,7 @@ def _check_struct(name: str, entry: Any, where: str) -> None:
     if not isinstance(entry, dict) or not isinstance(entry.get("fields"), dict):
         raise unusable(where, f"it lacks {name}")
     size = entry.get("size", 0)
-    if not _integer(size) or not 0 < size <= _MAX_SIZE or len(entry["fields"]) > _MAX_FIELDS:
+    if not _integer(size) or not 0 < size <= 1 << 24 or len(entry["fields"]) > 4096:
         raise unusable(where, f"the size of {name} is {size!r}")
     for field, at in entry["fields"].items():
         if _is_sound(at, size):
@@ -90,7 +84,7 @@ def _check_struct(name: str, entry: Any, where: str) -> None:
 
 
 def _is_sound(member: Any, size: int) -> bool:
-    """A fast test that nearly all members pass; _check_struct says what is wrong with the rest."""
+    """A fast test that nearly all members pass; _check_struct examines the others."""
     if type(member) is not dict or "bit_size" in member or "bit_offset" in member:
         return False
     offset, length = member.get("offset"), member.get("size")
@@ -100,11 +94,11 @@ def _is_sound(member: Any, size: int) -> bool:
 
 
 def _check_keys(document: Mapping[str, Any], where: str) -> None:
-    """The key names and the offsets must agree with each other."""
+    """Check that the key names and the tables of a torch layout agree. Raises LayoutError."""
     dispatch = document.get("dispatch")
     if not isinstance(dispatch, Mapping):
         raise unusable(where, "it has no section 'dispatch'")
-    for name in _OF_KEYS:
+    for name in ("key_names", "backend_names", "offsets_and_masks", "table_index"):  # without them no keyset is read
         check_part("dispatch", name, dispatch.get(name), where)
     keys = document["enums"].get("c10::DispatchKey")
     names = dispatch["key_names"]
@@ -151,13 +145,11 @@ _DISPATCH: Mapping[str, _Check] = {
     "offsets_and_masks": _list_of(_pair_of(_small, _small)),
     "scalar_types": _list_of(_pair_of(_text, _small)),
 }
-"""The form of each member of the section "dispatch" (see Layout.dispatch)."""
-_OF_KEYS = ("key_names", "backend_names", "offsets_and_masks", "table_index")
-"""Those without which no keyset can be read."""
+"""The check of each member of the section "dispatch" (see Layout.dispatch)."""
 
 
 def unusable(where: str, what: str) -> LayoutError:
-    """The error for a layout, with what is wrong with it."""
+    """The error for a layout; ``what`` is wrong with it."""
     return LayoutError(
         f"{where} is not a usable layout: {what}",
         why="the file is damaged, or was written by another version of gdbext",

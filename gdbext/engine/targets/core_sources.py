@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
-from gdbext.engine.formats import at_once, elf_header
+from gdbext.engine.formats import elf_header, open_nonblocking
 from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import TargetThread
@@ -97,7 +97,7 @@ def unpack_core(path: str) -> str:
     """The name of a file with the contents of a compressed core, for ``close_unpacked``; "" if it is not compressed.
     Raises BadCore."""
     try:
-        with open(path, "rb", opener=at_once) as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             head = file.read(64) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
             packing = next((packing for packing in _PACKINGS if head.startswith(packing.magic)), None)
             if not packing:
@@ -221,7 +221,7 @@ def _size_in_header(packing: Packing, head: bytes, path: str) -> int:
     if packing.name == "lz4" and len(head) > 14 and head[4] >> 3 & 1:
         return int.from_bytes(head[6:14], "little")
     if packing.name == "gzip":
-        with open(path, "rb", opener=at_once) as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             file.seek(-4, os.SEEK_END)
             return int(struct.unpack("<I", file.read(4))[0])
     return 0

@@ -1,8 +1,8 @@
 """Walks a stack: from a thread's registers to all frames further out.
 
-What a code address decides is prepared once (frame_steps.py). Where there is no call frame information (generated code)
-weaker means are tried, and the frame that they give says so in ``how``: it is likely, never proven. Each such guess has
-to end at a return address, one that points into executable memory, right behind a call instruction.
+The step to the caller is prepared once per code address (frame_steps.py). Without call frame information (generated
+code) weaker methods are tried, and ``how`` of the resulting frame names them: it is likely, never proven. Each such
+guess must give a return address in executable memory, right behind a call instruction.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-    Guess = tuple[int, Registers, str]
-    """CFA, the caller's registers, the means (NativeFrame.how)."""
+    Guess = tuple[int, Registers, str]  # (CFA, the caller's registers, the method: NativeFrame.how)
 
 
 END_OF_STACK = "end of stack"
@@ -37,30 +36,27 @@ class Unwinder:
 
     def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps | None = None) -> None:
         architecture = memory.architecture
-        self.stopped = ""
-        """The reason why the last walk ended: "end of stack", or a sentence."""
+        self.stopped = ""  # why the last walk ended: END_OF_STACK, or a sentence
         self.steps = steps or FrameSteps(memory, modules)
         self._read = memory.read
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._kept = frozenset((*architecture.dwarf_registers, self._pc))
         self._least_growth = architecture.call_pushes
-        """Nothing at an exact address: longjmp's end has its target's stack pointer already."""
+        """Least bytes between the stack pointers of a frame and its caller, except for an exact address: at longjmp's
+        end the stack pointer is already the target's."""
         self._paths = KnownPaths(self.steps, self._pc, self._sp)
         self._guesser = FallbackUnwinder(memory, modules, self.steps)
 
     def frames(self, registers: Mapping[str, int], limit: int = 1_000_000) -> Iterator[NativeFrame]:
-        """All frames of the thread with these registers, innermost first; at least one.
-
-        Never raises for anything that is on the stack: ``stopped`` then says why the walk ended. Memory use does not
-        grow with the number of frames.
-        """
-        return self.walk(self._followed(registers), self._read, limit=limit)
+        """All frames of the thread with these registers, innermost first; at least one. Never raises for a damaged
+        stack: ``stopped`` tells why the walk ended. Memory use does not grow with the number of frames."""
+        return self.walk(self._tracked(registers), self._read, limit=limit)
 
     def stack(self, registers: Mapping[str, int], limit: int = 1_000_000) -> list[NativeFrame]:
         """frames() as a list. Innermost frames that match a cached path are not unwound again; the rest starts at a
         return address."""
-        current = self._followed(registers)
-        known = self._paths.begin(current, self._read, limit)
+        current = self._tracked(registers)
+        known = self._paths.match(current, self._read, limit)
         if not known:
             frames = list(self.walk(current, self._read, limit=limit))
         else:
@@ -70,7 +66,7 @@ class Unwinder:
             self._paths.learn(current, frames)
         return frames
 
-    def _followed(self, registers: Mapping[str, int]) -> Registers:
+    def _tracked(self, registers: Mapping[str, int]) -> Registers:
         return {name: value for name, value in registers.items() if name in self._kept}
 
     def walk(
@@ -82,11 +78,11 @@ class Unwinder:
         exact: bool = True,
         guess: bool = True,
     ) -> Iterator[NativeFrame]:
-        """The frame with these registers, then its callers; ``stopped`` says at the end why there are no more.
+        """The frame with these registers, then its callers; at the end ``stopped`` tells why there are no more.
 
-        ``read`` reads the stack. ``first`` is the level of the first frame, ``limit`` ends the walk. ``exact`` where
-        the program counter is the next instruction to run, not where a call returns to. Without ``guess`` only call
-        frame information counts.
+        ``read`` reads the stack. ``first`` is the level of the first frame, ``limit`` the level that ends the walk.
+        ``exact``: the program counter is the next instruction to run, not a return address. Without ``guess`` only call
+        frame information is used.
         """
         self.stopped = "not finished"
         pc, sp, at, how = self._pc, self._sp, self.steps.at, "registers" if exact else "cfi"
@@ -127,7 +123,8 @@ class Unwinder:
         self.stopped = f"truncated at {limit} frames"
 
     def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
-        """CFA, the caller's registers and an objection, where the register is unknown that the CFA is counted from."""
+        """(CFA, the caller's registers, an objection), if the register is unknown from which the CFA is computed: by
+        the only return address whose call leads to the function; None if there is none."""
         start = self.steps.function_start(step.lookup_pc)
         cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start else 0
         if not cfa or not step.row:
@@ -146,14 +143,14 @@ class Unwinder:
         row: UnwindRow | None = None,
         trampolines: set[int] | None = None,
     ) -> str:
-        """The reason why these cannot be the caller's registers, or why it is not followed; "" where all is well.
+        """Why ``callers`` cannot be the caller's registers, or are not to be followed; "" if they are plausible.
         ``trampolines`` are the stack pointers of the signal frames so far."""
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
             return "the return address is not known"
         if row and row.is_signal and trampolines is not None:
             if registers[sp] in trampolines:
-                return f"signal frames form a cycle at {registers[sp]:#x}"
+                return f"signal frames go round in a circle at {registers[sp]:#x}"
             trampolines.add(registers[sp])
         elif callers[sp] < registers[sp] + (0 if exact else self._least_growth):
             return f"the stack does not grow at {registers[pc]:#x} (damaged)"
@@ -161,6 +158,7 @@ class Unwinder:
 
 
 def _problem(error: Exception) -> str:
+    """Why the caller's registers cannot be computed."""
     if isinstance(error, MemoryFault):
         return f"stack memory at {error.address:#x} cannot be read"
     if isinstance(error, BadData):
@@ -169,7 +167,7 @@ def _problem(error: Exception) -> str:
 
 
 MAX_FRAMES = 200_000
-"""Frames kept of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
+"""Most frames of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
 
 
 class NativeStack:
@@ -178,18 +176,17 @@ class NativeStack:
     def __init__(self, frames: list[NativeFrame], outer: str | None, symbolizer: Symbolizer) -> None:
         self.frames = frames
         self.outer = outer
-        """The reason why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole
-        stack."""
+        """Why outer frames are missing ("no CFI at 0x…", "truncated at N frames"); None for a whole stack."""
         self.floats: Callable[[], Mapping[str, int]] = dict
-        """Reads the vector registers of the innermost frame."""
+        """Reads the vector registers of the innermost frame: name → low 8 bytes."""
         self._symbolizer = symbolizer
 
     @classmethod
     def walk(
         cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, most: int | None = None
     ) -> NativeStack:
-        """Unwind from ``registers``, at most ``most`` frames (default: MAX_FRAMES). Never raises for what is on the
-        stack: the walk ends and says why."""
+        """Unwind from ``registers``, at most ``most`` frames (default: MAX_FRAMES). Never raises for a damaged stack:
+        ``outer`` tells why the walk ended."""
         limit = MAX_FRAMES if most is None else most
         frames = unwinder.stack(registers, limit)
         if len(frames) >= limit:
@@ -206,34 +203,30 @@ class NativeStack:
 
     @cached_property
     def path(self) -> tuple[int, ...]:
-        """The program counters: threads of a pool often share them, so what only these decide is computed once."""
+        """The program counters, a key for caches: threads of a pool often share them."""
         return tuple(frame.pc for frame in self.frames)
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """For each frame but the outermost one: its address for symbols and that of its caller."""
+        """(lookup_pc of the frame, lookup_pc of its caller) of each frame but the outermost."""
         lookups = [frame.lookup_pc for frame in self.frames]
         return list(zip(lookups, lookups[1:]))
 
     @cached_property
     def distinct_places(self) -> Mapping[tuple[int, int], int]:
-        """Each of the places once, with the level of one of its frames: a recursion has few."""
+        """Each of ``places`` once → the level of one of its frames: a recursion has few."""
         return dict(zip(self.places, range(len(self.places))))
 
     def function(self, level: int) -> Function | None:
-        """The function of frame ``level``, None where no symbol covers its pc."""
+        """The function of frame ``level``, None if no symbol covers its pc."""
         return self._symbolizer.function(self.frames[level].lookup_pc)
 
 
-MAX_FRAME = 1 << 20
-"""Bytes between the stack pointer and the frame pointer that are believed where the stack's mapping is unknown."""
+MAX_FRAME = 1 << 20  # most bytes between the stack pointer and the frame pointer if the stack's mapping is unknown
 _SEARCHED = 1 << 13
-"""Bytes above the stack pointer that are searched for a function's return address; beyond them only another call's."""
-_SMALLEST_PAGE = 1 << 12
-_REACH = 1 << 31
-"""Bytes that a direct call reaches."""
-_EDGE = 16
-"""Bytes of code around pc that decide whether it is at a function's edge."""
+"""Bytes above the stack pointer that are searched for a function's return address; beyond are only other calls'."""
+_REACH = 1 << 31  # bytes that a direct call reaches
+_EDGE = 16  # bytes of code around pc that decide whether it is at a function's edge
 
 
 class FallbackUnwinder:
@@ -250,24 +243,24 @@ class FallbackUnwinder:
         )
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
-        """The caller of the frame with these registers; None where nothing plausible is found. ``exact`` is true where
-        pc is the next instruction to run (innermost frame, or interrupted by a signal)."""
+        """A plausible caller of the frame with these registers, else None. ``exact``: pc is the next instruction to run
+        (innermost frame, or interrupted by a signal); ``is_code``: pc is in executable memory."""
         guess = None
         if exact:
             pc, offset = registers[self._pc], None if is_code else 0
             code = self._code.read(pc, _EDGE) if is_code else b""
             if code:
-                offset = self._architecture.return_address_offset(code, self._code.read_before(pc, _EDGE))
+                offset = self._architecture.return_address_offset(code, self._code.before(pc, _EDGE))
             guess = None if offset is None else self._at_stack_top(registers, offset)
         if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
         return guess
 
     def cfa_by_call(self, sp: int, start: int) -> int:
-        """The end of the frame of the function at ``start``, by the only return address above ``sp`` whose call leads
-        to that function: for a thread whose frame pointer is unknown. 0 where there is not just one."""
+        """The CFA of the frame of the function at ``start``, by the only return address above ``sp`` whose call leads
+        to that function, for a thread with an unknown frame pointer; 0 if there is not just one."""
         pushed = self._architecture.call_pushes
-        stack = self._memory.try_read(sp, _SEARCHED) or self._memory.try_read(sp, -sp % _SMALLEST_PAGE)
+        stack = self._memory.try_read(sp, _SEARCHED) or self._memory.try_read(sp, -sp % 4096)
         if not pushed or not stack:
             return 0
         words = struct.unpack_from(f"<{len(stack) // 8}Q", stack)
@@ -276,11 +269,12 @@ class FallbackUnwinder:
             for index, word in enumerate(words)
             if abs(word - start) < _REACH
             and self._code.is_code(word - 1)
-            and self._architecture.called(self._code.read_before(word, 8), word) == start
+            and self._architecture.call_target(self._code.before(word, 8), word) == start
         ]
         return ends[0] if len(ends) == 1 else 0
 
     def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
+        """The caller by the return address ``offset`` bytes above the stack pointer."""
         pushed = self._architecture.call_pushes
         cfa = (registers[self._sp] + offset + pushed) & MASK
         link = self._architecture.dwarf_registers[self._architecture.return_column]
@@ -290,7 +284,7 @@ class FallbackUnwinder:
         return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
 
     def _by_code(self, registers: Registers) -> Guess | None:
-        """The caller by the paths to a return that the code at pc has; they must agree where they make sense at all."""
+        """The caller by emulating the code from pc to its returns; plausible results must agree on the CFA."""
         candidates: list[tuple[int, Registers]] = []
         for row in self._emulation.rows(registers[self._pc], registers):
             try:
@@ -319,8 +313,8 @@ class FallbackUnwinder:
         return end, {self._pc: pc, self._sp: end, self._architecture.frame_pointer: saved}, "frame-pointer"
 
     def _is_return_address(self, pc: int) -> bool:
-        """It points into code, right behind a call as far as that can be read."""
+        """True if ``pc`` is in code, right behind a call instruction or one that cannot be read."""
         if not self._code.is_code(pc - 1):
             return False
-        before = self._code.read_before(pc, 8)
+        before = self._code.before(pc, 8)
         return not before or self._architecture.follows_call(before)

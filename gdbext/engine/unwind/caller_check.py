@@ -1,8 +1,8 @@
-"""Checks whether a frame was called from inside another: a walk from one to the other, over call frame information.
+"""Checks whether a frame was called from inside another, by walking from one to the other with call frame information.
 
-Addresses alone do not prove it: after a dispatch has returned, a deeper stack may cover its place, and old words
-survive in holes of newer frames. The walk is cheap enough for every stop: one read of the stack between the two, and
-for each frame one look-up of a prepared step.
+Addresses alone do not prove it: after a dispatch has returned, a deeper stack may cover its frame, and old words
+survive in holes of newer frames. The walk is cheap enough for every stop: one read of the stack between the two frames,
+and for each frame one lookup of a prepared step.
 """
 
 from __future__ import annotations
@@ -21,25 +21,18 @@ from gdbext.errors import BadData, MemoryFault
 if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-SPAN_LIMIT = 1 << 20
-"""Bytes of stack between two dispatches that are read."""
+SPAN_LIMIT = 1 << 20  # most bytes of stack between two dispatches
 FRAME_LIMIT = 4000
 
 _word = struct.Struct("<Q").unpack_from
-_BELOW = 128
-"""Bytes below the inner frame's CFA that are read with the stack: its saved registers lie there."""
-
 
 IsOpen = Callable[[int], bool]
-"""An address in a function's code → whether what the function had begun is still open there."""
+"""An address in a function's code → True if the operation that the function began at the stop is not over there."""
 
 
 class StopPlace(NamedTuple):
-    """The place of a stop: its address, the function around it [start, end), its frame's size (sites.Frame.size), and
-    where the function is still inside of what it began there (None: everywhere).
-
-    ``start`` is 0 for a function that may leave by a tail call.
-    """
+    """A stop at ``pc`` in the function [start, end), or in one that may leave by a tail call if ``start`` is 0;
+    ``size`` is that of its frame (CfaRule.size). ``is_open`` None: the operation lasts until the function returns."""
 
     pc: int
     start: int
@@ -49,10 +42,10 @@ class StopPlace(NamedTuple):
 
 
 class CallerCheck(NamedTuple):
-    """A frame to search for: its CFA, and the code that must be running in it: [start, end).
+    """A frame to search for: its CFA, and its code [start, end).
 
-    Where the function may have left by a tail call the code is another's; then ``start`` is 0 and the return address
-    must be ``returns_to``. ``is_open`` is asked about the address that the frame's callee returns to.
+    If the function may have left by a tail call, its frame can have other code; then ``start`` is 0 and the return
+    address must be ``returns_to``. ``is_open`` gets the address in the frame to which its callee returns.
     """
 
     cfa: int
@@ -81,15 +74,16 @@ class CallerWalk:
         return self._architecture.return_address(self._read, cfa)
 
     def inside(self, pc: int, cfa: int, ancestor: CallerCheck) -> bool:
-        """The frame of code ``pc`` that ends at ``cfa`` was called from inside ``ancestor``, a frame further up.
+        """True if the frame of code ``pc`` that ends at ``cfa`` was called from inside ``ancestor``, a frame further
+        up.
 
-        True also where that cannot be disproved: the walk meets code without call frame information, and the
-        ancestor's return address is still in its place. Raises MemoryFault.
+        Also True if that cannot be disproved: the walk meets code without call frame information, and the ancestor's
+        return address is still on the stack. Raises MemoryFault.
         """
         top = ancestor.cfa
         if not 0 <= top - cfa < SPAN_LIMIT:
             return False
-        stack = _StackPiece(self._read, cfa - _BELOW, top)
+        stack = _StackPiece(self._read, cfa - 128, top)  # the inner frame's saved registers are below its CFA
         returns_to = self._architecture.return_slot(top)
         current, registers = cfa, self._caller(pc, cfa, stack)
         walk = self._unwinder.walk(registers, stack.read, exact=False, guess=False)
@@ -100,13 +94,13 @@ class CallerWalk:
                 if ancestor.start:
                     return ancestor.start <= frame.pc - 1 < ancestor.end
                 return stack.word(returns_to) == ancestor.returns_to
-            if stack.is_left or 0 < frame.cfa <= current:
+            if stack.is_damaged or 0 < frame.cfa <= current:
                 return False
             current = frame.cfa or current
-        return not stack.is_left and stack.word(returns_to) == ancestor.returns_to
+        return not stack.is_damaged and stack.word(returns_to) == ancestor.returns_to
 
     def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers:
-        """The registers of the caller of the frame that ends at ``cfa``, as far as its callers need them."""
+        """The registers of the caller of the frame that ends at ``cfa``; pc, sp and frame pointer at least."""
         registers = {self._sp: cfa, self._pc: stack.word(self._architecture.return_slot(cfa))}
         row = self._unwinder.steps.at(pc, exact=True).row
         if not row or self._fp not in row.saves:
@@ -121,9 +115,8 @@ class _StackPiece:
     """The stack between two frames, read once."""
 
     def __init__(self, read: ReadMemory, low: int, high: int) -> None:
-        """Read the frame of the stop. Raises MemoryFault."""
-        self.is_left = False
-        """Something outside of it was asked for: the stack is damaged."""
+        """Read the stack from ``low`` to ``high``. Raises MemoryFault."""
+        self.is_damaged = False  # the walk read memory outside of it
         self._low = low
         self._data = read(low, high - low)
 
@@ -131,7 +124,7 @@ class _StackPiece:
         start = address - self._low
         data = self._data[start : start + size] if start >= 0 else b""
         if len(data) < size:
-            self.is_left = True
+            self.is_damaged = True
             raise MemoryFault(address, size)
         return data
 

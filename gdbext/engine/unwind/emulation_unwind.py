@@ -1,9 +1,9 @@
-"""Unwinding code that has no call frame information: following it from pc to its return.
+"""Unwinds code without call frame information by emulating it from pc to its return.
 
-MKL's kernels (8,000 functions of libtorch_cpu.so, in which a matrix product spends its time) and generated code have
-no CFI and need not keep a frame pointer, but each must take its frame down before it returns. So the instructions from
-pc to a return are interpreted on symbols: registers and stack words in terms of what they were at pc. The value of a
-symbol is a DWARF expression, so that the result is an ordinary unwind row.
+MKL's kernels (8,000 functions of libtorch_cpu.so, in which a matrix product spends its time) and generated code have no
+CFI and may lack a frame pointer, but each must remove its frame before it returns. So the instructions from pc to a
+return are executed with symbolic values: registers and stack words in terms of their values at pc. A symbolic value is
+a DWARF expression, so that the result is an ordinary unwind row.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINE
 from gdbext.engine.process.code_reader import CodeReader
 
 WORD = 8
-DEREF = b"\x06"
-"""DWARF's operation DW_OP_deref."""
-MAX_STACK_DISTANCE = 1 << 20
-_MAX_EXPRESSION = 64
+DEREF = b"\x06"  # DWARF's operation DW_OP_deref
 _MAX_SLOTS = 4096
 
 
@@ -34,14 +31,15 @@ class SymbolicValue(NamedTuple):
         return SymbolicValue(self.root, self.added + number)
 
     def code(self) -> bytes:
+        """The DWARF expression of the whole value."""
         if not self.added:
             return self.root
         return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
 
     def loaded(self) -> SymbolicValue | None:
-        """The eight bytes at this address, at pc; None where the expression grows too long."""
+        """The word at this address; None if its expression would be too long."""
         code = self.code() + DEREF
-        return SymbolicValue(code, 0) if len(code) <= _MAX_EXPRESSION else None
+        return SymbolicValue(code, 0) if len(code) <= 64 else None
 
 
 def _sleb(number: int) -> bytes:
@@ -57,7 +55,7 @@ def _sleb(number: int) -> bytes:
 
 
 class SymbolicState:
-    """Registers and stack words on one path. What is not in ``registers`` is unknown."""
+    """Registers and stack words on one path. A register that is not in ``registers`` is unknown."""
 
     __slots__ = ("_architecture", "_sp", "registers", "slots")
 
@@ -71,7 +69,7 @@ class SymbolicState:
         self._sp = architecture.stack_pointer
         self.registers = registers
         self.slots = slots
-        """Words that the path has written, by address; all other memory is as it was at pc."""
+        """Address → value of the words that the path has written (None: unknown); other memory is as it was at pc."""
 
     def copy(self) -> SymbolicState:
         return SymbolicState(self._architecture, dict(self.registers), dict(self.slots))
@@ -93,8 +91,8 @@ class SymbolicState:
         return self.slots[address] if address in self.slots else address.loaded()
 
     def store(self, address: SymbolicValue | None, value: SymbolicValue | None, size: int = WORD) -> None:
-        """Write a word, or make all words that ``size`` bytes may touch unknown. An unknown address is taken to be
-        none of the frame's save slots."""
+        """Write a word; with another ``size``, make all words that may be changed unknown. An unknown address is
+        assumed not to be one of the frame's save slots."""
         if not address or len(self.slots) > _MAX_SLOTS:
             return
         if size == WORD:
@@ -105,7 +103,7 @@ class SymbolicState:
                 self.slots[address.plus(offset)] = None
 
     def address(self, memory: MemoryOperand | None) -> SymbolicValue | None:
-        """Address of a memory operand, None where it is not known."""
+        """Address of a memory operand, None if unknown."""
         if not memory or memory.index_register or memory.base in ("", PC_RELATIVE):
             return None
         base = self.registers.get(memory.base)
@@ -143,6 +141,7 @@ class SymbolicState:
                 self.store(self.address(insn.memory), None, insn.stored)
 
     def _pop(self, destination: str, memory: SymbolicValue | None) -> None:
+        """Pop a word into the register ``destination`` or, if that is "", to the address ``memory``."""
         top = self.top
         value = self.load(top)
         if top:
@@ -153,19 +152,15 @@ class SymbolicState:
             self.store(memory, value)
 
 
-MAX_INSTRUCTIONS = 20_000
-"""Interpreted for one pc; MKL's longest kernels have 6,000."""
-AFTER_FIRST = 2_000
-"""Interpreted in search of more returns, to compare with, when one is found."""
-MAX_EXITS = 4
-_WINDOW = 512
+MAX_INSTRUCTIONS = 20_000  # instructions emulated for one pc; MKL's longest kernels have 6,000
+_WINDOW = 512  # bytes of code that are decoded at once
 
 
 class EmulationUnwinder:
-    """Finds the unwind rows of code addresses without CFI; kept by address."""
+    """Finds the unwind rows of code addresses without CFI, and caches them."""
 
     def __init__(self, architecture: Architecture, code: CodeReader, starts_function: Callable[[int], bool]) -> None:
-        """``starts_function`` is true for an address at which a function is known to begin."""
+        """``starts_function`` tells whether a function is known to begin at an address."""
         self._architecture = architecture
         self._roots = {
             name: bytes((0x70 + number, 0))
@@ -179,17 +174,17 @@ class EmulationUnwinder:
         self._budget = 0
 
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[CfiRow, ...]:
-        """The different rows that returns reachable from ``pc`` give; () when none is found. ``registers`` are those of
-        the frame, as far as they are known; the stack pointer must be."""
+        """The different rows by the returns that are reachable from ``pc``; () if there are none. ``registers`` are the
+        frame's known ones, the stack pointer at least."""
         stack_pointer = self._architecture.stack_pointer
         top = registers[stack_pointer]
         initial = {}
         for name, root in self._roots.items():
             if name in registers:
-                # A pointer into the stack is expressed by the stack pointer, so that a stack word has the same symbol
-                # by whatever register it is reached.
+                # A pointer into the stack is expressed by the stack pointer, so that a stack word has one symbolic
+                # address, whatever register points to it.
                 distance = registers[name] - top
-                near = 0 <= distance < MAX_STACK_DISTANCE
+                near = 0 <= distance < 1 << 20
                 initial[name] = SymbolicValue(self._roots[stack_pointer], distance) if near else SymbolicValue(root, 0)
         key = (pc, tuple(initial.items()))
         if key not in self._rows:
@@ -197,19 +192,19 @@ class EmulationUnwinder:
         return self._rows[key]
 
     def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[CfiRow]:
+        """The rows by up to four returns; [] if two paths contradict each other."""
         pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
-        heights: dict[int, SymbolicValue | None] = {}
-        """The stack pointer at each address that was visited."""
+        heights: dict[int, SymbolicValue | None] = {}  # the stack pointer at each address that was visited
         rows: list[CfiRow] = []
         self._budget = MAX_INSTRUCTIONS
         exits = 0
-        while pending and self._budget > 0 and exits < MAX_EXITS:
+        while pending and self._budget > 0 and exits < 4:
             address, state = pending.pop()
             end = self._follow(address, state, heights, pending)
             row = self._row(state, initial) if end == "ret" else None
             if row:
                 exits += 1
-                self._budget = min(self._budget, AFTER_FIRST)
+                self._budget = min(self._budget, 2_000)  # enough to find more returns, to compare with
                 if row not in rows:
                     rows.append(row)
             elif end == "contradiction":
@@ -223,7 +218,8 @@ class EmulationUnwinder:
         heights: dict[int, SymbolicValue | None],
         pending: list[tuple[int, SymbolicState]],
     ) -> str:
-        """Interpret straight code; adds the paths that branch off to ``pending``. Returns what ended it."""
+        """Emulate one path; add the paths that branch off to ``pending``. Returns why it ended: "ret", "jmp", "trap",
+        "visited", "contradiction" or "end"."""
         after_call = False
         beyond = (*self._architecture.padding, *self._architecture.entry_marks)
         for insn in self._straight(address):
@@ -253,7 +249,7 @@ class EmulationUnwinder:
         return "end"
 
     def _straight(self, address: int) -> Iterator[Instruction]:
-        """Instructions one after the other from ``address``, as far as they can be read and understood."""
+        """Consecutive instructions from ``address`` on, up to the first that cannot be read or decoded."""
         while True:
             window = self._code.read_after(address, _WINDOW)
             start = address
@@ -266,8 +262,8 @@ class EmulationUnwinder:
                 return
 
     def _row(self, state: SymbolicState, initial: dict[str, SymbolicValue]) -> CfiRow | None:
-        """The row that follows from the state at a return; None where the stack pointer is not known there, or the path
-        wrote over the return address."""
+        """The row by the state at a return; None if the stack pointer is unknown there, or the path overwrote the
+        return address."""
         architecture, top = self._architecture, state.top
         if not top or (architecture.call_pushes and top in state.slots):
             return None
@@ -284,7 +280,7 @@ class EmulationUnwinder:
 
 
 def _rule(name: str, state: SymbolicState, initial: dict[str, SymbolicValue], cfa: SymbolicValue) -> Rule:
-    """The place of the caller's value of a register, from the state at the return."""
+    """The rule for the caller's value of the register ``name``, by the state at the return."""
     value = state.registers.get(name)
     if not value:
         return Rule(UNDEFINED)

@@ -1,7 +1,7 @@
-"""The step from a code address to the caller, prepared once per address and kept, and the tables that it is read from.
+"""Prepares and caches the step from a code address to the caller, from the modules' call frame information.
 
-A frame of a deep recursion so costs a few dictionary look-ups and one memory read. A module's call frame information is
-in its file, or in the target's memory when the file is gone.
+So a frame of a deep recursion costs a few dictionary lookups and one memory read. A module's call frame information is
+in its file, or in the target's memory if the file is gone.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class NativeFrame:
     """One frame of a native stack.
 
     ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
-    is the caller's stack pointer after the return, 0 where it is not known (the last frame of a walk that ended for
-    want of CFI). ``registers`` are these two and the callee-saved ones as they were in this frame, fewer where one
-    cannot be known; level 0 and a frame that a signal interrupted have all. ``how`` says by what this frame was found:
+    is the caller's stack pointer after the return, 0 if unknown (the last frame of a walk that ended for lack of CFI).
+    ``registers`` are these two and the known callee-saved ones as they were in this frame; level 0 and a frame that a
+    signal interrupted have all. ``how`` is the method by which this frame was found:
 
     - ``registers``: the thread's own registers (level 0);
     - ``cfi``: call frame information of the inner frame;
     - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
-    - ``return-address``: the word that a call has just pushed (a call to nowhere, code at a function's edge);
-    - ``code``: code without CFI was followed to its return: next to certain, but not proven;
+    - ``return-address``: the word that a call has just pushed (a call to an invalid address, a function's first or last
+      instructions);
+    - ``code``: code without CFI was emulated to its return: nearly certain, but not proven;
     - ``frame-pointer``: the frame pointer, in code without CFI: likely, not proven.
 
     ``lookup_pc`` is the address for symbols: ``pc - 1`` after a call (which may be a function's last instruction),
@@ -61,7 +62,7 @@ class NativeFrame:
         lookup_pc: int,
         module: Module | None,
     ) -> None:
-        """``registers`` may be a function from the level to them, which is called when they are first wanted."""
+        """``registers`` may be a function from the level to them, which is called on their first use."""
         self.level = level
         self.pc = pc
         self.sp = sp
@@ -74,7 +75,6 @@ class NativeFrame:
 
     @property
     def registers(self) -> Registers:
-        """The values that are known in this frame, by name of the register."""
         registers = self._registers
         if not isinstance(registers, dict):
             registers = self._registers = registers(self.level)
@@ -85,7 +85,7 @@ class NativeFrame:
 
 
 class FrameTables:
-    """The tables of all modules of a process, each read once."""
+    """The tables of call frame information of all modules of a process, each read once."""
 
     def __init__(self, memory: Memory, modules: ModuleTable) -> None:
         self._memory = memory
@@ -94,7 +94,7 @@ class FrameTables:
         self._extents: dict[int, Function | None] = {}
 
     def of(self, module: Module) -> tuple[FrameTable | None, str]:
-        """The module's table and "", or None and why there is none ("" where it just has none)."""
+        """(the module's table, ""), or (None, the error in reading it; "" if the module has none)."""
         table = self._tables.get(module.start)
         if not table:
             try:
@@ -112,7 +112,8 @@ class FrameTables:
         return None if not module or not fde else (module, fde)
 
     def extent(self, address: int) -> Function | None:
-        """The code around an address that has no symbol, as a function without a name; None without an entry."""
+        """The code around an address without a symbol, as a function without a name, by its frame description entry;
+        None if there is none."""
         if address not in self._extents:
             extent = None
             with suppress(BadData):
@@ -125,10 +126,10 @@ class FrameTables:
 
 
 def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
-    """The frame description entries of ``module``, None when it has none. Raises BadData for damaged ones."""
+    """The frame description entries of ``module``, None if it has none. Raises BadData for damaged ones."""
     image, relocation = module.image, 0
     if not image:
-        # PT_GNU_EH_FRAME is part of what is loaded, so a live process has it even where the file is deleted.
+        # PT_GNU_EH_FRAME is loaded, so a live process has it even if the file is deleted.
         try:
             image, relocation = MemoryImage(memory, module.start, module.base, module.path), module.base
         except MemoryFault:
@@ -144,10 +145,9 @@ def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
 
 
 class FrameStep(NamedTuple):
-    """The step from a code address to the caller, or why there is none."""
+    """The step from a code address to the caller by ``row``, or the ``problem`` if there is none."""
 
-    lookup_pc: int
-    """The address for symbols and unwind rows: within the call instruction where a call returns to pc."""
+    lookup_pc: int  # the address for symbols and unwind rows: inside the call instruction if pc is a return address
     module: Module | None
     row: UnwindRow | None
     problem: str
@@ -166,7 +166,7 @@ class FrameSteps:
         self._exact: dict[int, FrameStep] = {}
 
     def at(self, pc: int, exact: bool) -> FrameStep:
-        """The step at ``pc``; ``exact`` where that is the next instruction to run, not where a call returns to."""
+        """The step at ``pc``; ``exact``: that is the next instruction to run, not a return address."""
         steps = self._exact if exact else self._after_call
         step = steps.get(pc)
         if not step:
@@ -194,6 +194,7 @@ class FrameSteps:
         return FrameStep(lookup_pc, module, row, problem, bool(row) or self.code.is_code(lookup_pc))
 
     def _compiled(self, module: Module, pc: int) -> tuple[UnwindRow | None, str]:
+        """(the unwind row at ``pc``, ""), or (None, the reason)."""
         table, problem = self._tables.of(module)
         if table:
             vaddr = module.vaddr(pc)
@@ -207,22 +208,21 @@ class FrameSteps:
 
 
 class CfaRule(NamedTuple):
-    """The rule by which the CFA (the caller's stack pointer after the return) is computed at an instruction: register +
-    offset."""
+    """The CFA (the caller's stack pointer after the return) at an instruction is ``register`` + ``offset``."""
 
     register: str
     offset: int
-    size: int
-    """Bytes that the frame reaches below the CFA while the function calls others, at least."""
+    size: int  # least bytes of the frame below the CFA while the function calls others
 
 
-def at_entry(architecture: Architecture) -> CfaRule:
-    """The rule at a function's first instruction, and at its return: only what the call left is below the CFA."""
+def cfa_rule_at_entry(architecture: Architecture) -> CfaRule:
+    """The rule at a function's first instruction and at its return: only a pushed return address is below the CFA."""
     return CfaRule(architecture.stack_pointer, architecture.call_pushes, architecture.call_pushes)
 
 
-def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
-    """The CFA's rule at an instruction; ``size`` where the rule does not say the frame's."""
+def cfa_rule_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
+    """The rule at an instruction, None if unknown; ``size`` is the frame's, if the CFA is not relative to the stack
+    pointer."""
     try:
         entry = tables.entry(address)
         row = row_at(entry[1], entry[0].vaddr(address)) if entry else None

@@ -1,7 +1,7 @@
-"""Paths that stacks have been walked along already: threads of a pool are in the same functions.
+"""Caches the paths of walked stacks, since threads of a pool are often in the same functions.
 
-Along such a path every frame lies where it lay on the other stack, counted from the stack pointer. One read takes the
-words of all its frames, one comparison proves that their return addresses are the same; the rest follows.
+On such a path each frame has the same distance from the innermost stack pointer. A few reads give the words of all its
+frames, one comparison proves that their return addresses are the same; the other registers follow.
 """
 
 from __future__ import annotations
@@ -18,35 +18,29 @@ if TYPE_CHECKING:
 
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-_LEAST_FRAMES = 4
-"""Number of frames that cost as much as an attempt in vain."""
+_LEAST_FRAMES = 4  # number of frames whose unwinding costs as much as a failed comparison
 _MOST_FRAMES = 256
-_MOST_PATHS = 8
-"""Paths from one program counter that are kept."""
-_WIDEST_GAP = 2048
-"""Bytes between two words that are read at once: so few that no page is read which has neither."""
-_ORIGIN = 1 << 40
-"""A stack pointer for the calculation of which word each register comes from."""
+_ORIGIN = 1 << 40  # an imaginary stack pointer, used to compute which stack word each register comes from
 
 
 class KnownPath:
-    """A path of frames with plain call frame information. The source of a register is the index of a word of the path,
-    or, below zero, of an initial register."""
+    """A path of frames with plain call frame information. The source of a register is an int: the index of a word of
+    the path, or, if negative, -1 - the index of an initial register."""
 
     def __init__(
         self, steps: Sequence[FrameStep], frames: Sequence[NativeFrame], registers: Registers, pc: str, sp: str
     ) -> None:
         """``registers`` are those of the innermost frame, ``pc`` and ``sp`` the names of two of them."""
         self.sp = sp
-        self.initial = tuple(registers)
-        """Names of the innermost frame's registers."""
+        self.initial = tuple(registers)  # names of the innermost frame's registers
         self._names = frozenset(registers)
         self.pcs = tuple(frame.pc for frame in frames)
         self.steps = steps
         self.distances = (0, *(frame.cfa - registers[sp] for frame in frames))
         """Distances from the innermost stack pointer to that of each frame."""
         symbols = [{name: -1 - index for index, name in enumerate(registers)}]
-        """The registers of each frame, and of the last one's caller, as the addresses of the words they come from."""
+        """For each frame, and the last one's caller: register → address of its word, if the innermost stack pointer
+        were _ORIGIN, or negative as a source."""
         for step, distance in zip(steps, self.distances[1:]):
             assert step.row
             symbols.append(step.row.caller(symbols[-1], _addresses, _ORIGIN + distance)[1])
@@ -58,8 +52,8 @@ class KnownPath:
         self._returns = [index[sources[pc]] for sources in symbols[1:]]
         self._reads = tuple(_reads_of(slots))
         self._checks: list[tuple[int, int, int]] = []
-        """(level, source, distance): where a CFA is counted from another register than the stack pointer, that register
-        of the frame must be the innermost stack pointer plus ``distance``."""
+        """(level, source, distance): if a CFA is not relative to the stack pointer, its register, from ``source``, must
+        be the innermost stack pointer plus ``distance``."""
         for level, step in enumerate(steps):
             row = step.row
             if isinstance(row, CompiledRow) and row.cfa_register != sp:
@@ -68,7 +62,7 @@ class KnownPath:
                 self._checks.append((level, index.get(source, source), distance))
 
     def follow(self, registers: Registers, read: ReadMemory) -> KnownStack | None:
-        """The stack with these registers, as far as it has this path; None where it does not even begin so."""
+        """The innermost frames of the stack with these registers that are on this path; None if they are too few."""
         if registers.keys() != self._names:
             return None
         start = registers[self.sp]
@@ -92,11 +86,11 @@ class KnownPath:
 
 
 def _reads_of(slots: Sequence[int]) -> Iterator[tuple[int, int, struct.Struct]]:
-    """(distance from the stack pointer, size, layout of the words in it) of what is read at once, for the ascending
-    addresses of words."""
+    """(distance from the stack pointer, size, layout) of the reads that give all words at ``slots``, ascending
+    addresses."""
     first, form, end = slots[0], "<", slots[0]
     for at in slots:
-        if at - end > _WIDEST_GAP:
+        if at - end > 2048:  # no page is read that has none of the words
             yield first - _ORIGIN, end - first, struct.Struct(form)
             first, form, end = at, "<", at
         form += f"{at - end}xQ"
@@ -117,30 +111,29 @@ class KnownStack:
 
     @property
     def is_whole(self) -> bool:
-        """The stack has the whole path."""
         return self.count == len(self._path.steps)
 
     def registers(self, level: int) -> Registers:
-        """The registers of a frame, up to those of the last one's caller."""
+        """The registers of frame ``level``, at most that of the last frame's caller."""
         path, names, initial, words = self._path, self._path.initial, self._initial, self._words
         values = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in path.sources[level]}
         values[path.sp] = initial[path.sp] + path.distances[level]
         return values
 
     def frames(self) -> list[NativeFrame]:
-        """The frames; their registers are put together when they are wanted."""
+        """The frames, whose registers are computed on demand."""
         path, start, registers = self._path, self._start, self.registers
-        places = [start + distance for distance in path.distances[: self.count + 1]]
+        pointers = [start + distance for distance in path.distances[: self.count + 1]]
         return [
             NativeFrame(
                 level, pc, sp, registers, cfa, "cfi" if level else "registers", False, step.lookup_pc, step.module
             )
-            for level, (pc, sp, cfa, step) in enumerate(zip(path.pcs, places, places[1:], path.steps))
+            for level, (pc, sp, cfa, step) in enumerate(zip(path.pcs, pointers, pointers[1:], path.steps))
         ]
 
 
 class KnownPaths:
-    """The paths of one process. A path is made where a second stack begins at the same program counter."""
+    """The paths of one process. A path is made when a second stack begins at the same program counter."""
 
     def __init__(self, steps: FrameSteps, pc: str, sp: str) -> None:
         """``pc`` and ``sp`` are the names of these registers."""
@@ -149,9 +142,9 @@ class KnownPaths:
         self._walked: dict[int, tuple[Sequence[NativeFrame], Registers]] = {}
         self._paths: dict[int, list[KnownPath]] = {}
 
-    def begin(self, registers: Registers, read: ReadMemory, limit: int) -> KnownStack | None:
-        """The innermost frames of a stack with these registers, as many as are known; None where none are. ``limit``:
-        how many frames are wanted at most."""
+    def match(self, registers: Registers, read: ReadMemory, limit: int) -> KnownStack | None:
+        """The innermost frames of the stack with these registers by the path with the most of them; None if no path
+        matches. ``limit``: most frames that the caller wants."""
         pc = registers.get(self._pc, 0)
         walked = self._walked.pop(pc, None)
         if walked:
@@ -169,13 +162,13 @@ class KnownPaths:
         return best
 
     def learn(self, registers: Registers, frames: Sequence[NativeFrame]) -> None:
-        """Keep a stack that was walked, since no known path has all of it."""
+        """Remember a walked stack, if no known path has all of it."""
         pc = registers.get(self._pc, 0)
-        if len(self._paths.get(pc, ())) < _MOST_PATHS:
+        if len(self._paths.get(pc, ())) < 8:
             self._walked[pc] = frames[: _MOST_FRAMES + 1], registers
 
     def _add_path(self, pc: int, frames: Sequence[NativeFrame], registers: Registers) -> None:
-        """The path of a stack, as far as its frames have plain call frame information."""
+        """Add the path of a stack, up to the first frame without plain call frame information."""
         steps = []
         for level, frame in enumerate(frames[:-1]):
             step = self._steps.at(frame.pc, exact=not level)
@@ -188,5 +181,5 @@ class KnownPaths:
 
 
 def _addresses(address: int, size: int) -> bytes:
-    """Memory in which each word is its own address."""
+    """Reads imaginary memory in which each word has its own address as value."""
     return struct.pack(f"<{size // 8}Q", *range(address, address + size, 8))

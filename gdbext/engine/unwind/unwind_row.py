@@ -1,7 +1,7 @@
 """One step from a frame to its caller, compiled from a row of call frame information.
 
-Almost every row of compiled code says "the CFA is a register plus a number, and some registers were pushed next to the
-return address". Such a row becomes one memory read and one unpack; the rest goes through ``InterpretedRow``.
+Almost every row of compiled code means "the CFA is a register plus a number, and some registers were pushed next to the
+return address". Such a row becomes one memory read and one unpack; any other is an ``InterpretedRow``.
 """
 
 from __future__ import annotations
@@ -20,25 +20,22 @@ if TYPE_CHECKING:
     ReadMemory = Callable[[int, int], bytes]
 
 MASK = (1 << 64) - 1
-MAX_SPAN = 1024
-"""Bytes below the CFA that are read at once for the saved registers."""
 
 Registers = dict[str, int]
 
 
 class UnwindRow(Protocol):
-    """The way from a frame to its caller."""
+    """The step from a frame to its caller."""
 
     is_signal: bool
-    ends: bool
-    """True when the CFI says that there is no caller."""
+    ends: bool  # True if the CFI states that there is no caller
 
     saves: frozenset[str]
-    """Registers that the frame has saved, or changed: their values in the caller do not depend on those here."""
+    """Registers whose values in the caller do not depend on those in the frame: saved or changed ones."""
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
-        """The CFA and the caller's registers; ``cfa`` where it is known already. Raises MemoryFault, BadData, KeyError
-        (a register is unknown)."""
+        """(CFA, the caller's registers); ``cfa``: the CFA, if it is already known. Raises MemoryFault, BadData,
+        KeyError (a needed register is unknown)."""
 
 
 class CompiledRow:
@@ -63,13 +60,13 @@ class CompiledRow:
     def __init__(
         self, architecture: Architecture, row: cfi_program.CfiRow, saved: dict[int, int], undefined: list[str]
     ) -> None:
-        """``saved`` is DWARF register to offset from the CFA."""
+        """``saved``: DWARF register → offset of its value from the CFA; ``undefined``: names of lost registers."""
         names = architecture.dwarf_registers
         self.is_signal = False
         self.ends = False
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._architecture = architecture
-        self._followed_count = len(architecture.followed)
+        self._followed_count = len(architecture.tracked_registers)
         self.cfa_register = names[row.cfa_register]
         self.cfa_offset = row.cfa_offset
         self._low = min(saved.values())
@@ -129,7 +126,7 @@ class InterpretedRow:
         callers[architecture.stack_pointer] = cfa
         for number, rule in row.rules.items():
             name = names[number] if number < len(names) else ""
-            if name and (self.is_signal or name in architecture.followed):
+            if name and (self.is_signal or name in architecture.tracked_registers):
                 try:
                     callers[name] = self._value(rule, name, cfa, registers, read)
                 except KeyError:  # the rule needs an unknown register
@@ -174,7 +171,7 @@ class InterpretedRow:
 
 
 class SigreturnRow:
-    """A signal trampoline recognized by its code: the registers that the kernel saved are at the stack pointer."""
+    """A signal trampoline, recognized by its code: the registers that the kernel saved are above the stack pointer."""
 
     __slots__ = ("_architecture", "ends", "is_signal", "saves")
 
@@ -194,12 +191,12 @@ class SigreturnRow:
 
 
 def preserved(architecture: Architecture, registers: Registers) -> Registers:
-    """Registers of a frame that a call leaves alone (with the caller's pc and sp still to come)."""
+    """The callee-saved ones of a frame's registers."""
     return {name: registers[name] for name in architecture.callee_saved if name in registers}
 
 
 def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRow:
-    """The cheapest step that does what ``row`` says. Raises BadData for a row that makes no sense."""
+    """The cheapest step that implements ``row``. Raises BadData for an impossible row."""
     if row.cfa_code is None:
         _register_name(architecture, row.cfa_register)
     if row.return_register != architecture.return_column:
@@ -218,7 +215,7 @@ def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRo
     ):
         return InterpretedRow(architecture, row)
     low, high = min(saved.values()), max(saved.values())
-    if high + 8 - low > MAX_SPAN or any((offset - low) % 8 for offset in saved.values()):
+    if high + 8 - low > 1024 or any((offset - low) % 8 for offset in saved.values()):
         return InterpretedRow(architecture, row)  # not one small aligned read
     undefined = [
         names[number]
@@ -229,7 +226,7 @@ def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRo
 
 
 def _register_name(architecture: Architecture, number: int) -> str:
-    """The name of a DWARF register. Raises BadData for those that we do not follow (vectors, segments)."""
+    """The name of a DWARF register. Raises BadData for vector and segment registers, which are not tracked."""
     if not 0 <= number < len(architecture.dwarf_registers):
         raise BadData(f"call frame information refers to DWARF register {number}")
     return architecture.dwarf_registers[number]

@@ -167,7 +167,7 @@ def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
         advice = "  try: "  # the beginning of an error's line with what to do (error_text)
         lines = text.split("\n")
         text = "\n".join(
-            advice + whole.pasted(line[len(advice) :]) if line.startswith(advice) else line for line in lines
+            advice + whole.complete_commands(line[len(advice) :]) if line.startswith(advice) else line for line in lines
         )
     programs = (f"{row.name} " for row in table.TABLE if row.mode == "program")
     for word in ("-", "ps", "help ", *programs):

@@ -19,7 +19,7 @@ from gdbext.diagnosis.report.wait import OwnerThread
 from gdbext.engine.formats import read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
-from gdbext.known import catalogue
+from gdbext.known import all_entries
 from gdbext.known.package_versions import without_unknown
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render import Style, escape
@@ -66,7 +66,7 @@ class KnownProgram(Program):
         if not args.list and not args.files:
             raise UsageError("known needs a FILE, or --list")
         problems: list[AddOnError] = []
-        bugs = catalogue(problems.append)
+        bugs = all_entries(problems.append)
         errors = "".join(f"{escape(error.what)}\n" for error in problems)
         document: object
         lines: list[str] = []

@@ -18,7 +18,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 
-from gdbext.cache import located
+from gdbext.cache import program_command
 from gdbext.diagnosis.report import json_report
 from gdbext.engine.formats import MAX_BYTES, argument, parse_json
 from gdbext.engine.numbers import integer
@@ -208,7 +208,7 @@ def _machines(job: str) -> Sequence[str]:
 def _output(words: Sequence[str]) -> str:
     """The output of a Slurm client; "" if it fails or does not answer within 10 s (squeue asks the controller)."""
     try:
-        done = subprocess.run(located(words), capture_output=True, text=True, timeout=10.0, check=False)
+        done = subprocess.run(program_command(words), capture_output=True, text=True, timeout=10.0, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

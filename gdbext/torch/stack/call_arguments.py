@@ -108,8 +108,8 @@ class CallSites:
         pc, size = frame.pc, self._architecture.longest_direct_call
         if pc not in self._targets:
             code = self._memory.try_read(pc - size, size)
-            slot = self._architecture.called_slot(code, pc) if code else None
-            target = self._architecture.called(code, pc) if code and not slot else None
+            slot = self._architecture.call_slot(code, pc) if code else None
+            target = self._architecture.call_target(code, pc) if code and not slot else None
             if slot:
                 self._targets[pc] = self._memory.try_u64(slot) or 0
             else:

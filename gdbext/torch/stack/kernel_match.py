@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
-from gdbext.engine.formats.symbol_cache import kept_texts
+from gdbext.engine.formats.symbol_cache import text_cache
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
@@ -69,7 +69,7 @@ def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tupl
     stub), "somewhere" for one through a register or other memory. They are cached, also for other processes, by a
     digest of the code: that is all that they depend on.
     """
-    cached = kept_texts(cache_folder(), "jumps")
+    cached = text_cache(cache_folder(), "jumps")
     key = f"{architecture.name} {blake2b(code, digest_size=16).hexdigest()}".encode()
     text = cached.text(key)
     if text is None:

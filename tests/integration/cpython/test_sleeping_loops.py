@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from gdbext.cpython.abi.bytecode import BYTECODES, loop_around
+from gdbext.cpython.abi.bytecode import BYTECODES, loads_of_loop
 from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from support.installed import pythons
 from support.programs.harness import some, started
 from support.programs.python_targets import brief_threads
@@ -33,7 +33,7 @@ VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_what_the_loop_loads(version: str) -> None:
     with started("sleeping-loops", python=version) as inferior:
-        tids, target = inferior.truth["tids"], brief_look(inferior.pid)
+        tids, target = inferior.truth["tids"], briefly_stopped(inferior.pid)
         target.memory.threads()
         waits = some(Session(target).python_waits)
         found = {name: [(each.polled_as, each.name) for each in waits.polled_objects(tids[name])] for name in tids}
@@ -83,8 +83,8 @@ def test_code_that_is_not_known_tells_nothing() -> None:
     code = (lambda event: [event.is_set() for _ in iter(int, 1)]).__code__.co_code
     form = BYTECODES[sys.version_info[:2]]
     unknown = bytes([form.roles.index("x"), 0])
-    assert loop_around(form, unknown + code, 4) is None
-    assert loop_around(form, b"", 0) is None
+    assert loads_of_loop(form, unknown + code, 4) is None
+    assert loads_of_loop(form, b"", 0) is None
 
 
 LOOKS = 8

@@ -11,7 +11,7 @@ import pytest
 
 from gdbext.diagnosis.commands.diagnose import _inspected
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from support.programs import procfs
 from support.programs.harness import INFERIORS, some, wait_until
@@ -32,7 +32,7 @@ class Work:
 
     def of(self, pid: int) -> tuple[int, int]:
         """(calls, reads) of one look."""
-        target = brief_look(pid)
+        target = briefly_stopped(pid)
         read = target.memory.read
 
         def counted(address: int, size: int) -> bytes:
@@ -92,8 +92,8 @@ def test_a_truncated_stack_wants_no_stop(monkeypatch: pytest.MonkeyPatch) -> Non
             wait_until(
                 lambda: {procfs.state(process.pid, tid) for tid in procfs.threads(process.pid)} == {"S"}, "all sleep"
             )
-            target = brief_look(process.pid)
-            session, inspection = Session(target).read_consistently(_inspected)
+            target = briefly_stopped(process.pid)
+            session, inspection = Session(target).settled(_inspected)
             assert any("truncated at 1000 frames" in note for each in inspection.threads for note in each.notes)
             assert session.target is target
             assert isinstance(target, SnapshotTarget)

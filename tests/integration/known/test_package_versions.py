@@ -74,7 +74,7 @@ def bugs(truth: dict[str, Any]) -> list[KnownBug]:
 
 
 def matched(target: Target, truth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr("gdbext.diagnosis.verdict.known_bugs.catalogue", lambda _: bugs(truth))
+    monkeypatch.setattr("gdbext.diagnosis.verdict.known_bugs.all_entries", lambda _: bugs(truth))
     with contextlib.closing(target):
         session = Session(target)
         return {match.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}

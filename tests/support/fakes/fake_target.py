@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.formats.auxv import parse_auxv
+from gdbext.engine.formats.elf_header import parse_auxv
 from gdbext.engine.targets.base_target import (
     MemoryMapping,
     Target,

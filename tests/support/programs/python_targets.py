@@ -14,7 +14,7 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -113,8 +113,8 @@ def look(inferior: Inferior, core: bool = False) -> Iterator[View]:
 
 def brief_threads(pid: int) -> dict[int, ThreadReport]:
     """The threads by their ids, seen by a look that stops the process briefly; no error is met."""
-    target = brief_look(pid)
-    session, found = Session(target).read_consistently(inspect_threads)
+    target = briefly_stopped(pid)
+    session, found = Session(target).settled(inspect_threads)
     target.close()
     assert [error.what for error in session.errors.reports()] == []
     return {thread.tid: thread for thread in found.threads}

@@ -41,7 +41,7 @@ def test_a_layout_that_has_matched_is_not_blamed_for_a_torn_list(hexversion: int
     def torn() -> list[Any]:
         raise BadData("thread state at 0x1000 does not belong to interpreter 0")
 
-    layout = SimpleNamespace(abi=SimpleNamespace(is_of=lambda value: value >> 16 == 0x030B))
+    layout = SimpleNamespace(abi=SimpleNamespace(has_version=lambda value: value >> 16 == 0x030B))
     runtime: Any = SimpleNamespace(thread_states=torn, layout=layout, sys_hexversion=lambda: hexversion)
     with pytest.raises(BadData) as raised:
         PythonRuntime._states_unless_torn(runtime)

@@ -10,7 +10,7 @@ from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
-from gdbext.engine.vocabulary import Certainty, byte_size, counted, duration, of_many
+from gdbext.engine.vocabulary import Certainty, byte_size, counted, duration, singular_or_plural
 
 
 def test_the_words_of_the_contract():
@@ -71,7 +71,7 @@ def test_amounts_in_words() -> None:
     nouns = {0: "thread", 1: "process", 2: "child", 3: "entry", 1234: "dispatch", 5: "key"}
     found = [counted(number, noun) for number, noun in nouns.items()]
     assert found == ["0 threads", "1 process", "2 children", "3 entries", "1,234 dispatches", "5 keys"]
-    assert (of_many(1, "is", "are"), of_many(0, "is", "are")) == ("is", "are")
+    assert (singular_or_plural(1, "is", "are"), singular_or_plural(0, "is", "are")) == ("is", "are")
     found = [byte_size(number) for number in (1, 40, 1536, 3 << 30, 5000 << 50)]
     assert found == ["1 byte", "40 bytes", "1.5 KiB", "3.0 GiB", "5,000.0 PiB"]
     found = [duration(each) for each in (0, 3.5e-6, 0.0125, 0.25, 34, 720, 12600, 7200, 400000)]

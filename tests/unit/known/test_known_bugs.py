@@ -269,7 +269,7 @@ def test_other_packages_add_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "site_folders", tuple)
     monkeypatch.setattr(EntryPoint, "load", lambda point: places[point.name])
     errors: list[AddOnError] = []
-    found = {bug.id: bug for bug in catalogue.catalogue(errors.append)}
+    found = {bug.id: bug for bug in catalogue.all_entries(errors.append)}
     assert found == {**{bug.id: bug for bug in known}, BUG.id: BUG, ours.id: ours}
     wrong = {"several": 5, "none": None}.items()
     assert [error.what for error in errors] == [

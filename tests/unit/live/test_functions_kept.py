@@ -56,7 +56,7 @@ class Search:
     """Finds places in a process's libc, each time it is asked to; a later one reads the cache anew."""
 
     def __init__(self, session: Session) -> None:
-        symbol_cache.kept_texts.cache_clear()
+        symbol_cache.text_cache.cache_clear()
         self.session = session
         self.times = 0
 
@@ -77,7 +77,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     yield tmp_path / "gdbext" / "callers"
-    symbol_cache.kept_texts.cache_clear()
+    symbol_cache.text_cache.cache_clear()
 
 
 @pytest.mark.parametrize(("is_wanted", "found"), [(is_wanted, [*WANTED]), (lambda _: False, [])])

@@ -4,8 +4,8 @@ Sources: System V ABI, AMD64 supplement 1.0, section 3.2.3 (arguments), figures 
 numbers); glibc 2.36, sys/user.h (``struct user_regs_struct``); Linux ``arch/x86/include/uapi/asm/sigcontext.h`` and
 ``ucontext.h``; arch/x86/entry/syscalls/syscall_64.tbl (numbers of system calls); include/linux/errno.h (-ERESTART*).
 
-Of a thread that is blocked in a system call the kernel keeps the number in orig_rax and leaves the arguments as they
-were; rax says whether the call is still to be made again.
+While a thread is blocked in a system call, orig_rax has the call's number and the argument registers are unchanged; rax
+tells whether the call will be restarted.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 SYSCALL_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 CALLEE_SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
 
-_USER_REGS = """
-    r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs_base gs_base ds es fs gs
-"""
-USER_REGS = tuple(_USER_REGS.split())
+USER_REGS = (
+    *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+    *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+)
 """The fields of ``struct user_regs_struct`` in order."""
 
 SIGNAL_FRAME = SignalFrame(
@@ -69,20 +69,19 @@ _NEEDS = {
     Passing.FLOAT_AND_WORD: (1, 1),
     Passing.WORD_AND_FLOAT: (1, 1),
 }
-"""Integer and floating-point registers that an argument takes; all of them, or as many words on the stack."""
-_IN_MEMORY = 3
-"""Words on the stack of any other argument."""
+"""(integer registers, floating-point registers) that an argument takes; if too few are left, all its words are on the
+stack."""
 
 
 def place_arguments(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
-    """Places of the words of each argument of a call, in order."""
+    """The words of each argument of a call, in order."""
     integers = floats = stacked = 0
     places: list[tuple[Slot, ...]] = []
     for passing in arguments:
         needed_integers, needed_floats = _NEEDS.get(passing, (0, 0))
         count = needed_integers + needed_floats
         if not count or integers + needed_integers > len(ARGUMENTS) or floats + needed_floats > len(FLOAT_ARGUMENTS):
-            count = count or _IN_MEMORY
+            count = count or 3  # Passing.MEMORY
             places.append(tuple(Slot(offset=stacked + _WORD * number) for number in range(count)))
             stacked += _WORD * count
             continue
@@ -112,40 +111,31 @@ NAMES = {integer(number): name for number, name in (entry.split(":") for entry i
 _RESTART = 219
 _RESTARTED = (7, 35, 202, 230)
 """poll, nanosleep, futex and clock_nanosleep: what restart_syscall resumes (set_restart_fn in Linux)."""
-_ENOSYS = 38
 _MASK = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
 """-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which is in rax
 from the entry of a system call until its result is known."""
-_WRITES = (1, 44)
-"""write and sendto, whose third argument is the number of bytes."""
-_RECVFROM = 45
-_MSG_WAITALL = 0x100
-"""A flag of recvfrom, its fourth argument (linux/socket.h): to come back only with all that was asked for."""
+_WRITES = (1, 44)  # write and sendto, whose third argument is the number of bytes
 _SYSCALL = b"\x0f\x05"
-_MOV_EAX = 0xB8
-"""``mov eax, imm32``: how every libc loads the number."""
-_LOOK_BACK = 48
-_MOV_EDI = b"\xbf"
-"""``mov edi, imm32``: how a compiler passes a number as the first argument."""
+_SEARCHED = 48  # bytes of code before a call or system call that are searched for the load of its number
+_MOV_EDI = b"\xbf"  # ``mov edi, imm32``: how a compiler passes a number as the first argument
 _SYSCALL_FUNCTION = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c2408")
-"""syscall(3) before its instruction: it moves each argument to where the one before it was
+"""syscall(3) before its instruction: it moves each argument to the register of the one before it
 (sysdeps/unix/sysv/linux/x86_64/syscall.S of glibc)."""
 
 
 def blocked_syscall(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
-    """Number and arguments of the system call, None where the thread runs user code.
+    """(number, arguments) of the system call, None if the thread runs user code.
 
-    Without orig_rax (a target that does not give it) the instruction before the program counter and a restart
-    code in rax must agree. Where the code does not say which call resumes, it is restart_syscall
-    (``restarted_syscall``).
+    Without orig_rax (some targets lack it) the instruction before the program counter and a restart code in rax must
+    agree. If the code does not tell which call resumes, the number is that of restart_syscall (``restarted_syscall``).
     """
     at = syscall_end(registers, read)
     if at is None:
         return None
     number = registers.get("orig_rax")
     if number is None or number == _RESTART:
-        code = read(at - _LOOK_BACK, _LOOK_BACK)
+        code = read(at - _SEARCHED, _SEARCHED)
         number = _loaded_number(code) or _passed_number(code, registers.get("rsp", 0), read) or number
     if number is None:
         return None
@@ -153,10 +143,10 @@ def blocked_syscall(registers: Mapping[str, int], read: ReadCode) -> tuple[int, 
 
 
 def restarted_syscall(number: int, read: ReadCode, cfa: int) -> int:
-    """The number of the call that resumes after a stop (restart_syscall); any other number unchanged. ``cfa`` is that
-    of the caller of the function with the instruction.
+    """The number of the call that resumes after a stop, if ``number`` is restart_syscall's; else ``number``. ``cfa`` is
+    that of the caller of the function with the instruction.
 
-    Since glibc 2.41 one function makes all calls that can be cancelled, and its caller has the number as its seventh
+    Since glibc 2.41 one function makes all calls that can be canceled; its caller has the number as its seventh
     argument, on the stack (__internal_syscall_cancel, nptl/cancellation.c).
     """
     if number != _RESTART:
@@ -166,19 +156,19 @@ def restarted_syscall(number: int, read: ReadCode, cfa: int) -> int:
 
 
 def syscall_end(registers: Mapping[str, int], read: ReadCode) -> int | None:
-    """Address behind the instruction of the system call that the thread is in, None where it runs user code.
+    """Address behind the instruction of the system call that the thread is in, None if it runs user code.
 
-    To make a call again the kernel turns rip back to the instruction and puts the number into rax, its own or that of
-    restart_syscall (arch_do_signal_or_restart in arch/x86/kernel/signal.c); a thread that is stopped again before it
-    has run shows that.
+    To restart a call the kernel moves rip back to the instruction and puts the call's number, or restart_syscall's,
+    into rax (arch_do_signal_or_restart in arch/x86/kernel/signal.c): the state of a thread that is stopped again before
+    it has run.
     """
     number, result, at = registers.get("orig_rax"), _signed(registers.get("rax", 0)), registers.get("rip")
     if at is None or (number is not None and _signed(number) < 0):
         return None
     # A blocking write that had written a part when the debugger stopped it (pipe_write in fs/pipe.c and sock_sendmsg
-    # end early then), or a recv that had received a part of what it waits for; the thread is still on its way out of
-    # the system call, with orig_rax in place.
-    moves_all = number in _WRITES or (number == _RECVFROM and registers.get(SYSCALL_ARGUMENTS[3], 0) & _MSG_WAITALL)
+    # return early then), or a recvfrom (45) with MSG_WAITALL (0x100) that had received a part; the thread is still on
+    # its way out of the system call, with orig_rax in place.
+    moves_all = number in _WRITES or (number == 45 and registers.get(SYSCALL_ARGUMENTS[3], 0) & 0x100)
     is_cut_short = moves_all and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
     waits = result in _INTERRUPTED or is_cut_short
     if waits and read(at - len(_SYSCALL), len(_SYSCALL)) == _SYSCALL:
@@ -192,20 +182,20 @@ def syscall_end(registers: Mapping[str, int], read: ReadCode) -> int | None:
 def sleeping_registers(
     number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
 ) -> dict[str, int]:
-    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it. rax has -ENOSYS from the
-    entry of the call on. The callee-saved registers are not known."""
-    registers = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _MASK, "rax": -_ENOSYS & _MASK}
+    """Name → value of the registers of a thread that sleeps in a system call, by proc_pid_syscall(5), which lacks the
+    callee-saved registers."""
+    registers = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _MASK, "rax": -38 & _MASK}  # ENOSYS
     registers.update(zip(SYSCALL_ARGUMENTS, arguments))
     return registers
 
 
 def _passed_number(code: bytes, stack_pointer: int, read: ReadCode) -> int | None:
-    """The number that the caller of syscall(3) passes, one of a call that can be restarted, by the nearest load of its
-    first argument before the call; None inside of any other function."""
+    """The number of a restarted call that the caller passes to syscall(3), by the nearest load of its first argument;
+    None if ``code``, which ends at the system call, is not syscall(3)'s."""
     if not code.endswith(_SYSCALL_FUNCTION + _SYSCALL):
         return None
     returns_to = int.from_bytes(read(stack_pointer, 8), "little")
-    before = read(returns_to - _LOOK_BACK, _LOOK_BACK) if returns_to > _LOOK_BACK else b""
+    before = read(returns_to - _SEARCHED, _SEARCHED) if returns_to > _SEARCHED else b""
     at = before.rfind(_MOV_EDI)
     while at >= 0:
         number = int.from_bytes(before[at + 1 : at + 5], "little")
@@ -216,9 +206,9 @@ def _passed_number(code: bytes, stack_pointer: int, read: ReadCode) -> int | Non
 
 
 def _loaded_number(code: bytes) -> int | None:
-    """The number that the code before the system call loads into eax; the nearest one."""
+    """The system call number that ``code`` loads into eax last, None if it loads none."""
     for at in range(len(code) - 7, -1, -1):
-        if code[at] == _MOV_EAX:
+        if code[at] == 0xB8:  # mov eax, imm32
             number = int.from_bytes(code[at + 1 : at + 5], "little")
             if number in NAMES:
                 return number

@@ -1,7 +1,7 @@
-"""Instruction boundaries of x86-64 code, and the meaning of the few instructions that move values about.
+"""Decodes x86-64 code: instruction boundaries, and the meaning of the few instructions that move values about.
 
-Linear decoding of what compilers emit in 64-bit mode. Lengths follow the opcode maps of the Intel SDM, volume 2,
-appendix A (legacy, VEX and EVEX encodings); an instruction that is not understood ends the decoding.
+Lengths follow the opcode maps of the Intel SDM, volume 2, appendix A (legacy, VEX and EVEX encodings), for code that
+compilers emit in 64-bit mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ IMM8, IMM16, IMM8_16, IMM_Z, REL32, MOFFS, IMM_V, IMM_TEST = range(1, 9)
 address of 8 (4 with address size 32); ``mov``'s up to 8; ``test``'s, which depends on ModRM.reg."""
 MODRM = 0x40
 BAD = 0x80
-IMMEDIATE = 0x0F
 _FORMS = {
     BAD: bytes.fromhex("06 07 0e 0f 16 17 1e 1f 26 27 2e 2f 36 37 3e 3f 60 61 82 9a ce d4 d5 d6 ea"),
     MODRM: (
@@ -52,9 +51,7 @@ NO_MODRM_0F = frozenset(
 """Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
 IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
 """Opcodes of map 0F with an 8-bit immediate."""
-VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))
-"""The same under VEX and EVEX, map 1."""
-_MAX_PREFIXES = 14
+VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))  # the same under VEX and EVEX, map 1
 _RAX = frozenset(("rax",))
 _RSP = frozenset(("rsp",))
 _FRAME = frozenset(("rsp", "rbp"))
@@ -62,7 +59,7 @@ _ALL = frozenset(REGISTERS)
 
 
 def instructions(code: bytes, address: int) -> Iterator[Instruction]:
-    """Decodes ``code``, which starts at ``address``, until its end or an instruction that is not understood."""
+    """Decode ``code``, which is at ``address``, until its end or an unknown instruction."""
     position = 0
     while position < len(code):
         try:
@@ -76,14 +73,15 @@ def instructions(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def _decode(code: bytes, start: int, address: int) -> Instruction | None:
-    """The instruction at offset ``start``; ``address`` is that of the code. Raises IndexError where the code ends."""
+    """The instruction at offset ``start`` of ``code``, which is at ``address``; None if unknown. Raises IndexError if
+    the code ends in the middle."""
     position = start
     byte = code[position]
     prefixes: Sequence[int] = ()
     while byte in PREFIXES:
         prefixes = (*prefixes, byte)
         position += 1
-        if position - start > _MAX_PREFIXES:
+        if position - start > 14:
             return None
         byte = code[position]
     rex = 0
@@ -107,7 +105,8 @@ def _decode(code: bytes, start: int, address: int) -> Instruction | None:
 def _one_byte(
     code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]
 ) -> Instruction | None:
-    """An instruction with an opcode of one byte, which is at ``position``."""
+    """The instruction with the one-byte opcode at ``position``, its prefixes from ``start`` on; ``here`` is its
+    address."""
     opcode = code[position]
     form = ONE_BYTE[opcode]
     if form & BAD:
@@ -118,7 +117,7 @@ def _one_byte(
         modrm = _modrm(code, position, rex)
         position += modrm.size
     narrow = 0x66 in prefixes and not rex & 8
-    kind, size, immediate = form & IMMEDIATE, 0, None
+    kind, size, immediate = form & 0x0F, 0, None
     if not kind:
         pass
     elif kind < IMM_Z:
@@ -152,6 +151,7 @@ _REGISTER_OPERANDS = {
 
 
 def _modrm(code: bytes, position: int, rex: int) -> ModRM:
+    """The operands in the ModRM byte at ``position``, with SIB and displacement. Raises IndexError."""
     byte = code[position]
     if byte >= 0xC0:
         return _REGISTER_OPERANDS[rex & 5][byte - 0xC0]
@@ -185,7 +185,7 @@ def _other(
 
 
 def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]) -> Instruction:
-    """An instruction of map 0F; ``position`` is behind that byte."""
+    """The instruction of map 0F whose opcode is at ``position``, behind the byte 0F."""
     opcode = code[position]
     position += 1
     if opcode in (0x38, 0x3A):
@@ -222,6 +222,7 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
+    """The instruction whose VEX or EVEX prefix is at ``position``."""
     first, second = code[position], code[position + 1]
     if first == 0xC5:
         rex, opcode_map, last = ~second >> 5 & 4, 1, second
@@ -244,6 +245,7 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
 
 
 def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None, narrow: bool) -> Instruction | None:
+    """The instruction of a one-byte opcode without ModRM; ``narrow``: of 16 bits. None for what no compiler emits."""
     low = REGISTERS[(opcode & 7) | (rex & 1) << 3]
     if 0x50 <= opcode <= 0x57:
         return Instruction(here, length, "push", source=low, writes=_RSP)
@@ -276,7 +278,7 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
 
 
 def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
-    """A move of less than 8 bytes. Moves of 1 and 2 to a register leave the rest of it alone."""
+    """A mov (88, 89, 8B) of less than 8 bytes. Moves of 1 and 2 bytes to a register leave the rest of it alone."""
     size = 1 if opcode == 0x88 else 2 if narrow else 4
     effect = effects.with_modrm(opcode, rex, modrm)
     stored = size if effect.stored else 0
@@ -292,6 +294,7 @@ def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narro
 def _with_modrm(
     here: int, length: int, opcode: int, rex: int, modrm: ModRM, immediate: int | None
 ) -> Instruction | None:
+    """The instruction of a one-byte opcode with ModRM; None for what no compiler emits."""
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else ""
     operation, memory = modrm.reg & 7, modrm.memory
     if opcode == 0xFF and operation > 1:

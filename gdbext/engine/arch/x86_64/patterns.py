@@ -22,42 +22,39 @@ ENDBR64 = b"\xf3\x0f\x1e\xfa"
 """The instruction that a function, or any other target of an indirect branch, may begin with."""
 PADDING = (b"\x90", b"\x66\x90", b"\x0f\x1f", b"\x66\x0f\x1f", b"\x66\x2e", b"\x66\x66", b"\xcc")
 
-_LONGEST_INDIRECT_CALL = 7  # without prefixes: ff, ModRM, SIB, disp32
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
-_WINDOW = 1 << 13
+_WINDOW = 1 << 13  # bytes of code that direct_calls searches at once
 _displacement = struct.Struct("<i").unpack_from
 _STUB_SIZE = 16
 _UNSIGNED_LOADS = {b"\x0f\xb6": 1, b"\x0f\xb7": 2, b"\x8b": 4, b"\x48\x8b": 8}
-"""``movzx`` from a byte and from two, ``mov`` of 32 bits, which clears the upper half, and of 64, by their bytes."""
-_RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}
-"""ModRM bytes of ``disp(%rdi)`` into rax or eax, by how many bytes the displacement has."""
+"""Opcode → bytes loaded: ``movzx`` of one and two, ``mov`` of 32 bits (clears the upper half) and of 64."""
+_RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}  # ModRM byte of ``disp(%rdi)`` into rax or eax → bytes of the displacement
 
 
 def keeps_vectors(code: bytes) -> bool:
-    """Instructions of SSE have an opcode of two bytes (0f), with or without a prefix; those of AVX begin with a prefix
-    of their own (c4, c5, 62; AMD's XOP with 8f). ``endbr64`` and ``nop`` are of two bytes, too."""
+    """True if ``code``'s first instruction changes no vector register: SSE instructions have an opcode of two bytes
+    (0f ..), AVX instructions begin with c4, c5 or 62 (AMD's XOP with 8f)."""
     plain = code.lstrip(bytes((0x66, 0xF2, 0xF3)))
     plain = plain[1:] if plain[:1] and plain[0] & 0xF0 == 0x40 else plain  # REX
-    if code.startswith(ENDBR64) or plain[:2] == b"\x0f\x1f":
+    if code.startswith(ENDBR64) or plain[:2] == b"\x0f\x1f":  # endbr64 and nop have such opcodes, too
         return True
     return bool(plain) and plain[0] not in (0x0F, 0xC4, 0xC5, 0x62, 0x8F)
 
 
 def follows_call(before: bytes) -> bool:
-    """The last bytes of ``before`` can be ``call rel32`` (e8) or any form of ``call r/m64`` (ff /2)."""
+    """True if ``before`` can end with ``call rel32`` (e8) or any form of ``call r/m64`` (ff /2)."""
     return (len(before) >= 5 and before[-5] == 0xE8) or follows_call_by_pointer(before)
 
 
 def follows_call_by_pointer(before: bytes) -> bool:
-    """The last bytes of ``before`` can be ``call r/m64`` (ff /2)."""
-    return any(
-        len(before) >= size and before[-size] == 0xFF and _is_indirect_call(before[-size:])
-        for size in range(2, _LONGEST_INDIRECT_CALL + 1)
+    """True if ``before`` can end with ``call r/m64`` (ff /2)."""
+    return any(  # ff and ModRM, at most with SIB and a displacement of 32 bits
+        len(before) >= size and before[-size] == 0xFF and _is_indirect_call(before[-size:]) for size in range(2, 8)
     )
 
 
 def _is_indirect_call(code: bytes) -> bool:
-    """True when ``code`` (ff, ModRM, …) is one complete ``call r/m64``."""
+    """True if ``code`` (ff, ModRM, …) is one complete ``call r/m64``."""
     mode, operation, base = code[1] >> 6, code[1] >> 3 & 7, code[1] & 7
     if operation != 2:
         return False
@@ -76,14 +73,13 @@ def _is_indirect_call(code: bytes) -> bool:
     return len(code) == size
 
 
-def called(before: bytes, returns_to: int) -> int:
-    """The target of the ``call rel32`` that ends ``before``; 0 for any other code."""
+def call_target(before: bytes, returns_to: int) -> int:
+    """The target of the ``call rel32`` at the end of ``before``; 0 for any other code."""
     return returns_to + _signed(before[-4:]) if len(before) >= 5 and before[-5] == 0xE8 else 0
 
 
-def called_slot(before: bytes, returns_to: int) -> int:
-    """The slot through which the ``call *slot(%rip)`` that ends ``before`` goes (an import, with -fno-plt); 0 for any
-    other code."""
+def call_slot(before: bytes, returns_to: int) -> int:
+    """The slot of the ``call *slot(%rip)`` at the end of ``before`` (an import, with -fno-plt); 0 for other code."""
     return returns_to + _signed(before[-4:]) if len(before) >= 6 and before[-6:-4] == _SLOT_CALL else 0
 
 
@@ -111,7 +107,7 @@ def return_address_offset(at: bytes, before: bytes) -> int | None:
 
 
 def stub_slot(code: bytes, address: int) -> int:
-    """The slot that ``jmp *slot(%rip)`` takes its target from, where that is all the code does; else 0."""
+    """The slot of ``jmp *slot(%rip)`` if ``code`` does nothing else; else 0."""
     for insn in instructions(code[:_STUB_SIZE], address):
         if insn.kind == "jmp":
             return insn.fixed_operand
@@ -121,15 +117,15 @@ def stub_slot(code: bytes, address: int) -> int:
 
 
 def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
-    """(stub, slot) of each stub of a .plt, .plt.sec or .plt.got, which are 16 bytes long."""
+    """(address of the stub, its slot) for each stub of a .plt, .plt.sec or .plt.got at ``address``."""
     for match in re.finditer(rb"\xff\x25(....)", table, re.DOTALL):  # jmp *slot(%rip)
         jump = match.start()
         yield address + jump - jump % _STUB_SIZE, address + match.end() + _signed(match.group(1))
 
 
 @lru_cache(maxsize=1 << 10)
-def _calls_with(lows: tuple[int, ...]) -> re.Pattern[bytes]:
-    """The shape of calls whose displacement, without its lowest byte, is one of these or up to a window more."""
+def _call_pattern(lows: tuple[int, ...]) -> re.Pattern[bytes]:
+    """Matches calls whose displacement, without its lowest byte, is one of ``lows`` or up to a window more."""
     shapes = set()
     for low in lows:
         values = [low + more for more in range((_WINDOW >> 8) + 1)]
@@ -139,31 +135,31 @@ def _calls_with(lows: tuple[int, ...]) -> re.Pattern[bytes]:
 
 
 def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
-    """(offset, target) of each ``call rel32`` (E8) that leads to one of ``targets``, which are offsets, too.
+    """(offset, target) of each ``call rel32`` (E8) to one of ``targets``, which are offsets, too.
 
-    Within a small window of code the second byte of the displacement has few values, and the highest one or two, so a
-    plain search finds the candidates: among calls of other stubs of the same table, too, which differ in low bytes
-    only. What is between decides where the highest byte changes (a carry), and is left out where it does not.
+    Within a small window of code the second byte of the displacement has few values, and the highest byte one or two,
+    so a search by pattern finds the candidates, even among calls of other stubs of the same table. The third byte
+    matters only if the highest one changes in the window (a carry).
     """
     ends = frozenset(target - 5 for target in targets)
     order = sorted(ends)
     for first in range(0, len(code) if ends else 0, _WINDOW):
         last = first + _WINDOW
-        lows = tuple([_low(end - last >> 8) for end in order])
-        for match in _calls_with(lows).finditer(code, first, last + 4):
+        lows = tuple([_relevant_bits(end - last >> 8) for end in order])
+        for match in _call_pattern(lows).finditer(code, first, last + 4):
             at = match.start()
             end = at + _displacement(code, at + 1)[0]
             if end in ends and at < last:
                 yield at, end + 5
 
 
-def _low(value: int) -> int:
-    """The value, less the bits that do not matter to a window from there on."""
+def _relevant_bits(value: int) -> int:
+    """``value``, without its middle byte unless the highest byte changes within a window from ``value`` on."""
     return value & 0xFFFFFF if value + (_WINDOW >> 8) >> 16 != value >> 16 else value & 0xFF00FF
 
 
 def slot_calls(code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
-    """(offset, slot) of each ``call *slot(%rip)`` (FF 15) through one of ``slots``, which are offsets, too."""
+    """(offset, slot) of each ``call *slot(%rip)`` (FF 15) with one of ``slots``, which are offsets, too."""
     at = code.find(_SLOT_CALL) if slots else -1
     while at >= 0:
         end = at + len(_SLOT_CALL) + 4
@@ -177,8 +173,8 @@ _SLOT_CALL = b"\xff\x15"
 
 
 def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
-    """Offsets of ``lea displacement(base,index), reg`` (gcc), and of ``add $displacement, reg`` (clang), with a
-    ``shr $shift`` at most ``within`` bytes before."""
+    """Offsets of ``lea displacement(base,index), reg`` (gcc) and ``add $displacement, reg`` (clang) that come at most
+    ``within`` bytes behind a ``shr $shift``."""
     wanted = displacement.to_bytes(4, "little")
     shifts = re.compile(b"\xc1[\xe8-\xef]" + re.escape(bytes((shift,))), re.DOTALL)
     # One byte, then the others: a search for all four would stop at every zero.
@@ -192,7 +188,7 @@ def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> I
 
 
 def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
-    """The ``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` of 64 bits (from the global offset table)."""
+    """Each 64-bit ``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` (from the global offset table) in ``code``."""
     for match in re.finditer(rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", code, re.DOTALL):
         end = match.end() + 4
         used = address + end + _signed(code[match.end() : end])
@@ -200,8 +196,8 @@ def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
 
 
 def loaded_member(code: bytes) -> LoadedMember | None:
-    """The member that ``mov disp(%rdi), %rax; ret`` loads, and the like for other sizes, with or without
-    ``endbr64``."""
+    """The member that ``mov disp(%rdi), %rax; ret`` loads; other sizes, and ``endbr64`` in front, are recognized,
+    too."""
     code = code.removeprefix(ENDBR64)
     for opcode, size in _UNSIGNED_LOADS.items():
         after = len(opcode) + 1
@@ -219,18 +215,17 @@ _BEGINNING = re.compile(
 
 
 def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
-    """The word that a function loads which does nothing else; None for any other function.
+    """The result of a function that is compiled as one of libgomp's getters (libgomp/icv.c, gomp_icv); else None.
 
-    As GCC compiles libgomp's getters (libgomp/icv.c, gomp_icv) for shared libraries: the offset of a thread-local
-    structure comes from the global offset table (the model "initial exec" of the ABI for thread-local storage), a
-    pointer in that structure (rdx) leads to the object, and a conditional move chooses the global one where the pointer
-    is null.
+    The offset of a thread-local structure comes from the global offset table (the model "initial exec" of the ABI for
+    thread-local storage), a pointer in that structure (rdx) leads to the object, and a conditional move chooses the
+    global one if the pointer is null.
     """
     beginning = _BEGINNING.match(code)
     if not beginning:
         return None
     slot = address + beginning.end("slot") + _signed(beginning["slot"])
-    rest, start = code[beginning.end() : _LONGEST_ACCESSOR], address + beginning.end()
+    rest, start = code[beginning.end() : 64], address + beginning.end()
     member, otherwise, is_loaded = None, 0, False
     for insn in instructions(rest, start):
         memory = insn.memory
@@ -249,18 +244,16 @@ def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
     return None
 
 
-_LONGEST_ACCESSOR = 64
 _CHOICE = (b"\x48\x85\xd2", b"\x48\x0f\x44", b"\x48\x0f\x45")
 """``test %rdx, %rdx``; ``cmove`` and ``cmovne`` of 64 bits."""
 
 
 def probe_offset(code: bytes, argument_count: int) -> int | None:
-    """Offset in a function of the first instruction that the kernel emulates for a probe instead of stepping over a
-    copy, with the first ``argument_count`` arguments still in their registers, and the stack pointer where the call
-    left it.
+    """Offset of the first instruction that the kernel emulates for a probe instead of stepping over a copy, while the
+    first ``argument_count`` arguments are in their registers and the stack pointer is unchanged; None if there is none.
 
     Linux 6.18, arch/x86/kernel/uprobes.c: ``push_setup_xol_ops`` takes ``push r64`` with or without a REX prefix,
-    ``branch_setup_xol_ops`` nops, direct jumps and calls, conditional jumps. Everything else costs a trap of its own.
+    ``branch_setup_xol_ops`` nops, direct jumps and calls, conditional jumps. Any other costs a second trap.
     """
     arguments = frozenset((*ARGUMENTS[:argument_count], "rsp"))
     for insn in instructions(code, 0):

@@ -7,7 +7,7 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.engine.formats.auxv import parse_auxv
+from gdbext.engine.formats.elf_header import parse_auxv
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_checks import living_tid, served_mount_points, status_fields

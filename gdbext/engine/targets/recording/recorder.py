@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from gdbext import __version__
-from gdbext.engine.formats.auxv import AT_RANDOM
 from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.elf_header import AT_RANDOM
 from gdbext.engine.formats.symbol_cache import Numbers, SymbolCache
 from gdbext.engine.targets.base_target import (
     MemoryMapping,

@@ -11,7 +11,7 @@ import pytest
 
 from gdbext.diagnosis.inspect import inspect_threads
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.live.unstopped import SleepingProcess
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
@@ -58,8 +58,8 @@ def program() -> BlockedCalls:
 
 def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early(program: BlockedCalls) -> None:
     for _ in range(LOOKS):
-        target = brief_look(program.process.pid)
-        session, found = Session(target).read_consistently(inspect_threads)
+        target = briefly_stopped(program.process.pid)
+        session, found = Session(target).settled(inspect_threads)
         assert (target.moment.stops, target.moment.paused_ms, target.moment.cut_short()) == (0, 0, {})
         assert len(found.threads) == len(program.tids) + 1
         assert session.target.moment.threads_that_ran() == ()
@@ -94,7 +94,7 @@ def test_a_stop_names_the_calls_that_it_may_have_ended(program: BlockedCalls) ->
 
 
 def test_a_stop_completes_what_was_read_of_sleeping_threads(program: BlockedCalls) -> None:
-    target = brief_look(program.process.pid)
+    target = briefly_stopped(program.process.pid)
     asleep = target.memory.threads()[-1]
     assert asleep.lacks_registers
     assert not target.moment.retake()

@@ -11,7 +11,7 @@ import pytest
 from gdbext.engine.formats import demangle as module
 from gdbext.engine.formats.demangle import counted_size, demangle
 from gdbext.engine.formats.mangled_name import UNLIMITED, printed_size
-from gdbext.engine.formats.symbol_cache import KeptTexts, kept_texts
+from gdbext.engine.formats.symbol_cache import TextCache, text_cache
 from support.programs.work import lines_run
 
 
@@ -101,7 +101,7 @@ def test_real_names_with_many_references_are_shown(name: str) -> None:
 
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
-    remembering = (demangle, module._load, kept_texts)
+    remembering = (demangle, module._load, text_cache)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     for each in remembering:
         each.cache_clear()
@@ -115,16 +115,16 @@ def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None
 def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder = str(tmp_path / "made")
-    kept = KeptTexts(folder, "demangled")
+    kept = TextCache(folder, "demangled")
     assert kept.text(b"_Z1fv") is None
     kept.keep(b"_Z1fv", b"f()")
     kept.keep(b"_Z1gv", b"g()")
     kept.keep(b"_Z1h\n", b"h()")
-    kept = KeptTexts(folder, "demangled")
+    kept = TextCache(folder, "demangled")
     assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv", b"_Z1h", b"_Z1", b"Z1fv")] == [b"f()", b"g()"] + 3 * [None]
     file = tmp_path / "made" / "demangled"
     file.write_bytes(file.read_bytes().replace(b"f()", b"e()")[:-3])
-    kept = KeptTexts(folder, "demangled")
+    kept = TextCache(folder, "demangled")
     for times in ("searched for", *range(100), "looked up"):
         assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv")] == [None, None], times
 
@@ -132,12 +132,12 @@ def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -
 def test_a_file_of_names_is_bounded_and_ours(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     file = tmp_path / "demangled"
-    kept = KeptTexts(str(tmp_path), "demangled")
+    kept = TextCache(str(tmp_path), "demangled")
     for number in range(100):
         kept.keep(b"_Z1f%d" % number, b"x" * 1000)
     assert 60_000 < file.stat().st_size < 70_000, "a process that asks for thousands adds the first few"
     file.write_bytes(bytes(1 << 18))
-    KeptTexts(str(tmp_path), "demangled").keep(b"_Z1fv", b"f()")
-    assert KeptTexts(str(tmp_path), "demangled").text(b"_Z1fv") == b"f()", "a full one begins anew"
+    TextCache(str(tmp_path), "demangled").keep(b"_Z1fv", b"f()")
+    assert TextCache(str(tmp_path), "demangled").text(b"_Z1fv") == b"f()", "a full one begins anew"
     tmp_path.chmod(0o777)
-    assert KeptTexts(f"{tmp_path}/.", "demangled").text(b"_Z1fv") is None
+    assert TextCache(f"{tmp_path}/.", "demangled").text(b"_Z1fv") is None

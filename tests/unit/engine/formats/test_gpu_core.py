@@ -126,15 +126,15 @@ def with_lines(table: bytes, pcs: Sequence[int]) -> bytes:
 @pytest.mark.parametrize("version", [2, 4])
 def test_the_lines_at_which_threads_stand(version: int) -> None:
     found = read_gpu_core(with_lines(line_table(version), [0, 16, 24, 31, 32, 48, 4096]), "gpu.core")
-    assert found.places == (("spin.cu:43", 3), ("spin.cu:40", 1), ("common.h:7", 1))
-    assert found.text.endswith("; its threads are at spin.cu:43 (3), spin.cu:40 (1), common.h:7 (1)")
+    assert found.lines == (("spin.cu:43", 3), ("spin.cu:40", 1), ("common.h:7", 1))
+    assert found.text.endswith("; its threads stand at spin.cu:43 (3), spin.cu:40 (1), common.h:7 (1)")
 
 
 def test_a_kernel_without_lines_and_a_torn_table() -> None:
-    assert read_gpu_core(core(), "gpu.core").places == ()
+    assert read_gpu_core(core(), "gpu.core").lines == ()
     table = line_table()
     for at in range(len(table)):
         for torn in (table[:at], table[:at] + bytes([table[at] ^ 0xFF]) + table[at + 1 :]):
             read_gpu_core(with_lines(torn, [0]), "gpu.core")  # whatever it gives, it ends
-    assert read_gpu_core(with_lines(table[:-4], [0]), "gpu.core").places == (), "a torn one gives none"
-    assert read_gpu_core(with_lines(line_table(5), [0]), "gpu.core").places == (), "a version that is not known"
+    assert read_gpu_core(with_lines(table[:-4], [0]), "gpu.core").lines == (), "a torn one gives none"
+    assert read_gpu_core(with_lines(line_table(5), [0]), "gpu.core").lines == (), "a version that is not known"

@@ -106,13 +106,13 @@ def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple
 
 
 @contextlib.contextmanager
-def probed(file: Path, offsets: tuple[int, ...], pid: int, at_once: bool = True) -> Iterator[None]:
+def probed(file: Path, offsets: tuple[int, ...], pid: int, open_nonblocking: bool = True) -> Iterator[None]:
     """As long as another tool has probes there."""
     architecture: Any = architectures.own()
     kernel = Bpf.of(architecture)
     places = [ProbePlace(offset, number) for number, offset in enumerate(offsets, 1)]
-    program = Bpf(kernel._number, has_many=at_once).program(bpf_program.end())
-    if at_once:
+    program = Bpf(kernel._number, has_many=open_nonblocking).program(bpf_program.end())
+    if open_nonblocking:
         links = [kernel.attach(program, str(file), places, pid)]
     else:
         links = list(attach_one_by_one(kernel, program, str(file), places, pid))
@@ -136,15 +136,15 @@ def _elsewhere(work: Callable[[], None]) -> None:
 
 
 @PROBES
-@pytest.mark.parametrize(("at_once", "is_for_all"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize(("open_nonblocking", "is_for_all"), [(True, True), (True, False), (False, False)])
 def test_probes_of_other_tools_are_left_alone(
-    code: tuple[int, bytes], memory: tuple[int, int], file: Path, at_once: bool, is_for_all: bool
+    code: tuple[int, bytes], memory: tuple[int, int], file: Path, open_nonblocking: bool, is_for_all: bool
 ) -> None:
     """The kernel would go on to believe that they are there, and the tool sees nothing any more."""
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
-    healer.note_existing()
-    with probed(file, (5, mmap.PAGESIZE + 2), 0 if is_for_all else os.getpid(), at_once):
+    healer.note()
+    with probed(file, (5, mmap.PAGESIZE + 2), 0 if is_for_all else os.getpid(), open_nonblocking):
         os.pwrite(ours, INT3, address + 1)
         _elsewhere(healer.heal)
         meant = bytearray(original)

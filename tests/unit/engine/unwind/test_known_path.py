@@ -91,7 +91,7 @@ def test_threads_of_a_pool() -> None:
     for shift in (0, 0x10, 0x7F0, 0x48):
         threads.add(shift=shift)
     assert threads.check() == [FRAMES] * 4
-    known = threads.walker._paths.begin(threads.registers[3], Memory(threads.target).read, 1000)
+    known = threads.walker._paths.match(threads.registers[3], Memory(threads.target).read, 1000)
     assert known.count == FRAMES - 1  # nothing but the last one is walked
 
 

@@ -43,16 +43,16 @@ def process(code: bytes | None, words: dict[int, tuple[int, ...]], permissions: 
     return target
 
 
-def at_entry(name: str) -> dict[str, int]:
+def cfa_rule_at_entry(name: str) -> dict[str, int]:
     """Registers at the first instruction of one of libc's functions."""
     return {"rip": BASE + vaddr_of(name), "rsp": TOP, **SAVED}
 
 
 def test_a_module_whose_file_is_gone_is_unwound_from_memory() -> None:
     target = process(None, {0: (BASE + vaddr_of("getenv") + 40,)})
-    expected, reason = walk(target, at_entry("qsort"))
+    expected, reason = walk(target, cfa_rule_at_entry("qsort"))
     target.gone.add(LIBC)
-    frames, stopped = walk(target, at_entry("qsort"))
+    frames, stopped = walk(target, cfa_rule_at_entry("qsort"))
     assert frames[0].module.image is None
     found, wanted = ([(frame.pc, frame.cfa, frame.registers) for frame in each] for each in (frames, expected))
     assert (found, stopped) == (wanted, reason)
@@ -75,7 +75,7 @@ def test_a_call_to_nowhere(pc: int) -> None:
     """Null, unmapped, or data: the call has just pushed the return address."""
     code = ElfImage.open(LIBC)
     caller = next(a for a in range(vaddr_of("getenv"), vaddr_of("getenv") + 200) if code.read(a, 1) == b"\xe8") + 5
-    frames, _ = walk(process(None, {0: (BASE + caller,)}), {**at_entry("qsort"), "rip": pc})
+    frames, _ = walk(process(None, {0: (BASE + caller,)}), {**cfa_rule_at_entry("qsort"), "rip": pc})
     assert frames[0].pc == pc
     assert (frames[1].pc, frames[1].how) == (BASE + caller, "return-address")
     assert {name: frames[1].registers[name] for name in SAVED} == SAVED
@@ -89,7 +89,7 @@ def test_why_the_walk_ends() -> None:
         (process(None, {}), "^end of stack$"),
         (process(None, {0: (STACK + 64,)}), "not in executable memory"),
     ):
-        frames, stopped = walk(target, at_entry("qsort"))
+        frames, stopped = walk(target, cfa_rule_at_entry("qsort"))
         assert len(frames) == 1
         assert re.search(reason, stopped)
 
@@ -97,7 +97,7 @@ def test_why_the_walk_ends() -> None:
 def test_limit() -> None:
     # "called" from the byte before: the function before it has CFI, too
     one = unwinder(process(None, {0: (BASE + vaddr_of("qsort") + 1,) * 100}))
-    assert len(list(one.frames(at_entry("qsort"), 7))) == 7
+    assert len(list(one.frames(cfa_rule_at_entry("qsort"), 7))) == 7
     assert one.stopped == "truncated at 7 frames"
 
 

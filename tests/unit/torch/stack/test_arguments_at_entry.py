@@ -33,10 +33,10 @@ def kept(pc: int, level: int = 0) -> SavedArguments:
 
 
 def test_registers_hold_what_was_passed() -> None:
-    at_entry, slots = kept(START), (Slot(register=0), Slot(float_register=0))
-    assert [at_entry.argument_word(slot, 8) for slot in slots] == [7, 0x3FD0000000000000]
-    assert at_entry.argument_word(Slot(register=1), 8) is None  # its value is not known
-    assert at_entry.argument_word(Slot(offset=8), 8) == 12
+    cfa_rule_at_entry, slots = kept(START), (Slot(register=0), Slot(float_register=0))
+    assert [cfa_rule_at_entry.argument_word(slot, 8) for slot in slots] == [7, 0x3FD0000000000000]
+    assert cfa_rule_at_entry.argument_word(Slot(register=1), 8) is None  # its value is not known
+    assert cfa_rule_at_entry.argument_word(Slot(offset=8), 8) == 12
     assert kept(START, level=1).argument_word(slots[1], 8) is None  # of the innermost frame only
     assert [kept(START + 40).argument_word(slot, 8) for slot in slots] == [None, None]
 

@@ -180,6 +180,6 @@ def test_code_with_the_same_checksum_has_jumps_of_its_own(monkeypatch: pytest.Mo
     architecture = Replay(META).target.architecture
     for each in (other, code):
         kernel_match._jumps_in.cache_clear()
-        symbol_cache.kept_texts.cache_clear()
+        symbol_cache.text_cache.cache_clear()
         found = kernel_match._jumps_in(architecture, each, 0x1000)
         assert found[0] == ("to", 5 + int.from_bytes(each[1:5], "little"))
