@@ -43,13 +43,13 @@ class TargetError(GdbextError):
     """The process or the core cannot be analyzed (exit status 1)."""
 
     why = "the debugger or the kernel could not give what was asked of it"
-    help = "look at it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
+    help = "examine it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
 
 
 class NoSuchProcess(TargetError):
     """No process has that PID."""
 
-    why = "it may have ended, or the PID belongs to another PID namespace (a container)"
+    why = "it may have exited, or the PID belongs to another PID namespace (a container)"
     help = "find the process with: scripts/dispatch ps"
 
 
@@ -67,12 +67,12 @@ class TargetGone(TargetError):
     """The process exited while we read it."""
 
     why = "the process exited, was killed or replaced itself by exec"
-    help = "look at its exit status; to look at the next one at leisure, take a core: gcore PID"
+    help = "check its exit status; to examine the next one at leisure, take a core: gcore PID"
 
     @classmethod
     def of(cls, pid: int) -> TargetGone:
         """The error for process ``pid``, in one line."""
-        return cls(f"process {pid} has ended; take a core of the next one (gcore PID)", why="", help="")
+        return cls(f"process {pid} has exited; take a core of the next one (gcore PID)", why="", help="")
 
 
 class ProgramEnded(TargetGone):
@@ -111,7 +111,7 @@ class ForeignArchitecture(TargetError):
     """The process or core belongs to an architecture that is not supported."""
 
     why = "only some architectures are supported now"
-    help = "look at it with gdb on a machine of that architecture"
+    help = "examine it with gdb on a machine of that architecture"
 
 
 class NotTorch(TargetError):
@@ -155,14 +155,14 @@ class BadData(GdbextError):
     """A value is impossible (a count out of range, a pointer to nowhere)."""
 
     why = "the process overwrote it, or was stopped in the middle of changing it"
-    help = "let the process go on and look again; gcore PID keeps what is there now"
+    help = "let the process run and try again; gcore PID keeps what is there now"
 
 
 class SymbolFileError(GdbextError):
     """An ELF file is missing, damaged or not the one in memory."""
 
     why = "it was deleted, upgraded or rebuilt after it had been loaded, or belongs to another machine or container"
-    help = "give the files of the process by --sysroot DIR, or look from inside its container"
+    help = "give the files of the process by --sysroot DIR, or run gdbext inside its container"
 
 
 class LayoutError(GdbextError):

@@ -191,7 +191,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
         from gdbext.diagnosis.verdict.slowness import slowness_of_core  # 11 ms
 
         return slowness_of_core(session, process, threads)
-    if not (session.target.origin.files.are_here or session.target.origin.files.kept("machine")):
+    if not (session.target.origin.files.are_here or session.target.origin.files.stored_text("machine")):
         return None
     ordinary = all(not thread.kernel_side and thread.kernel_state != "R" for thread in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else a thread had no turn in which to stop, perhaps
@@ -246,7 +246,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
     try:
         state = state_of(thread)
         is_io = state.wait is not None and state.wait.kind is WaitKind.IO
-        return state_of(thread.without_procfs()) if is_io and session.target.moment.has_moved_on(thread.tid) else state
+        return state_of(thread.without_procfs()) if is_io and session.target.moment.may_have_left(thread.tid) else state
     except GdbextError as error:
         session.errors.note(error, f"wait of thread {thread.tid}")
         return None

@@ -38,7 +38,7 @@ _ORIGIN = "origin"
 
 def keep_origin(session: Session) -> None:
     """Let a recording store its program and machine, for a page that is made from it."""
-    session.target.origin.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
+    session.target.origin.files.store_text(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
 
 
 def _program_and_machine(session: Session) -> tuple[str, str]:
@@ -47,7 +47,7 @@ def _program_and_machine(session: Session) -> tuple[str, str]:
     if not session.procfs:
         return "", ""
     if not files.are_here:
-        program, _, machine = files.kept(_ORIGIN).partition("\n")
+        program, _, machine = files.stored_text(_ORIGIN).partition("\n")
         return program, machine
     return session.procfs.process(session.target.pid).command, files.host()
 
@@ -129,8 +129,10 @@ def target_errors(target: Target) -> tuple[ErrorReport, ...]:
     again = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
     damage = tuple(ErrorReport(what, "core", again) for what in target.origin.damage())
     if target.origin.unreadable:
-        kernel = "what keeps it there has to end first; what Python and torch do in it cannot be told until then"
-        damage = (ErrorReport(f"the kernel lets nobody read {target.origin.unreadable}", "process", kernel),)
+        kernel = "it must leave the kernel first; until then its Python and torch state cannot be read"
+        damage = (
+            ErrorReport(f"the kernel does not let any process read {target.origin.unreadable}", "process", kernel),
+        )
     lacks = target.origin.missing_from_recording()
     again = "record the process again with this very command: a recording holds only what was read"
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage
@@ -184,7 +186,7 @@ def make_report(
     )
     return Report(
         command=tool.name,
-        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.withholds, files))),
+        target=shown._replace(withheld_sources=sum(map(session.target.origin.foreign.is_unproven_source, files))),
         view=tool.view,
         threads=tuple(threads),
         verdict=verdict,

@@ -60,7 +60,7 @@ def find_thread(target: Target, word: str) -> TargetThread:
     for thread in threads:
         if number in (thread.number, thread.tid):
             return thread
-    raise UsageError(f"no thread {number} in the target", why="it may have ended", help=f"tids are {tids}")
+    raise UsageError(f"no thread {number} in the target", why="it may have exited", help=f"tids are {tids}")
 
 
 def running_thread(process: RunningProcess, word: str) -> int:

@@ -49,7 +49,7 @@ class HangingTests:
             # 120 bytes: a file's name may have 255 (NAME_MAX, linux/limits.h)
             stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-120:].decode("utf-8", "ignore")
             stem = stem.strip("._") or "test"
-            evidence = family.look_at_family(self._pid, self._writable_folder(), stem, launcher.main, tell=self._print)
+            evidence = family.diagnose_tree(self._pid, self._writable_folder(), stem, launcher.main, tell=self._print)
             text = evidence.text
             document = {
                 "test": name,

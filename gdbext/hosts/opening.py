@@ -30,8 +30,8 @@ class Standstill(Enum):
     """How long a live process is stopped to be examined."""
 
     BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
-    ASLEEP = "is not stopped where all of its threads sleep, else stands still until it is closed"
-    HELD = "stands still until it is closed"
+    ASLEEP = "is not stopped where all of its threads sleep, else is stopped until it is closed"
+    HELD = "is stopped until it is closed"
     NONE = "is not stopped: what its running threads do is unknown"
 
 
@@ -80,15 +80,15 @@ def _stopped(pid: int) -> Target:
     readings = None
     with suppress(OSError):
         if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
-            from gdbext.engine.targets.system.surroundings import readings_ahead  # 2 ms, for --no-stop
+            from gdbext.engine.targets.system.surroundings import readings_before_stop  # 2 ms, for --no-stop
 
-            readings = readings_ahead(pid)
+            readings = readings_before_stop(pid)
     target = ProcTarget(pid)
     target.origin.readings = readings
     if target.is_stopped:
         return target
     sleeping = unstopped(pid)
-    if sleeping.is_asleep():
+    if sleeping.all_threads_sleep():
         target.close()
         return sleeping
     target.add_sleepers(sleeping.memory.threads())
@@ -103,19 +103,19 @@ def open_running(pid: int) -> RunningProcess:
 
 
 def _measure(pid: int) -> None:
-    with budget.lifted():
+    with budget.without_limits():
         measure_for_process(pid, 2)
 
 
 def supervised(pid: int, examine: Callable[[], Outcome], without_memory: Callable[[], Outcome]) -> Outcome:
     """The outcome of ``examine``, or of ``without_memory`` if that hangs in the kernel. Raises TargetError."""
-    data = supervision.by_child(lambda: examine().encode(), supervision.STUCK_SECONDS)
+    data = supervision.run_in_child(lambda: examine().encode(), supervision.STUCK_SECONDS)
     if data is None:
-        data = supervision.by_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
+        data = supervision.run_in_child(lambda: without_memory().encode(), supervision.SECOND_SECONDS)
     if data is None:
         raise TargetError(
-            f"process {pid} cannot be read: the kernel does not answer ({supervision.sleepers(pid)})",
+            f"process {pid} cannot be read: the kernel does not answer ({supervision.thread_states_text(pid)})",
             why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
-            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; look at the device or the file server"),
+            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; check the device or the file server"),
         )
-    return Outcome.decode(data) or Outcome(1, error="the look ended without a report")
+    return Outcome.decode(data) or Outcome(1, error="the examination ended without a report")

@@ -155,7 +155,7 @@ class Describer:
 
     def _renew(self) -> None:
         """Open a session that knows new libraries and operators."""
-        self._session = self._session.reopened(self._open().target)
+        self._session = self._session.session_after_stop(self._open().target)
 
 
 _WIDTHS = {"Tensor": 1, "Tensor?": 1, "Scalar": 1, "int": 1, "SymInt": 1, "bool": 1}

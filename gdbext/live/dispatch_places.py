@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cache import cache_folder
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.formats.symbol_cache import kept_texts
+from gdbext.engine.formats.symbol_cache import text_cache
 from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function, Symbolizer
-from gdbext.engine.targets.live.supervision import begun_by_child
+from gdbext.engine.targets.live.supervision import stream_from_child
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen
-from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
+from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at
 from gdbext.errors import GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.kernel import plain_name
@@ -199,7 +199,7 @@ def cached_functions(
         return list(functions.values())
 
     key = module.kept_as
-    name, cache = f"{what} {key}".encode(), kept_texts(cache_folder(), "callers")
+    name, cache = f"{what} {key}".encode(), text_cache(cache_folder(), "callers")
     text = cache.text(name) if key else None
     if text is not None:
         return around(module.base + int(word, 16) for word in text.split())
@@ -306,7 +306,7 @@ class AllCalls:
         return [lookup for lookup in self.own_lookups if lookup.sites.how == "inlined"]
 
     def not_seen(self) -> list[str]:
-        """A clause for each library with calls of operators that are not among ``own_lookups``."""
+        """A clause for each library with operator calls that are not among ``own_lookups``."""
         counts = {module.name: len(self.not_seen_in(module)) for module in self._extensions}
         return [
             f"{'1 function' if count == 1 else f'{count} functions'} of {name} look operators up in a way that is not "
@@ -353,7 +353,7 @@ class AllCalls:
         architecture = self._session.memory.architecture
         for insn in finder.code(range(function.start, function.start + function.size)):
             if finder.enters_kernel(insn):
-                frame = frame_at(architecture, finder.tables, insn.end, architecture.call_pushes)
+                frame = cfa_rule_at(architecture, finder.tables, insn.end, architecture.call_pushes)
                 jumps |= not insn.is_call
                 endings += [(insn.end, frame)] if insn.is_call and frame else []
         return endings, jumps
@@ -428,7 +428,7 @@ class AllCalls:
         pieces = packed_passages(WHOLE)
         # One process searches 64 MB of code in a quarter of a second: more is worth a child process.
         if text and text.size >= 1 << 26 and self.may_use_children:
-            halves = [begun_by_child(partial(packed_passages, half), _PASSAGE.size) for half in HALVES]
+            halves = [stream_from_child(partial(packed_passages, half), _PASSAGE.size) for half in HALVES]
             pieces = chain.from_iterable(halves)
         return chain.from_iterable(map(_PASSAGE.iter_unpack, pieces))
 

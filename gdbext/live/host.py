@@ -21,8 +21,8 @@ from gdbext.diagnosis.tool import Alone, Tool, ToolHost
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.local_process import LentProcess
-from gdbext.engine.targets.live.proc_checks import ends_with_tracer
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
+from gdbext.engine.targets.live.proc_checks import is_killed_with_tracer
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_blocked
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -132,12 +132,12 @@ class EndRequests:
             before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
             over = threading.Event()
             thread = threading.Thread(target=self._watch, args=(signals, over), daemon=True)
-            with signals_held():  # gdb 18 aborts if a thread other than its first gets a SIGINT
+            with signals_blocked():  # gdb 18 aborts if a thread other than its first gets a SIGINT
                 thread.start()
             try:
                 yield
             finally:
-                with signals_held((signal.SIGINT,)):
+                with signals_blocked((signal.SIGINT,)):
                     over.set()
                     os.write(written, b"\0")
                     thread.join()
@@ -216,7 +216,7 @@ class Host(ToolHost):
 
     def _may_harm(self, session: Session) -> bool:
         """True if a user's debugger is attached to a process of this machine that must survive the debugger."""
-        return self._is_lent(session) and _is_native(session) and not ends_with_tracer(session.target.pid)
+        return self._is_lent(session) and _is_native(session) and not is_killed_with_tracer(session.target.pid)
 
     def _is_lent(self, session: Session) -> bool:
         """True if a user's debugger traces the process, itself or by a server."""

@@ -21,7 +21,7 @@ from gdbext.engine.targets.base_target import (
     TargetOrigin,
     TargetThread,
 )
-from gdbext.engine.unwind.frame_steps import at_entry
+from gdbext.engine.unwind.frame_steps import cfa_rule_at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
 from gdbext.live.host import HookSpec, RunControl
 from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
@@ -87,7 +87,7 @@ def torch_session(control: RunControl, session: Session) -> Session:
 
 def _run_to(control: RunControl, session: Session, address: int, stops: Callable[[], bool]) -> Session:
     """Run until a thread reaches an address and ``stops`` returns True; a session of the stopped process."""
-    hook = control.place(HookSpec(address, at_entry(session.memory.architecture), lambda *_: stops()))
+    hook = control.place(HookSpec(address, cfa_rule_at_entry(session.memory.architecture), lambda *_: stops()))
     try:
         ending = control.run()
     finally:

@@ -115,7 +115,7 @@ class ProcessTreeReport(NamedTuple):
             lines += ["the job:", *(f"  {line}" for line in self.job.rstrip().split("\n"))]
         if any(verdict.text for verdict in self.verdicts):
             files = f"{self.path_prefix}-PID.{', .'.join(ENDINGS)}"
-            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec looks again"))
+            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec examines it again"))
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -247,9 +247,9 @@ def _read_verdict(place: Workplace, pid: int, program: str, json_name: str) -> P
     try:
         report = json_report.parse(place.data(json_name), json_name)
     except (OSError, GdbextError):
-        return ProcessVerdict(pid, program, "", "", "", "the look at it left no report")
+        return ProcessVerdict(pid, program, "", "", "", "examining it left no report")
     if not report.verdict:
-        return ProcessVerdict(pid, program, "", "", "", report.problem or "the look at it left no verdict")
+        return ProcessVerdict(pid, program, "", "", "", report.problem or "examining it left no verdict")
     text = ""
     with contextlib.suppress(OSError):
         text = place.read(f"{json_name.removesuffix('.json')}.txt")

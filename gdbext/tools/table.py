@@ -77,7 +77,7 @@ TABLE = (
     ),
     ToolRow(
         "all-threads",
-        "Show what each thread does and waits for, who holds that, and deadlocks.",
+        "Show what each thread does, what it waits for, what holds that, and deadlocks.",
         "gdbext.diagnosis.commands.all_threads:AllThreads",
         recorded=(("--stacks",),),
     ),
@@ -130,7 +130,7 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-info",
-        "Show what was found of torch, Python and layouts, and what could not be read.",
+        "Show the torch, Python and layouts that were found, and what could not be read.",
         "gdbext.tools.info:InfoTool",
         recorded=((), ("--settings",)),
     ),
@@ -141,7 +141,7 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-top",
-        "Count what a running process dispatches, stopping nothing.",
+        "Count what a running process dispatches, without stopping it.",
         "gdbext.tools.probes.top:TopTool",
         ("running",),
         offers={"call_count": "gdbext.tools.probes.dispatch_counter:call_count"},
@@ -190,7 +190,7 @@ TABLE = (
     ),
     ToolRow(
         "ranks",
-        "Look at all ranks of a job and say which one the others wait for, and why.",
+        "Examine all ranks of a job and say which one the others wait for, and why.",
         "gdbext.tools.ranks:RanksProgram",
         ("program",),
     ),

@@ -69,7 +69,7 @@ def torch_layout(
     if file is not None:
         return candidates.from_file(file, module)
     layout = candidates.measured_on_build(module, folder)
-    recorded = "" if layout else modules.files.kept(_RECORDED)
+    recorded = "" if layout else modules.files.stored_text(_RECORDED)
     if recorded:
         layout = complete(store.parse(recorded, "the recording", "generated"))
         if layout.build_ids.get(store.TORCH_LIBRARY) != module.build_id:
@@ -79,7 +79,7 @@ def torch_layout(
     if candidates.unsound:
         layout.unsound = tuple(candidates.unsound)
     if layout.match == "generated":
-        modules.files.keep(_RECORDED, layout.text)
+        modules.files.store_text(_RECORDED, layout.text)
     return layout
 
 

@@ -31,7 +31,7 @@ from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.advice import advice, advice_on_children, advice_on_ranks
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.local_process import read_file
@@ -85,7 +85,7 @@ class Diagnose(Tool):
             help="also diagnose the child processes; each is stopped for a few milliseconds",
         )
 
-        parser.add_argument("--device", action="store_true", help="also ask NVIDIA's driver and the kernel's log")
+        parser.add_argument("--device", action="store_true", help="also query NVIDIA's driver and the kernel log")
         parser.add_argument(
             "--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0"
         )
@@ -338,19 +338,23 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     report = _child_report(child, parent)
     if child.ending:
         return report
-    if not supervision.is_suspect(child.pid):
+    if not supervision.may_block_readers(child.pid):
         return _inspected_child(report)
     # Reading it may block, so a child process of gdbext does that.
-    data = supervision.by_child(lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS)
+    data = supervision.run_in_child(
+        lambda: json.dumps(plain(_inspected_child(report))).encode(), supervision.STUCK_SECONDS
+    )
     if not data:
-        return report._replace(summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
+        return report._replace(
+            summary=f"the kernel does not let any process read it ({supervision.thread_states_text(child.pid)})"
+        )
     return report._replace(**json.loads(data))
 
 
 def _inspected_child(report: ChildReport) -> ChildReport:
     """The report with the child's verdict and line, or with the reason why it cannot be read."""
     try:
-        target = brief_look(report.pid)
+        target = briefly_stopped(report.pid)
     except GdbextError as error:
         return report._replace(summary=error.what)
     try:

@@ -114,7 +114,7 @@ class DeviceSection(Section):
         end = "goes on after it" if self.core.keeps_running else "may be aborted after it"
         return (
             f"What runs on the device, in a core of it (the process {end}): {self.core.trigger}",
-            f"Then look at the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
+            f"Then examine the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
         )
 
 
@@ -189,7 +189,7 @@ class DeviceSystemSection(Section):
             limit = f" of {figures.limit_milliwatts / 1000:.0f}" if figures.limit_milliwatts else ""
             used, total = figures.memory_used, figures.memory_total
             parts = (
-                "MIG is on: what its parts do is not told" if figures.mig else "",
+                "MIG is on: its instances are not examined" if figures.mig else "",
                 f"busy {figures.busy_percent} % of the time" if figures.busy_percent is not None else "",
                 f"{power}{limit} W" if power else "",
                 f"{figures.sm_mhz} MHz (memory {figures.memory_mhz})" if figures.sm_mhz is not None else "",
@@ -255,7 +255,7 @@ def name_devices(
         try:
             pending = CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
             if any(not 0 <= count < 1 << 32 for device in pending for count in (device.retries, device.ooms)):
-                raise BadData("its counts of failures make no sense")
+                raise BadData("its failure counts are implausible")
             memory = pending
         except GdbextError as error:
             reader.problems.append(f"the caching allocator: {error.what}")

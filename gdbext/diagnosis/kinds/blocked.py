@@ -30,9 +30,7 @@ class Blocked(VerdictKind):
 
     value = "blocked"
     words = "stuck"
-    what_to_do = (
-        "the report names the Python line that waits, and the ended thread that should have acted, if there is one"
-    )
+    what_to_do = "the report names the Python line that waits, and the exited thread that should have acted, if any"
     is_defect = may_be_slow = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -65,10 +63,10 @@ class Blocked(VerdictKind):
             loop = thread.loop
             if not loop or not is_stuck(thread, facts) or any(task_cycles(loop)):
                 continue
-            others = "no other thread of the process will go on"
+            others = "no other thread of the process can make progress"
             others = others if facts.threads[1:] else "the process has no other thread"
             text = (
-                f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler "
+                f"The event loop of {thread.label} has no timer, fd or signal handler "
                 f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
                 f"{'; ' if loop.ended else ''}{listed(loop.ended, TASKS)}."
             )
@@ -85,7 +83,7 @@ class Blocked(VerdictKind):
                 wake = (
                     "Other threads must hand their calls over with loop.call_soon_threadsafe(), or "
                     "asyncio.run_coroutine_threadsafe(): Event.set(), Queue.put_nowait() and Future.set_result() of "
-                    "asyncio wake nobody from there."
+                    "asyncio do not wake the loop from there."
                 )
                 yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(wake,))
 

@@ -37,7 +37,7 @@ class Deadlock(VerdictKind):
                 text = f"The tasks {names} of the event loop of {thread.label} wait for each other: "
                 text += "; ".join(f"{task.called} {task.awaits}" for task in tasks)
                 if any(task.inferred for task in tasks):
-                    text += " (who holds a lock is inferred from the blocks that the tasks are in)"
+                    text += " (lock holders are inferred from the blocks that the tasks are in)"
                 yield Finding(self, f"{text}.", (thread.tid,), evidence)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
@@ -64,7 +64,7 @@ def _edge_clause(edge: WaitEdge, graph: WaitGraph) -> str:
     if relation is Relation.IS:
         return f"{edge.wait.phrase}, which is {owner}"
     if relation is Relation.OWES:
-        return f"{edge.wait.phrase}, which needs {owner}"
+        return f"{edge.wait.phrase}, which depends on {owner}"
     return f"{edge.wait.phrase}, which {owner} {holds_verb(edge.wait)}"
 
 
@@ -83,7 +83,7 @@ class SelfDeadlock(VerdictKind):
             text = f"{thread_clause(thread)} "
             text += wait.phrase if wait.kind is WaitKind.IO else f"waits for {wait.resource.phrase}"
             if wait.kind.traits.relation is Relation.OWES:
-                text += f", which only itself could end{reason}{loop_clause(thread)}."
+                text += f", which only this thread can end{reason}{loop_clause(thread)}."
             else:
                 text += f", which it {holds_verb(wait)} itself{reason}."
             yield Finding(self, text, (edge.tid,), wait.evidence, thread.innermost, (edge,), wait)

@@ -39,9 +39,7 @@ class OrphanedLock(VerdictKind):
         if finding.wait and finding.wait.kind is WaitKind.PYTHON_LOCK:
             yield "In your own code: os.register_at_fork(after_in_child=…) gives the child a new lock."
         else:
-            yield (
-                "In your own code: pthread_atfork handlers that take the lock before fork and release it after."
-            )
+            yield ("In your own code: pthread_atfork handlers that take the lock before fork and release it after.")
 
 
 class WorkersMissing(VerdictKind):

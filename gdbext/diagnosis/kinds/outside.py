@@ -52,7 +52,7 @@ class WaitingExternal(VerdictKind):
         for thread, wait in external_waits(facts):
             if _waiters_for_gil(thread, wait, facts):
                 continue  # GIL_IN_DEVICE_CALL finds it
-            if thread.tid == facts.pid and wait.kernel and wait.kernel.stands:
+            if thread.tid == facts.pid and wait.kernel and wait.kernel.has_slept_long:
                 continue  # KERNEL_WAIT finds it
             if is_stuck(thread, facts) or is_unwoken(thread):
                 continue  # BLOCKED finds it
@@ -83,7 +83,7 @@ class WaitingExternal(VerdictKind):
         elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
-            yield "Look at who is at the other end: it should send, take what is sent, or open it."
+            yield "Check the process at the other end: it must write, read, or open it."
 
 
 class GilInDeviceCall(VerdictKind):
@@ -146,7 +146,7 @@ class KernelWait(VerdictKind):
         operator, or the main thread."""
         for thread, wait in facts.waits:
             side = wait.kernel
-            if not side or not side.stands:
+            if not side or not side.has_slept_long:
                 continue
             waiters = [graph.threads[tid] for tid in graph.waiters.get(thread.tid, ())]
             if not (waiters or thread.dispatch or thread.tid == facts.pid):
@@ -174,10 +174,7 @@ class KernelWait(VerdictKind):
             return
         yield from wait.detail.about_other_end(wait.kind) or ()
         if wait.kernel and wait.kernel.is_out_of_memory:
-            yield (
-                "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > "
-                "memory.oom_control."
-            )
+            yield ("Raise that cgroup's memory.limit_in_bytes, or enable its OOM killer: echo 0 > memory.oom_control.")
         elif wait.kind.traits.advice_in_kernel:
             yield wait.kind.traits.advice_in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:

@@ -30,7 +30,7 @@ class Stopped(VerdictKind):
     """A signal or a frozen control group has stopped the process."""
 
     value = words = "stopped"
-    what_to_do = "the report says what lets it go on"
+    what_to_do = "the report says how to resume it"
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         main, stop, pid = facts.main, facts.stop, facts.pid
@@ -38,9 +38,9 @@ class Stopped(VerdictKind):
             return
         doing = _BACKGROUND.get(stop.signal)
         if stop.tracer:
-            text = f"The process is stopped by process {stop.tracer}, which traces it: no thread runs until it lets go."
+            text = f"The process is stopped by process {stop.tracer}, which traces it: no thread runs until the tracer resumes it."
         elif stop.group:
-            name = f"The control group {stop.group} of the process" if stop.group != "?" else "Its control group"
+            name = f"The cgroup {stop.group} of the process" if stop.group != "?" else "Its cgroup"
             text = f"{name} is frozen: no thread of process {pid} runs until it is thawed."
         elif doing is not None:
             terminal = f" {stop.terminal}" if stop.terminal else ""
@@ -48,23 +48,23 @@ class Stopped(VerdictKind):
             text = f"The process is stopped by {stop.signal}: {why}."
         else:
             by = {"": "by a signal", "SIGTSTP": "by SIGTSTP (Ctrl+Z)"}.get(stop.signal, f"by {stop.signal}")
-            text = f"The process is stopped {by}, and goes on with: kill -CONT {pid}."
+            text = f"The process is stopped {by}; resume it with: kill -CONT {pid}."
         yield Finding(self, text, (main.tid,), step=main.innermost, stop=stop)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         stop = finding.stop
         if stop and stop.group:
             yield (
-                f"Thaw the group: echo THAWED > /sys/fs/cgroup/freezer{stop.group}/freezer.state (v1), or "
+                f"Thaw the cgroup: echo THAWED > /sys/fs/cgroup/freezer{stop.group}/freezer.state (v1), or "
                 f"echo 0 > /sys/fs/cgroup{stop.group}/cgroup.freeze (v2); docker unpause for a container."
             )
         elif stop and stop.tracer:
             number = stop.tracer.partition(" ")[0]
-            yield f"Let it go on there. The end of the tracer (kill {number}) does that, too, or ends it, if asked to."
+            yield f"Resume it there. Killing the tracer (kill {number}) also resumes it, or kills it (PTRACE_O_EXITKILL)."
         elif stop and stop.signal in _BACKGROUND:
             yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
         yield Suggestion("What it did before", "dispatch-bt")
-        yield Suggestion("Whether it hangs as well, once it goes on", "dispatch-diagnose")
+        yield Suggestion("Whether it also hangs after it resumes", "dispatch-diagnose")
 
 
 class Slow(VerdictKind):
@@ -72,7 +72,7 @@ class Slow(VerdictKind):
     and again, numbers are subnormal."""
 
     value = words = "slow"
-    what_to_do = "the explanations are ranked; `--why` says what speaks for and against each"
+    what_to_do = "the explanations are ranked; `--why` shows the evidence for and against each"
     is_hang = False
     may_be_slow = makes_progress = is_healthy = True
     starves = False
@@ -193,8 +193,8 @@ def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Findi
         holder = first.tid if len(running) == 1 else None
         want = [each for each, wait in facts.waits if wait.kind is WaitKind.GIL and holder in wait.owner_tids]
         if want:
-            waits = f"{len(want)} threads wait" if len(want) > 1 else f"{want[0].label} waits"
-            text += f", with the GIL, for which {waits}"
+            wants = f"{len(want)} threads want" if len(want) > 1 else f"{want[0].label} wants"
+            text += f", holding the GIL, which {wants}"
         blocks = first.loop is not None and first.loop.current is not None and len(first.loop.tasks) > 1
         text += f"{', outside of the dispatcher' if facts.has_torch else ''}{loop_clause(first) if blocks else ''}."
         return idle_or_busy(f"{text} {doubt}".rstrip(), running)
@@ -224,7 +224,7 @@ def _describe_main_wait(
     if not chain.edges and main.user_line and main.wait and is_asleep(main.wait):
         text += f", called from {main.user_line}"
     if from_outside:
-        text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
+        text += ": only a signal or another process can end this wait; it may be intentional, and no hang is proven"
     if facts.has_torch:
         text += f"{', and' if from_outside else ';'} no thread is in the dispatcher"
     if others:
@@ -270,8 +270,8 @@ def doubts(facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         sleep = holder.wait if holder else None
         # The seconds of a sleep are unknown in a core.
         if holder and sleep and sleep.kind is WaitKind.SLEEP and sleep.detail.seconds is None:
-            waits = "a thread waits" if count == 1 else f"{count} threads wait"
-            text = f"{holder.label} {sleep.phrase} with the GIL in hand, for which {waits}."
+            wants = "another thread wants" if count == 1 else f"{count} threads want"
+            text = f"{holder.label} {sleep.phrase} while holding the GIL, which {wants}."
             yield Finding(NOTE, text, (tid,), wait=sleep)
     for cycle in graph.cycles(with_timed=True):
         timed = next((edge for edge in cycle if edge.wait.ends_by_itself), None)

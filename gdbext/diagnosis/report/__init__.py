@@ -177,7 +177,7 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
     if target.moved:
         yield ""
         moved = joined(target.moved)
-        yield f"These threads ran while they were read, so what is said of them may mix two moments: {moved}"
+        yield f"These threads ran while they were read, so their state may mix two moments: {moved}"
     if target.stops is not None and report.threads:
         yield ""
         if not target.stops:

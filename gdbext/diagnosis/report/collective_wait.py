@@ -42,11 +42,11 @@ class CollectiveWait(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
         if self.is_store and self.size is not None:
             if self.rank:
                 return f"tries to reach the store of rank 0 at {self.server}, as rank {self.rank} of {self.size}"
-            return f"waits until all {self.size} ranks have come to its store at {self.server}, as rank 0 ({self.op})"
+            return f"waits until all {self.size} ranks have reached its store at {self.server}, as rank 0 ({self.op})"
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
@@ -56,8 +56,8 @@ class CollectiveWait(NamedTuple):
             return f"{doing} {self.op} {'from' if self.op == 'recv' else 'to'} rank {self.peer}{tag}"
         if self.from_any:
             return f"{doing} {self.op} from any rank{f' (tag {self.tag})' if self.tag else ''}"
-        number = f"#{self.seq} " if self.seq is not None else ""
-        counts = (("enqueued", self.enqueued), ("completed", self.completed))
+        number = f"collective #{self.seq} " if self.seq is not None else ""
+        counts = (("last enqueued", self.enqueued), ("last completed", self.completed))
         numbers = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
         also = f", in a group that {self.also_in} uses at the same time" if self.also_in else ""
         return f"{doing} {number}{self.op}" + (f" ({numbers})" if numbers else "") + also

@@ -26,39 +26,37 @@ if TYPE_CHECKING:
 
 
 def _resume_suggestion(pid: int) -> Suggestion:
-    return Suggestion(
-        "It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on", "", shell=f"kill -CONT {pid}"
-    )
+    return Suggestion("It is stopped (SIGSTOP, Ctrl+Z or a debugger); resume it", "", shell=f"kill -CONT {pid}")
 
 
 def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
-        yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
+        yield Suggestion("Examine the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
-            yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
+            yield "It waits until its output is read: read it in another thread (subprocess: communicate())."
         if process.is_stopped:
             yield _resume_suggestion(process.pid)
 
 
 def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
     if peer.state == "LISTEN":
-        shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
+        shows = "It is a server's loop: a client may connect. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
         return
     if peer.is_queued:
-        yield "Accept that connection in another thread of this process: as long as it waits here nobody does."
+        yield "Accept that connection in another thread of this process: none does while this one waits."
         return
     yield from _about_other_process(peer)
     if not peer.processes:
-        yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
-    yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+        yield f"Check the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
+    yield "Give the socket a timeout: without one it waits forever for a dead peer."
 
 
 def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
-        yield Suggestion("Look at that process with the same command", "", process.pid)
+        yield Suggestion("Examine that process with the same command", "", process.pid)
         if process.writes_to_us:
-            yield "Read what it writes before you wait for its end (communicate())."
+            yield "Read its output before you wait for it to exit (communicate())."
 
 
 def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
@@ -70,8 +68,8 @@ def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
 def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
     """Advice about a lock of a file."""
     for process in peer.processes[:1]:
-        yield Suggestion("Look at the process that holds the lock with the same command", "", process.pid)
-    yield "The lock is released when that process unlocks or closes the file, or ends."
+        yield Suggestion("Examine the process that holds the lock with the same command", "", process.pid)
+    yield "The lock is released when that process unlocks or closes the file, or exits."
 
 
 def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Iterator[str | Suggestion]:
@@ -85,11 +83,11 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
 
     child = max(children, key=relevance, default=None)
     if child:
-        yield Suggestion("Look at the child process with the same command", "", child.pid)
+        yield Suggestion("Examine the child process with the same command", "", child.pid)
     if not child or len(children) > 1:
         yield ALL_CHILDREN
     if waits_for_end and child and child.writes_to_us:
-        yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
+        yield "Read its output before you wait for it to exit (subprocess: communicate(); multiprocessing: get())."
     if child and child.is_stopped:
         yield _resume_suggestion(child.pid)
 
@@ -259,7 +257,7 @@ class WaitDetail:
 NO_DETAIL = WaitDetail()
 
 
-_WITH_NCCL = "The device works or hangs: look at it (nvidia-smi)."
+_WITH_NCCL = "Check the device with nvidia-smi."
 """No CUDA_LAUNCH_BLOCKING=1, with which NCCL before 2.17.1 hangs (NVIDIA/nccl issue 774)."""
 
 
@@ -282,7 +280,7 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
     seconds = property(lambda self: self.below.seconds)
 
     def phrase(self, resource: Resource) -> str:
-        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
         return (self.collective.phrase if self.collective else self.below.phrase(resource)) + self.handling.clause
 
     def advice(self, kind: WaitKind) -> Advice | None:
@@ -352,8 +350,8 @@ class Prompt(OtherEnd):
     """The program has asked a question, and waits for a person to type."""
 
     about_question = (
-        "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
-        "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
+        "The prompt may be invisible: answer it beforehand (an argument, an option, a variable of the "
+        "environment), remove breakpoint() (PYTHONBREAKPOINT=0), or start the program on a terminal."
     )
 
 
@@ -369,7 +367,7 @@ class Repeatable(WaitDetail):
     @property
     def timed_clause(self) -> str:
         line = self.repeated_at
-        return f" (timed; the loop at {line} begins it again)" if line else super().timed_clause
+        return f" (timed; the loop at {line} repeats it)" if line else super().timed_clause
 
 
 class _UnownedFields(NamedTuple):
@@ -495,17 +493,15 @@ class PolledFile(Polled):
 
     is_file = True
     advice = (
-        "Who should make or remove that file may be gone: a lock file that a killed process left behind stays.",
-        "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file.",
+        "The process that creates or removes it may be gone; a killed process leaves its lock file behind.",
+        "Check whether any process still uses it (fuser, lsof, ps); if none does, remove the file.",
     )
 
 
 class PolledMeeting(Polled):
     """The thread polls whether the other machines of its job have joined."""
 
-    advice = (
-        "Start the other nodes with the same --rdzv-id and --rdzv-endpoint; see whether they reach that address.",
-    )
+    advice = ("Start the other nodes with the same --rdzv-id and --rdzv-endpoint; check that they reach that address.",)
 
 
 class _SleepFields(NamedTuple):
@@ -543,7 +539,7 @@ class Sleep(_SleepFields, WaitDetail):
         if self.polled:
             return f"{resource.wait_phrase} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
-        again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.exited_children}"
+        again = f"sleeps repeatedly in the loop at {self.repeated_at}{caught}{self.exited_children}"
         return f"{again if self.repeated_at else resource.wait_phrase}{self.handling.clause}"
 
     def leads_outside(self, kind: WaitKind) -> bool:
@@ -559,4 +555,4 @@ class Sleep(_SleepFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
 
-_CONNECTS = ("See whether the other end runs, whether that is its address and port, and what is between (a firewall).",)
+_CONNECTS = ("Check that the other end runs, that this is its address and port, and what is between (a firewall).",)

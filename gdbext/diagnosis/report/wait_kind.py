@@ -33,7 +33,7 @@ class Naming(Enum):
 
     AFTER_ADDRESS = "the mutex 0x7f00 (config_lock)"
     OF = "the GIL of interpreter 1"
-    GUARDED = "the initialisation of value (guard 0x7f00)"
+    GUARDED = "the initialization of value (guard 0x7f00)"
     IN_BRACKETS = "the device (cudaStreamSynchronize)"
     ALONE = "read on fd 5"
 
@@ -79,7 +79,7 @@ class WaitTraits(NamedTuple):
 
 
 _RELEASE_FIRST = "Do not wait for other threads while holding what they need: release it before the wait."
-_SERVES_PAGE = "Look at who serves the page: the file system's server, or the holder of the userfaultfd."
+_SERVES_PAGE = "Check what serves the page: the file system's server, or the holder of the userfaultfd."
 _NO_OWNER = "This lock records no owner: look for a thread that is inside the same library (all-threads --stacks)."
 
 
@@ -100,7 +100,7 @@ class WaitKind(Enum):
         unnamed="a stop-the-world pause",
         relation=Relation.OWES,
         timeout_ends_it=False,
-        advice_in_deadlock="A thread waits in C code without letting go of its thread state: release it around what "
+        advice_in_deadlock="A thread blocks in C code without releasing its thread state: release it around what "
         "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
     )
     MUTEX = _native_lock("mutex", "the mutex", told_apart_by_address=True)
@@ -111,7 +111,7 @@ class WaitKind(Enum):
         relation=Relation.OWES,
         advice_in_deadlock=_RELEASE_FIRST,
         advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
-        "ended.",
+        "exited.",
     )
     SEMAPHORE = WaitTraits("semaphore", "the semaphore", handler_may_end_it=True)
     PYTHON_LOCK = WaitTraits(
@@ -119,32 +119,31 @@ class WaitKind(Enum):
         "the Python lock",
         is_lock=True,
         may_be_lock=True,
-        advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
-        "does.",
+        advice_when_blocked="A threading.Lock does not record its owner; a threading.RLock, used instead, does.",
     )
     OBJECT_LOCK = WaitTraits(
         "object-lock",
         "the lock of the object",
         is_lock=True,
         may_be_lock=True,
-        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
-        "there wait for another thread (a key's __eq__ or __hash__, a callback).",
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: nothing in "
+        "there may wait for another thread (a key's __eq__ or __hash__, a callback).",
     )
     STATIC_INIT = _native_lock(
         "static-init",
-        "the initialisation of",
+        "the initialization of",
         Naming.GUARDED,
         unnamed="a static variable",
         relation=Relation.RUNS,
         told_apart_by_address=True,
-        advice_in_deadlock="Run the initialiser once at import time, before threads start (call the operator once), "
+        advice_in_deadlock="Run the initializer once at import time, before threads start (call the operator once), "
         "or keep Python out of it: a static's guard is a lock like any other.",
     )
-    ONCE = _native_lock("once", "a one-time initialisation", told_apart_by_address=True)
+    ONCE = _native_lock("once", "a one-time initialization", told_apart_by_address=True)
     LOADER_LOCK = _native_lock("loader-lock", "the dynamic loader's lock")
     LIBC_LOCK = _native_lock("libc-lock", "a lock inside the C library", advice_when_blocked=_NO_OWNER)
     JOIN = WaitTraits(
-        *("join", "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS),
+        *("join", "the end of", Naming.ALONE, "waits to join {}", "a thread", Relation.IS),
         advice_in_deadlock=_RELEASE_FIRST,
     )
     BARRIER = WaitTraits("barrier", "the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
@@ -163,9 +162,8 @@ class WaitKind(Enum):
         relation=Relation.OWES,
         needs_thread=False,
         heading="waits for input or output",
-        advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
-        "writing.",
-        advice_in_kernel="Look at the device, or at the server of that file system: the kernel waits for its "
+        advice_when_blocked="Check the other end of the fd: the peer is stuck, or keeps it open without writing.",
+        advice_in_kernel="Check the device, or the server of that file system: the kernel waits for its "
         "answer (dmesg).",
     )
     PAGE = WaitTraits(
@@ -185,9 +183,7 @@ class WaitKind(Enum):
         "the device",
         Naming.IN_BRACKETS,
         heading="waits for the device",
-        advice_when_outside=(
-            "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1.",
-        ),
+        advice_when_outside=("Check the device with nvidia-smi; rerun with CUDA_LAUNCH_BLOCKING=1.",),
     )
     COLLECTIVE = _outside_wait(
         "collective",
@@ -196,7 +192,7 @@ class WaitKind(Enum):
         relation=Relation.OWES,
         heading="waits for other ranks",
         advice_when_outside=(
-            "A rank has not come to this collective, or is in another one.",
+            "A rank has not reached this collective, or is in another one.",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
         ),
     )
@@ -214,7 +210,7 @@ class WaitKind(Enum):
 
 
 _NO_LOCK_IN_CALLBACKS = (
-    "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
+    "Finalizers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
     "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
 )
 
@@ -229,19 +225,19 @@ class SelfWait(Enum):
         "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
         "write to signal.set_wakeup_fd(), or use queue.SimpleQueue.",
     )
-    FINALIZER = ("a finaliser (__del__) interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
+    FINALIZER = ("a finalizer (__del__) interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
     WEAKREF = ("the callback of a weak reference interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
     POOL = (
         "it is the only worker of the pool that should run the job",
         "A job must not wait for a job of its own pool: give those jobs a pool of their own.",
     )
     EVENT_LOOP = (
-        "only the event loop that it blocks could complete it",
-        "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
+        "its event loop must complete it, and this wait blocks that loop",
+        "Never block inside an event loop: await asyncio.wrap_future(future), or move the "
         "blocking call to loop.run_in_executor().",
     )
     SERVER = (
-        "it is connected to its own process, where only the event loop that it blocks could accept and answer",
+        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and answer",
         "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
         "handler a plain def where the server runs those in threads, or call the function instead of the URL.",
     )
@@ -264,15 +260,14 @@ class Loss(Enum):
         "ended",
         "has ended",
         "have ended",
-        "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
-        "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
+        "Look for that thread's traceback in the process's output, and make its failure visible: "
+        "try/finally around its loop, future.set_exception(), or a sentinel in the queue.",
     )
     NEVER_BEGAN = (
         "never-began",
-        "ended before it began to run",
-        "ended before they began to run",
-        "Memory, or another limit, was short when the thread should begin: see what the process has "
-        "written, and end it.",
+        "exited before it started to run",
+        "exited before they started to run",
+        "The thread could not start (memory or another limit): check the process's output, then kill it.",
     )
     LEFT_BEHIND = (
         "left-behind",

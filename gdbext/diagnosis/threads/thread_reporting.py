@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.stack.known_fallbacks import RecoveredCall
+    from gdbext.torch.stack.dispatch_calls import RecoveredCall
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
 
@@ -172,8 +172,8 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
         except GdbextError as error:
             session.errors.note(error, f"registrations of {step.op}")
         for_key = f" for {step.key}" if step.key else ""
-        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {step.qualified}"
-        yield Finding(NOTE, f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
+        text = f"The dispatcher found no kernel of {step.qualified}{for_key} in {thread.label}"
+        yield Finding(NOTE, f"{text}; kernels exist for {', '.join(keys) or 'no key'}.", (thread.tid,))
 
 
 def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:

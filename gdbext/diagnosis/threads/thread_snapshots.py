@@ -155,7 +155,7 @@ class StackOwners:
         be read, or that names a thread of another namespace, is left out."""
         tids, named = {place.tid for place in self._places}, {}
         for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
-            if not self._target.origin.recorded or self._target.memory.known_from(block) > 1:
+            if not self._target.origin.recorded or self._target.memory.known_size(block) > 1:
                 tid = id_of_block(self._memory, block)
                 if tid == 0 or tid in tids:
                     named[block] = tid
@@ -254,7 +254,7 @@ def _python_frames(table: ThreadTable, tid: int, stack: NativeStack) -> tuple[tu
     placed = place_groups(groups, spans, is_evaluation_loop)
     if not placed and any(groups):
         placed = [(max(0, len(spans) - 1), group) for group in groups]
-        problems.append("no native frame is known to evaluate them; they stand at the outermost one")
+        problems.append("no native frame is known to evaluate them; they are shown at the outermost one")
     frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, group in placed
@@ -304,7 +304,7 @@ class ThreadSnapshots:
 
     def _take(self, thread: TargetThread) -> ThreadSnapshot:
         registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
-        running = "it runs, and nobody is stopped (--no-stop)"
+        running = "it runs, and --no-stop does not stop it"
         stack = self._stacks.unreadable_stack(running) if thread.runs_on else self._stacks.of(thread)
         dispatch = self._dispatch.steps(stack) if self._dispatch else ()
         # Callee-saved registers are needed to unwind further, or in the frame of the innermost operator, whose

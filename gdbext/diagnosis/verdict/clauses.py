@@ -46,7 +46,7 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     """``, which MainThread (tid 1) holds``, with a reservation if the owner is inferred or gone; "" if unknown.
     ``threads``: by id."""
     if wait.being_released:
-        return ", which is free: it is about to go on"
+        return ", which is free: it is about to continue"
     gone = wait.gone_owner
     if isinstance(gone, ParentsThread):
         return (
@@ -54,14 +54,14 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
             "in this process"
         )
     if gone:
-        gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
-        return f", which {gone.phrase} holds, and that thread does not exist in this process{gives_up}"
+        gives_up = "; this wait is timed and ends by itself" if wait.ends_by_itself else ""
+        return f", held by {gone.phrase}, which does not exist in this process{gives_up}"
     relation = wait.kind.traits.relation
     if not wait.owners or relation is Relation.IS:
         return ""
     names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
     if relation is Relation.OWES:
-        return f", still to come from {names}"
+        return f", expected from {names}"
     seems = "" if wait.certainty.is_proven else "seems to "
     if relation is Relation.RUNS:
         return f", which {names} {seems}{'run' if seems else 'runs'}"
@@ -156,14 +156,14 @@ def back_clause(chain: Chain, graph: WaitGraph) -> str:
 def group_sentence(
     threads: Sequence[ThreadReport], threads_by_tid: Mapping[int, ThreadReport] = MappingProxyType({})
 ) -> str:
-    """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
+    """``40 threads are at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
     its line. ``threads_by_tid``: to name the owner."""
     first = threads[0]
     owner = owner_clause(first.wait, threads_by_tid) if first.wait and threads_by_tid else ""
     what = f"{first.wait.phrase}{owner}" if first.wait else "waits"
     if len(threads) == 1:
         return f"{first.label} is at {first.user_line}: it {what}."
-    return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
+    return f"{len(threads)} threads are at {first.user_line}: {first.label} {what}."
 
 
 def meanwhile_clause(groups: Sequence[Sequence[ThreadReport]], threads_by_tid: Mapping[int, ThreadReport]) -> str:

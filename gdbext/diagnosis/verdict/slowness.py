@@ -15,9 +15,8 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.system.control_groups import descriptor_kinds
-from gdbext.engine.targets.system.surroundings import Surroundings, Turns, surroundings
-from gdbext.engine.vocabulary import Section, byte_size, counted, of_many
+from gdbext.engine.targets.system.surroundings import Surroundings, Turns, descriptor_kinds, surroundings
+from gdbext.engine.vocabulary import Section, byte_size, counted, singular_or_plural
 from gdbext.errors import GdbextError
 from gdbext.torch.compile.compile_section import recompilations
 from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
@@ -160,7 +159,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
 
 def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
     """The reasons why the process of a core was slow, by what its threads do: a core has nothing of the machine."""
-    unread = "a core has no control groups, limits, or times of the scheduler"
+    unread = "a core has no cgroups, limits or scheduler times"
     return _explain(session, process, threads, MachineSection(None, (), (unread,)))
 
 
@@ -222,7 +221,7 @@ def with_collection_history(samples: Sequence[Slowness | None], interval: float)
     same = is_same[::-1].index(False) if False in is_same else len(samples)
     done = [run.done for run in runs if run and run.generation == now.generation]
     at_work = sum(1 for run in runs if run)
-    facts = [f"the collector was at work in {at_work} of {counted(len(samples), 'sample')}"]
+    facts = [f"the collector ran in {at_work} of {counted(len(samples), 'sample')}"]
     if same > 1:
         facts.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
     if done[-1] > done[0]:
@@ -337,22 +336,26 @@ def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
         return
     measured = quota.seconds is not None and quota.periods >= 2
     throttled = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0  # share of the time
-    when = f"during a look of {quota.seconds:.2f} s" if quota.seconds is not None else "since the group was made"
+    when = (
+        f"during an examination of {quota.seconds:.2f} s"
+        if quota.seconds is not None
+        else "since the cgroup was created"
+    )
     text = (
-        f"the control group {quota.group} may use {quota.processors:g} "
-        f"{of_many(quota.processors, 'processor', 'processors')} "
-        f"(quota of each {quota.period_ms:g} ms), and was throttled in {quota.throttled} of "
+        f"the cgroup {quota.group} is limited to {quota.processors:g} "
+        f"{singular_or_plural(quota.processors, 'CPU', 'CPUs')} "
+        f"(quota per {quota.period_ms:g} ms) and was throttled in {quota.throttled} of "
         f"{counted(quota.periods, 'period')} {when}"
     )
-    facts = [f"it stood still for {quota.stood_ms:g} ms"]
+    facts = [f"it was throttled for {quota.stood_ms:g} ms"]
     online = inputs.surroundings.online if inputs.surroundings else 0
     if online > quota.processors:
-        facts.append(f"the machine has {counted(online, 'processor')}, which is what libraries count")
+        facts.append(f"the machine has {counted(online, 'CPU')}, which is what libraries count")
     yield Explanation(
         ExplanationKind.QUOTA,
         text,
         tuple(facts),
-        () if measured else ("measured since the group was made, not now",),
+        () if measured else ("measured since the cgroup was created, not now",),
         round(max(quota.share, 0.2), 2),
         measured and quota.share >= _SLOW_SHARE and throttled >= 0.1,
         measured and quota.share >= _STARVED_SHARE and throttled >= 0.25,
@@ -376,7 +379,7 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     share = delayed / (delayed + ran) if delayed + ran else 0.0
     if not wanting or share < _SLOW_SHARE:
         return
-    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time went by before a processor was free"
+    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time passed before a CPU was free"
     facts: tuple[str, ...] = (ready,)
     allowed = len(machine.allowed)
     if allowed < machine.online:
@@ -388,18 +391,18 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     workers = sum(map(pool_workers.is_worker, snapshots))
     has_team = workers and any(map(pool_workers.is_in_a_team, snapshots))
     team = workers // max(1, len(snapshots) - workers) + 1 if has_team else 0
-    room = counted(allowed, "processor")
+    room = counted(allowed, "CPU")
     if team > allowed:
         text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
         facts = (*facts, *inputs.variables(_THREAD_VARIABLES))
-        cure = f"As many threads as processors: torch.set_num_threads({allowed})."
+        cure = f"As many threads as CPUs: torch.set_num_threads({allowed})."
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), True, cure=cure)
     elif len(wanting) <= allowed:
         yield _crowded_out(machine, wanting, share, facts)
     else:
-        wants = of_many(len(wanting), "wants", "want")
+        wants = singular_or_plural(len(wanting), "wants", "want")
         text = f"{counted(len(wanting), 'thread')} {wants} to run on {room}"
-        why = "threads that do not wait for each other lose nothing by that"
+        why = "threads that do not wait for each other lose nothing"
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (why,), round(share / 2, 2))
 
 
@@ -416,13 +419,13 @@ def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, 
     behind = bool(low) and share >= _STARVED_SHARE and fair is not None and 1 - share <= fair / 2
     longest = max((turns.delayed_ms or 0) / 1e3 / (machine.seconds or 1) for turns in wanting)
     starves = behind or min(share, longest) >= 0.99
-    why = f", and come before it, for it runs with {low}" if low else ""
-    text = f"other processes of this machine use its processors{why}: {share:.0%} of the time in which it was ready "
+    why = f", and have priority over it: it runs with {low}" if low else ""
+    text = f"other processes of this machine use its CPUs{why}: {share:.0%} of the time in which it was ready "
     if low and fair is not None:
         ordinary = f"with an ordinary priority it would be about {1 - fair:.0%}"
-        facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'processor')}",)
+        facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'CPU')}",)
     weight = round(share if starves else share / 2, 2)
-    cure = "Run fewer processes beside it, or put it before them: renice, chrt --other, a larger cpu.weight."
+    cure = "Run fewer processes next to it, or raise its priority: renice, chrt --other, a larger cpu.weight."
     text += "it waited for one"
     return Explanation(ExplanationKind.OTHER_PROCESSES, text, facts, (), weight, starves, starves, cure)
 
@@ -438,24 +441,24 @@ def _pinned(
     if variables:
         by = f"by {', '.join(variables)}"
     elif machine.cpuset is not None and machine.cpuset == count:
-        by = "by the cpuset of its control group"
+        by = "by the cpuset of its cgroup"
     elif machine.pinned_parent:
         by = f"as its parent process {machine.pinned_parent} is: taskset, numactl or the launcher"
     else:
         by = "by the program itself, or by taskset"
     # The other CPUs must be idle for pinning to be what delays the process.
     is_idle = machine.idle is not None and machine.idle >= 0.3
-    idle = f"the processors on which it may not run were idle for {machine.idle or 0:.0%} of the time"
+    idle = f"the CPUs on which it may not run were idle for {machine.idle or 0:.0%} of the time"
     matters = is_idle or crowded
     return Explanation(
         ExplanationKind.AFFINITY,
-        f"it may run on {'processor' if count == 1 else 'processors'} {names} alone, of {machine.online}, pinned {by}",
+        f"it may run only on {'CPU' if count == 1 else 'CPUs'} {names} (of {machine.online}), pinned {by}",
         (*facts, idle) if is_idle else facts,
         () if is_idle else (idle,),
         round(share, 2),
         matters and share >= _SLOW_SHARE,
         matters and share >= _STARVED_SHARE,
-        f"Let it run everywhere: taskset -apc 0-999 {inputs.process.pid}; then look for what has pinned it.",
+        f"Let it run on all CPUs: taskset -apc 0-999 {inputs.process.pid}; then find what pinned it.",
     )
 
 
@@ -477,15 +480,15 @@ def _explain_memory_shortage(inputs: SlownessInputs) -> Iterator[Explanation]:
     if use.slowed and use.high is not None:
         text = (
             f"its memory is above memory.high ({used} of {byte_size(use.high)}), for which the kernel slows "
-            f"it down ({counted(use.slowed, 'time')} during the look)"
+            f"it down ({counted(use.slowed, 'time')} during the examination)"
         )
     elif use.full and use.limit is not None and (faults or stalled >= 5):
         text = (
             f"its memory is at its limit ({used} of {byte_size(use.limit)}, met {counted(use.full, 'time')} during the "
-            "look): the kernel takes pages away that are needed again"
+            "look): the kernel evicts pages that are needed again"
         )
     elif stalled >= _STALLED:
-        text = f"its control group waits for memory ({used} used)"
+        text = f"its cgroup waits for memory ({used} used)"
     else:
         return
     facts = (
@@ -505,7 +508,7 @@ def _explain_used_up_limits(inputs: SlownessInputs) -> Iterator[Explanation]:
     tasks, descriptors = machine.tasks, machine.descriptors
     if tasks and tasks.is_used_up and tasks.refused:
         text = (
-            f"its control group may have {tasks.limit:,} processes and threads, and has {tasks.used:,}: no other one "
+            f"its cgroup is limited to {tasks.limit:,} processes and threads and has {tasks.used:,}: no more "
             f"can be started ({tasks.refused} were refused)"
         )
         cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
@@ -513,7 +516,7 @@ def _explain_used_up_limits(inputs: SlownessInputs) -> Iterator[Explanation]:
     if descriptors and descriptors.is_used_up:
         kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
         text = (
-            f"it has {descriptors.used:,} descriptors open, and may have {descriptors.limit:,}: no file, "
+            f"it has {descriptors.used:,} fds open and is limited to {descriptors.limit:,}: no file, "
             f"socket or pipe can be opened{f' ({kinds})' if kinds else ''}"
         )
         cure = "Close what is not needed; ulimit -n; torch.multiprocessing.set_sharing_strategy('file_system')."
@@ -540,12 +543,12 @@ def _explain_refusals(inputs: SlownessInputs) -> Iterator[Explanation]:
         files = inputs.surroundings.descriptors if inputs.surroundings else None
         if handling and not cause and error.refused is Refused.DESCRIPTORS and files:
             # inotify, for one, has limits of its own.
-            cause = f"; it has {files.used:,} of {files.limit:,} descriptors, so another limit may be reached"
+            cause = f"; it has {files.used:,} of {files.limit:,} fds, so another limit may be reached"
             limits = "fs.inotify.max_user_instances, fs.file-max; ulimit -n."
-            cure = f"Look at the limits of the user and of the machine: {limits}"
+            cure = f"Check the limits of the user and of the machine: {limits}"
         if not handling and not cause:
             continue  # it may have got it by now
-        text = f"{thread.label} is refused what it asks for ({error.text}), and sleeps before it tries again"
+        text = f"{thread.label} keeps failing with {error.text} and sleeps between retries"
         at = (f"at {thread.python_line}",) if thread.python_line else ()
         yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual_cure)
 
@@ -554,15 +557,15 @@ def _reached_limit(inputs: SlownessInputs, resource: Refused) -> tuple[str, str]
     """(a clause on the limit of ``resource`` that is reached now, its cure or ""); ("", "") if none is known."""
     if resource is Refused.SPACE:
         full = inputs.full_file_systems()
-        return (f"; {' and '.join(full[:3])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
+        return (f"; {' and '.join(full[:3])} {singular_or_plural(len(full), 'is', 'are')} full" if full else ""), ""
     machine = inputs.surroundings
     if not machine:
         return "", ""
     space, files, users = machine.address_space, machine.descriptors, machine.user_tasks
     if resource is Refused.DESCRIPTORS and files and files.is_used_up:
-        return f"; it has {files.used:,} of {files.limit:,} descriptors", ""
+        return f"; it has {files.used:,} of {files.limit:,} fds", ""
     if resource is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
-        return f"; its control group has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
+        return f"; its cgroup has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
     if resource is Refused.TASKS and users:
         return f"; its user may have {users.limit:,} processes and threads in all", (
             "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
@@ -607,7 +610,7 @@ def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]
                 f"the last full collection left {counted(run.survivors, 'object')}",
                 f"{counted(run.done, 'such collection')} ended before",
             )
-        against = ("one look does not tell how often",)
+        against = ("one sample does not show how often",)
         cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
         yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, facts, against, 0.5, cure=cure)
 
@@ -646,10 +649,10 @@ def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
     many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
     if many:
         name, share = max(many, key=lambda row: row[1])
-        text = f"{share:.0%} of the numbers in {name} are subnormal: a processor takes many times longer for each"
+        text = f"{share:.0%} of the numbers in {name} are subnormal: a CPU takes many times longer for each"
         facts = tuple(f"{tensor}: {part:.0%} of the elements looked at" for tensor, part in many)
         cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
-        why = "where flush_denormal is on they cost nothing: a register of the thread has that, which was not read"
+        why = "they cost nothing if flush_denormal is on, which is in a register of the thread that was not read"
         yield Explanation(ExplanationKind.SUBNORMALS, text, facts, (why,), 0.7, True, cure=cure)
 
 
@@ -666,15 +669,15 @@ def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:
         if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
             continue
         owned = f"with which {owner.label} runs" if owner else "which is handed on just now"
-        waits_for = f"{of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
+        waits_for = f"{singular_or_plural(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
         text = f"{counted(len(threads), 'thread')} {waits_for}, {owned}"
         tids = {thread.tid for thread in threads}
         turns = inputs.surroundings.threads if inputs.surroundings else ()
         ran = sum(turn.tid in tids and (turn.running_ms or 0) > 0 for turn in turns)
         is_gil = kind is WaitKind.GIL
         facts: tuple[str, ...] = ("Python code runs in one thread at a time",) if is_gil else ()
-        facts += (f"{ran} of them ran for a moment during the look: it goes from hand to hand",) if ran else ()
-        against = () if ran else ("one look does not tell whether it goes from hand to hand",)
+        facts += (f"{ran} of them ran for a moment during the examination: it changes hands",) if ran else ()
+        against = () if ran else ("one sample does not show whether it changes hands",)
         explained = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
         yield Explanation(explained, text, facts, against, round(min(0.6, len(threads) / 20), 2))
 
@@ -693,8 +696,8 @@ def _explain_single_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     setting = "torch.set_num_threads(1)" if called else ", ".join(ones)
     launchers = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
     launcher = next((name for variable, name in launchers.items() if variable in environ), "")
-    by = f", which {launcher} sets where nobody else does" if launcher == "torchrun" else ""
-    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'processor')}"
+    by = f", which {launcher} sets unless it is set already" if launcher == "torchrun" else ""
+    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'CPU')}"
     sharing = number(environ.get("LOCAL_WORLD_SIZE", "")) or 1
     against = (f"{sharing} processes of the job share this machine",) if sharing > 1 else ()
     most = max(1, room // max(1, sharing))

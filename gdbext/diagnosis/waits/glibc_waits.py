@@ -441,8 +441,8 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     if sharers:
         return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
     name += ", but no other process that has it is alive"
-    if process.python.is_taken_by_somebody(thread.tid, address):
-        name += ": whoever took it has ended without releasing it"
+    if process.python.is_taken_elsewhere(thread.tid, address):
+        name += ": its owner exited without releasing it"
     return f"{name}{exited_children_clause(process)}"
 
 

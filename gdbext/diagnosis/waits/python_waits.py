@@ -78,7 +78,7 @@ def _pool_result_wait(
             if other and other.futex and not python_pool_of(other):
                 why = f"every worker waits for work, and thread {helper.tid}, which {helper.does}, does not"
                 return wait_for_threads(resource, (other.tid,), OwnerCertainty.INFERRED, *evidence, why, timed=timed)
-        text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
+        text += "; but every worker waits for work: the job was lost with a worker that exited, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, python_wait.address, text)
     return Wait(resource, timed=timed, evidence=evidence, detail=OtherEnd(children=workers))
 
@@ -98,7 +98,7 @@ NO_WORKERS = LostThread(
     (),
     Loss.ENDED,
     no_waker_clause="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
-    "nobody starts another",
+    "nothing starts another",
     recorded=True,
 )
 
@@ -124,7 +124,7 @@ _MEANINGS = {
     Waitable.FUTURE: _Meaning(WaitKind.CONDVAR, "concurrent.futures.Future"),
     Waitable.POOL_RESULT: _Meaning(WaitKind.CONDVAR, "a result of multiprocessing.Pool"),
     Waitable.THREAD: _Meaning(WaitKind.JOIN),
-    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are not daemons (the interpreter is shutting down)"),
+    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all non-daemon threads (the interpreter is shutting down)"),
 }
 
 
@@ -226,7 +226,7 @@ def _lock_wait(thread: ThreadSnapshot, futex: FutexWait, python_wait: PythonWait
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
     certainty, history = OwnerCertainty.INFERRED, "nothing shows that one ever had it"
     if was_thread(process.memory, ident):
-        certainty, history = OwnerCertainty.RECORDED, f"one had it: its block is at {ident:#x}"
+        certainty, history = OwnerCertainty.RECORDED, f"a thread had it: its block is at {ident:#x}"
     reasons = (evidence, f"no thread has that ident, and {history}")
     return Wait(resource, VanishedThread(0, ident), certainty, futex.timed, reasons)
 
@@ -242,7 +242,10 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
     holder, reason = None, ""
     for tids, how in (
         (process.python.inside_with(futex.address), "is inside a with statement of this lock"),
-        (process.python.likely_holders(futex.address, tid), "has this lock at hand in a try block that may release it"),
+        (
+            process.python.likely_holders(futex.address, tid),
+            "has a reference to this lock in a try block that may release it",
+        ),
     ):
         # A thread that sleeps on the lock does not hold it; itself it holds it only if no other thread can.
         holders = set(tids) - {tid} - process.sleepers.get(futex.address, set()) or set(tids) & {tid}
@@ -251,7 +254,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
             reason = f"thread {holder} {how}"
             break
     if holder is None and process.python.has_taken(tid, futex.address):
-        holder, reason = tid, "it has called acquire() before, and no other thread has this lock at hand"
+        holder, reason = tid, "it called acquire() before, and no other thread has a reference to this lock"
     if holder is not None:
         detail = Owned(self_wait=_self_wait(thread) if holder == tid else None)
         certainty = OwnerCertainty.INFERRED
@@ -335,7 +338,7 @@ def _concluded_loss(
     if users:
         source = users[0].target.function
         place = f" ({(source.file or '').rpartition('/')[2]}:{source.line})" if source else ""
-        does = f"had it at hand in {users[0].function}{place}"
+        does = f"had a reference to it in {users[0].function}{place}"
         return LostThread(tuple(user.name for user in users), Loss.LEFT_BEHIND, does=does), ()
     return lost, () if lost else expects
 
@@ -387,7 +390,7 @@ def _lost_waker(
     method = functions[0].method
     does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
     if method == "acquire":  # taken by a function, and no function is known to release it
-        does += ", and nothing that is known of the program calls release()"
+        does += ", and no known code of the program calls release()"
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     clause = f"no {absent} is in {', '.join(places[:3])}{more}, which {does}"
     if not places:

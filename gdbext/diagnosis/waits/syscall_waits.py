@@ -100,7 +100,7 @@ def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread in an uninterruptible sleep (state D) that no system call shows; None for a short sleep (a
     page that is read, the lock of the memory map), and for a thread that was frozen meanwhile."""
     side = thread.kernel_side
-    if thread.kernel_state != "D" or (side and (not side.stands or side.is_frozen)):
+    if thread.kernel_state != "D" or (side and (not side.has_slept_long or side.is_frozen)):
         return None
     resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
     return Wait(resource, evidence=("the kernel's state of the thread is D",))
@@ -205,7 +205,7 @@ def _vfork_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     last = tuple(same_program[-1:])
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in last)
     text = f"child process{name} to execute a program or to end ({call.name})"
-    evidence = (f"blocked in {call.name}: the parent sleeps until the child needs its memory no more",)
+    evidence = (f"blocked in {call.name}: the parent sleeps until the child no longer needs its memory",)
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence, detail=OtherEnd(children=last))
 
 
@@ -247,8 +247,8 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
         path = raw[2:] if raw[:2] == b"\1\0" else b""
         path = b"@" + path[1:].replace(b"\0", b"@") if path[:1] == b"\0" else path.partition(b"\0")[0]
         listener = peers.connecting_to(path.decode("utf-8", "replace")) if path else None
-        return listener or peers.of(link, call_writes=False)
-    return peers.of(link, call.name in _WRITES)
+        return listener or peers.peer_of(link, call_writes=False)
+    return peers.peer_of(link, call.name in _WRITES)
 
 
 def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
@@ -268,14 +268,18 @@ def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> st
 
 
 def _exited_clause(endings: Mapping[int, str]) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``; "" for none. ``endings``: pid → name and exit
+    """``; its child process 7 (producer, exit status 1) has exited``; "" for none. ``endings``: pid → name and exit
     status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
-    return f"; of its processes {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} ended" if texts else ""
+    return (
+        f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} exited"
+        if texts
+        else ""
+    )
 
 
 def exited_children_clause(process: ProcessSnapshot, only_failed: bool = False) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``: it may be the process that should have written.
+    """``; its child process 7 (producer, exit status 1) has exited``: it may be the process that should have written.
     ``only_failed``: of the reaped children, only those that failed (a pool's workers exit normally)."""
     children = process.procfs.children().items()
     endings = {pid: f"{child.name}, {child.ending}" for pid, child in children if child.state is ProcessState.ENDED}
@@ -318,7 +322,7 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     timed = call.arguments[4] != 0
     if not fds and timed:
         return _timed_sleep(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
-    return _descriptors_wait(process, call, sorted(fds), otherwise="descriptors that cannot be read", timed=timed)
+    return _descriptors_wait(process, call, sorted(fds), otherwise="fds that cannot be read", timed=timed)
 
 
 def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -327,7 +331,7 @@ def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     epoll_fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
     procfs = process.procfs
-    fds = [fd for fd in procfs.peers.watched(epoll_fd) if procfs.descriptor(fd) != "anon_inode:[eventfd]"]
+    fds = [fd for fd in procfs.peers.epoll_fds(epoll_fd) if procfs.descriptor(fd) != "anon_inode:[eventfd]"]
     watched = [(fd, peer) for fd in fds if not (peer := _peer(process, call, fd)) or not peer.own]
     if not watched:
         return _descriptors_wait(process, call, [epoll_fd], timed=timed)
@@ -356,7 +360,7 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
     if not side or state is RunState.IDLE or process.frozen_group:
         return state, wait
     if side.call == -1:  # outside of a system call
-        if not side.stands or not (side.is_page_fault or side.is_uninterruptible):
+        if not side.has_slept_long or not (side.is_page_fault or side.is_uninterruptible):
             return state, wait  # no more than the moment that any page takes
         if not side.is_out_of_memory and not side.is_page_fault:
             resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
@@ -382,14 +386,12 @@ def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
     if side.is_out_of_memory:
         group = process.procfs.machine.group_out_of_memory()
         named = f" {group}" if group else ""
-        return (
-            f"memory of its control group{named}, which is at its limit, and whose OOM killer is off (oom_kill_disable)"
-        )
+        return f"memory of its cgroup{named}, which is at its limit and has its OOM killer disabled (oom_kill_disable)"
     if side.is_userfault:
         own = "anon_inode:[userfaultfd]" in process.procfs.open_files(process.pid)
-        whose = "this process has its descriptor open" if own else "another process has its descriptor"
-        return f"a page of memory that userfaultfd is to give ({whose})"
-    text = "a page of memory that does not come (page fault)"
+        whose = "this process has its fd open" if own else "another process has its fd"
+        return f"a page of memory that userfaultfd must provide ({whose})"
+    text = "a page of memory that does not arrive (page fault)"
     if not side.is_served and not side.is_uninterruptible:
         return text
     served = list(islice(_served_mappings(thread), 4))
@@ -416,9 +418,9 @@ def _call_holders(
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
         names = listed(watchers) or "a process that is not seen here"
-        return watchers, f", until it is allowed by who watches files there (fanotify): {names}"
+        return watchers, f", until a fanotify listener allows it: {names}"
     if side.channel == "percpu_rwsem_wait":  # sb_start_write of fs/super.c
-        return (), ", to which nobody may write now, as while it is frozen (fsfreeze, a snapshot)"
+        return (), ", which does not accept writes now, as while it is frozen (fsfreeze, a snapshot)"
     return file_system.servers, ""
 
 
@@ -448,6 +450,6 @@ def _kernel_evidence(thread: ThreadSnapshot, side: KernelSide) -> Iterator[str]:
     if side.channel:
         yield f"{folder}/wchan: {side.channel}"
     if side.stack:
-        yield f"{folder}/stack: {side.where}"
+        yield f"{folder}/stack: {side.location}"
     if side.seconds is not None:
         yield f"{folder}/sched: it ran last {side.seconds:.1f} s ago"

@@ -83,7 +83,7 @@ class GpuCore(NamedTuple):
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
         lines = _listed([f"{line} ({count})" for line, count in self.lines])
-        threads = f"; its threads stand at {lines}" if lines else ""
+        threads = f"; its threads are at {lines}" if lines else ""
         return f"a core of a GPU{f' ({names})' if names else ''}, with {kernels}, and {hit}{threads}"
 
 
@@ -312,6 +312,6 @@ def refuse(path: str, data: Data) -> BadCore:
     return BadCore(
         f"{path} is {read_gpu_core(data, path).text}",
         why="it has what ran on the device, and no thread of the process",
-        help=f"look at it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
+        help=f"examine it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
         "gcore PID",
     )

@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import elf
-from gdbext.engine.formats.auxv import AT_SYSINFO_EHDR
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.elf_header import EHDR, PF_W, PT_LOAD, MappedElf, Segment
+from gdbext.engine.formats.elf_header import AT_SYSINFO_EHDR, EHDR, PF_W, PT_LOAD, MappedElf, Segment
 from gdbext.engine.process.memory import PAGE_SIZE, Memory
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import linked_image

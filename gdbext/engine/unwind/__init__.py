@@ -150,7 +150,7 @@ class Unwinder:
             return "the return address is not known"
         if row and row.is_signal and trampolines is not None:
             if registers[sp] in trampolines:
-                return f"signal frames go round in a circle at {registers[sp]:#x}"
+                return f"signal frames form a cycle at {registers[sp]:#x}"
             trampolines.add(registers[sp])
         elif callers[sp] < registers[sp] + (0 if exact else self._least_growth):
             return f"the stack does not grow at {registers[pc]:#x} (damaged)"
@@ -250,7 +250,7 @@ class FallbackUnwinder:
             pc, offset = registers[self._pc], None if is_code else 0
             code = self._code.read(pc, _EDGE) if is_code else b""
             if code:
-                offset = self._architecture.return_address_offset(code, self._code.before(pc, _EDGE))
+                offset = self._architecture.return_address_offset(code, self._code.read_before(pc, _EDGE))
             guess = None if offset is None else self._at_stack_top(registers, offset)
         if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
@@ -269,7 +269,7 @@ class FallbackUnwinder:
             for index, word in enumerate(words)
             if abs(word - start) < _REACH
             and self._code.is_code(word - 1)
-            and self._architecture.call_target(self._code.before(word, 8), word) == start
+            and self._architecture.call_target(self._code.read_before(word, 8), word) == start
         ]
         return ends[0] if len(ends) == 1 else 0
 
@@ -316,5 +316,5 @@ class FallbackUnwinder:
         """True if ``pc`` is in code, right behind a call instruction or one that cannot be read."""
         if not self._code.is_code(pc - 1):
             return False
-        before = self._code.before(pc, 8)
+        before = self._code.read_before(pc, 8)
         return not before or self._architecture.follows_call(before)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
-from gdbext.engine.formats import at_once
+from gdbext.engine.formats import open_nonblocking
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
 from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
@@ -173,7 +173,7 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     if not program:
         return list(argv)
     if name != "none":
-        why = f"{program.name} looks at its processes without a debugger, which is faster and stops them for less"
+        why = f"{program.name} examines its processes without a debugger, which is faster and stops them for less"
         raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="leave it out")
     return [*others, *argv[len(words) :]]
 
@@ -266,14 +266,14 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         return
     if table.find(options.command).mode == "setting":
         raise UsageError(
-            f"{options.command} is for the debugger that you work in",
+            f"{options.command} works only inside a debugger",
             help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
         )
     sources = [source for source in (options.pid, options.core, options.recording, options.program) if source]
     if not sources and table.find(options.command).is_alone and not has_dashes:
         return
     if len(sources) != 1:
-        what = "say what to look at" if not sources else "only one of -p, -c, -r and -- PROGRAM can be looked at"
+        what = "say what to examine" if not sources else "only one of -p, -c, -r and -- PROGRAM can be examined"
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
@@ -283,7 +283,7 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         if table.find(options.command).resumes:
             raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
         if options.record:
-            raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")
+            raise UsageError("--record keeps one moment of a stopped process", help="leave out --no-stop")
     if options.sysroot and not options.core:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
@@ -419,7 +419,7 @@ def source_option(word: str) -> str:
         mode = os.stat(word).st_mode  # noqa: PTH116
         if not stat.S_ISREG(mode):
             return by_name if _names_evidence(word) or not stat.S_ISDIR(mode) else ""
-        with open(word, "rb", opener=at_once) as file:
+        with open(word, "rb", opener=open_nonblocking) as file:
             head = file.read(_TYPE.stop)
     except PermissionError:
         return "" if os.access(word, os.X_OK) else by_name

@@ -12,16 +12,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.budget import MemoryLimitExceeded, memory_error, raise_gc_threshold
-from gdbext.engine.targets.budget_watch import BudgetWatch
+from gdbext.engine.targets.budget import BudgetWatch, MemoryLimitExceeded, memory_error, raise_gc_threshold
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import signals_blocked
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
 from gdbext.hosts.debugger.recorded_command import RecordedCommand
-from gdbext.live.end_requests import EndRequests
+from gdbext.live.host import EndRequests
 from gdbext.tools import running, table
 from gdbext.tools.outcome import failure
 from gdbext.torch.measure import measure_for_process
@@ -68,7 +67,7 @@ def run(name: str, job: Job) -> None:
         outcome = failure(job.command, job.argv, memory_error())
         recorded = None
     finally:
-        with signals_held((signal.SIGINT,)) if job.pid else nullcontext():
+        with signals_blocked((signal.SIGINT,)) if job.pid else nullcontext():
             debugger.release(job, host.lets_finish)
         host.end_guard()
         if live and job.pid and not was_stopped:

@@ -158,7 +158,7 @@ class ProbedThreads:
                         return True
                     with suppress(OSError):
                         os.waitpid(tid, ptrace.WALL)
-                        ptrace.go_on(tid)
+                        ptrace.resume(tid)
                     seen.discard(tid)
             news = _pending_stop()
             if news and news[1] == self._signal and news[0] not in seen:

@@ -11,7 +11,7 @@ from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool_arguments import find_thread
-from gdbext.engine.targets.budget_watch import CallLimits
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.engine.terminal import escape
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook

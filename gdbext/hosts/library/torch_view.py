@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from gdbext.diagnosis.reporting import torch_version
-from gdbext.engine.targets.budget_watch import CallLimits
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.engine.terminal import escape
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
@@ -14,7 +14,7 @@ from gdbext.tools import running
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.operators.operator_section import OperatorReport, OperatorSection, TableChoice
+    from gdbext.tools.operators.op import OperatorReport, OperatorSection, TableChoice
     from gdbext.tools.tensor.tensor_section import TensorSection
     from gdbext.torch.registry.dispatch_table import OperatorRegistration
 

@@ -216,7 +216,7 @@ class AutogradReporter:
         self._problems = []
         session, field = self._session, self._field
         running = field(lambda: self._engine.running(self._thread_pointer(thread)))
-        snapshot = field(lambda: session.threads.of(thread))
+        snapshot = field(lambda: session.threads.snapshot(thread))
 
         def node_report() -> AutogradNode | None:
             if not running or not running.node:

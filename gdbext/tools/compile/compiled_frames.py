@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.py_stack import PyStack
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine import numbers
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.errors import GdbextError
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import (
@@ -249,7 +249,7 @@ def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
 def work_of(pid: int) -> CompilingThread | None:
     """The compiler's work in a process, which is stopped for some milliseconds; None without, or if unreadable."""
     try:
-        target = brief_look(pid)
+        target = briefly_stopped(pid)
     except GdbextError:
         return None
     try:

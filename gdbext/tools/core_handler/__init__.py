@@ -67,7 +67,7 @@ _GRACE = 0.5
 _LARGEST = 32 << 20
 """Most bytes of one file that the child may write."""
 _EPILOG = """\
-For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
+The kernel calls this command: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
   |PATH/scripts/dispatch core-handler %P %d
 
@@ -94,7 +94,7 @@ class CoreHandlerProgram(Program):
         parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
         disk_help = f"megabytes for all of them (default {DISK_MB})"
         parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
-        seconds_help = f"let the process go after that time, whatever is known then (default {SECONDS:g})"
+        seconds_help = f"release the process after that time, whatever is known then (default {SECONDS:g})"
         parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
@@ -136,7 +136,7 @@ class _Places:
         if user_place is None or self._lock_free_byte(0, limit) is None:
             self.__exit__()
             what = f"{OF_ONE_USER} crashes of its user" if user_place is None else f"{limit} crashes"
-            raise TargetError(f"{what} are being looked at already")
+            raise TargetError(f"{what} are already being examined")
 
     def _lock_free_byte(self, first: int, count: int) -> int | None:
         """Lock the first free byte of the ``count`` bytes at offset ``first``; its number from 0, None if all are
@@ -204,7 +204,7 @@ class _Crash:
                     with contextlib.suppress(ProcessLookupError):
                         kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                self._problem = "the look at it took too long, and was ended"
+                self._problem = "examining it took too long and was stopped"
                 return
             time.sleep(0.005)
 
@@ -241,7 +241,7 @@ class _Crash:
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
         except Exception as error:
-            terminal.write(self._outputs["txt"], f"the look at it failed: {error!r}\n")
+            terminal.write(self._outputs["txt"], f"examining it failed: {error!r}\n")
         finally:
             os._exit(status)
 

@@ -216,7 +216,7 @@ def read_target_info(session: Session) -> TargetInfo:
             for module in session.modules.modules
             if _is_listed(module)
         ),
-        environment=linux.shown(session.target.origin.environ()),
+        environment=linux.shown_variables(session.target.origin.environ()),
     )
 
 
@@ -341,7 +341,7 @@ DIR is the folder of the installed package, the one that holds include/ and lib/
   python3 -c 'import torch; print(torch.__path__[0])'
 
 It needs g++ and pyelftools, takes half a minute, and starts no PyTorch. The file is written into the folder that your
-own looks read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
+own inspections read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
 """
 
 
@@ -365,4 +365,4 @@ class MeasureProgram(Program):
         path = store.path_of_measured(build_id)
         if args.json:
             return Outcome(0, shown_json(json.dumps({"id": layout.id, "file": path})) + "\n")
-        return Outcome(0, f"Measured {layout.id}.\nLooks at it will use {path}\n")
+        return Outcome(0, f"Measured {layout.id}.\nExamining it will use {path}\n")

@@ -267,7 +267,7 @@ class CallCount(ProbeRun):
 
 
 def call_count(session: Session) -> CallCount | None:
-    """Counts calls of operators from now on; None where kernel probes are not permitted, or there is no process."""
+    """Counts operator calls from now on; None where kernel probes are not permitted, or there is no process."""
     target = session.target
     if target.origin.is_core or target.origin.recorded or not session.has_torch:
         return None

@@ -1,4 +1,4 @@
-"""``dispatch-top --latency``: measures how long the calls of operators take, and shows a histogram for each.
+"""``dispatch-top --latency``: measures how long the operator calls take, and shows a histogram for each.
 
 One program is at lookups, one at the ``ret`` instructions of their functions. A call is identified by its thread and
 the address of its return address: at its lookup that is computed as everywhere (place_program.py), at its ``ret`` it is

@@ -22,7 +22,7 @@ from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.targets.live.supervision import stream_from_child
-from gdbext.engine.unwind.frame_steps import frame_at
+from gdbext.engine.unwind.frame_steps import cfa_rule_at
 from gdbext.errors import BadData, MemoryFault, TargetError
 from gdbext.live.dispatch_places import AllCalls
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
@@ -306,7 +306,7 @@ class SiteScanner:
         rule."""
         image, (this, keyset) = module.image, self._architecture.argument_registers[:2]
         offset = image.file_offset(module.vaddr(address)) if image else None
-        frame = frame_at(self._architecture, self._functions.finder.tables, address, _WORD)
+        frame = cfa_rule_at(self._architecture, self._functions.finder.tables, address, _WORD)
         if offset is None or not frame:
             return None
         return DispatchSite(offset, event, this, keyset, frame.register, frame.offset - _WORD, shared)

@@ -218,7 +218,7 @@ class Summary:
         """The subject of a count. Raises MemoryFault, BadData."""
         operator = self._session.dispatcher.by_def(count.entry)
         if not operator and count.entry not in self._no_operators:  # it may have been registered since
-            self._session = self._session.reopened(self._session.target)
+            self._session = self._session.session_after_stop(self._session.target)
             operator = self._session.dispatcher.by_def(count.entry)
             if not operator:
                 self._no_operators.add(count.entry)

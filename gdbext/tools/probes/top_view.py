@@ -51,7 +51,9 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def nothing_text(top: TopSection) -> str:
     """The line for a report without dispatches; it names the program's own functions that probes do not see."""
     own = [text for text in top.unseen_in if " in libtorch" not in text]
-    return f"No dispatch was seen. Not counted, for probes do not recognise them: {', '.join(own)}" if own else NOTHING
+    return (
+        f"No dispatch was seen. Not counted, because probes do not recognize them: {', '.join(own)}" if own else NOTHING
+    )
 
 
 def headline(top: TopSection) -> str:

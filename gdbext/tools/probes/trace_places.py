@@ -130,7 +130,7 @@ class NewLibrarySites:
         self._tries = self._tries + 1 if new else 0
         places: Sequence[TracePlace] = ()
         if 0 < self._tries <= 3:
-            self.session = self.session.reopened(self.session.target)
+            self.session = self.session.session_after_stop(self.session.target)
             finder = TracePlaces(self.session)
             places = finder.shared_places(new, self._filtered)
             self.unseen += finder.unseen

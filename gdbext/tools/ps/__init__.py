@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job import rank_of
 from gdbext.engine.targets.budget import MEMORY, SECONDS, MemoryLimit
-from gdbext.engine.targets.live.supervision import read_file_of
+from gdbext.engine.targets.live.supervision import read_proc_file
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import command_text, parse_environ, stat_fields
@@ -82,18 +82,18 @@ def _examine(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
         fields = stat_fields(proc_files.read(f"/proc/{pid}/stat"))
         if len(fields) <= _VSIZE or int(fields[_VSIZE]) < 200 << 20:  # libtorch_cpu.so alone has more bytes
             return None
-        if not _RUNS_TORCH.search(read_file_of(pid, "maps")):
+        if not _RUNS_TORCH.search(read_proc_file(pid, "maps")):
             return None
-        program = cut(command_text(read_file_of(pid, "cmdline", 1 << 16)), 100)
-        rank = rank_of(parse_environ(read_file_of(pid, "environ", proc_files.WORDS)))
+        program = cut(command_text(read_proc_file(pid, "cmdline", 1 << 16)), 100)
+        rank = rank_of(parse_environ(read_proc_file(pid, "environ", proc_files.WORDS)))
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
-    times = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
+    times = [clocks.seconds_since_run(f"/proc/{pid}/task/{tid}") for tid in tids]
     known_times = [seconds for seconds in times if seconds is not None]
     idle = min(known_times) if known_times and len(known_times) == len(times) else None
-    main_idle = clocks.since(f"/proc/{pid}/task/{pid}")
+    main_idle = clocks.seconds_since_run(f"/proc/{pid}/task/{pid}")
     return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, idle, main_idle)
 
 
@@ -120,7 +120,7 @@ class PsProgram(Program):
         args = self.parse(argv)
         with MemoryLimit(MEMORY):
             processes, unexamined = torch_processes()
-        error = f"{unexamined} processes were not looked at within {SECONDS:g} s\n" if unexamined else ""
+        error = f"{unexamined} processes were not examined within {SECONDS:g} s\n" if unexamined else ""
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(processes))) + "\n", error)
         if not processes:

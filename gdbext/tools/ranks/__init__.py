@@ -101,7 +101,7 @@ class RanksProgram(Program):
             type=_positive,
             default=max(2, os.cpu_count() or 1),
             metavar="N",
-            help="processes to look at in parallel (default: %(default)s)",
+            help="processes to examine in parallel (default: %(default)s)",
         )
         parser.add_argument(
             "--ras",
@@ -124,7 +124,7 @@ class RanksProgram(Program):
             default=MEMORY,
             metavar="GB",
             dest="memory",
-            help="memory that gdbext itself may take for each process that it looks at, and for all "
+            help="memory that gdbext itself may use for each process that it examines, and for all "
             "reports together (default: 1)",
         )
         out = parser.add_argument_group("output")
@@ -210,14 +210,14 @@ def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS)
         with socket.create_connection((host.strip("[]"), integer(port)), timeout=1) as connection:
             greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", deadline, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
-                return RasAnswer(address, problem="what listens there is no RAS of NCCL")
+                return RasAnswer(address, problem="what listens there is not NCCL's RAS")
             user = peer_user(connection)
             ends = (connection.getsockname(), connection.getpeername())
             own, other = (str(end[0]).rpartition("::ffff:")[2] for end in ends)
             if user is None and (other == own or other.startswith("127.")):  # both ends are on this machine
                 return RasAnswer(address, problem="whose process answers there is not known, so it is not believed")
             if user is not None and user not in (0, *users):
-                problem = "a process of another user answers there, which can say what it likes of this job"
+                problem = "a process of another user answers there, which can report anything about this job"
                 return RasAnswer(address, problem=problem, user=user)
             _exchange(connection, b"TIMEOUT 5\n", deadline, b"\n")
             status = _exchange(connection, b"VERBOSE STATUS\n", deadline)
@@ -235,7 +235,7 @@ def _exchange(connection: socket.socket, command: bytes, deadline: float, until:
     while not until or until not in data:
         left = deadline - time.monotonic()
         if left <= 0 or len(data) > _RAS_BYTES:
-            raise TimeoutError("it did not come to an end in time")
+            raise TimeoutError("it did not finish in time")
         connection.settimeout(left)
         part = connection.recv(1 << 16)
         if not part:
@@ -262,6 +262,6 @@ def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAns
 def _environment(pid: int) -> Mapping[str, str]:
     """The initial environment of a process; {} if it may not be read."""
     try:
-        return parse_environ(supervision.read_file_of(pid, "environ"))
+        return parse_environ(supervision.read_proc_file(pid, "environ"))
     except OSError:
         return {}

@@ -58,7 +58,7 @@ def _diagnosis(report: RankReport) -> str:
 
 
 def _wait_phrase(report: RankReport) -> str:
-    """``waits in #1 all_reduce``."""
+    """``waits in collective #1 all_reduce``."""
     return report.wait.phrase if report.wait else "waits"
 
 
@@ -80,17 +80,17 @@ def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int
 def mismatch(match: CollectiveMatch) -> str:
     """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
     parts = [f"{ranks_text(variant.ranks)} issued {variant.op}" for variant in match.variants]
-    return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
+    return f"In collective #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
 
 
 def ring(reports: Sequence[RankReport]) -> str:
-    """``rank 0 waits in #1 all_reduce of group 1 for rank 1, which waits …``."""
+    """``rank 0 waits in collective #1 all_reduce of group 1 for rank 1, which waits …``."""
     parts, ops = [], set()
     for report, following in zip(reports, [*reports[1:], *reports[:1]]):
         is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
         ops.add(report.wait.op if report.wait and is_transfer else "")
         group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
-        missing = "" if is_transfer else f", for which {following.label} has not come"
+        missing = "" if is_transfer else f", for which {following.label} has not arrived"
         parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
     if (
@@ -102,7 +102,7 @@ def ring(reports: Sequence[RankReport]) -> str:
     elif ops <= {"send", "recv"}:
         where = "in a ring of transfers, of which none can be the first"
     elif ops <= RPC_CALLS:
-        where = "in calls, and nobody is left to answer"
+        where = "in calls, and no rank is left to answer"
     else:
         where = "in different operations"
     return f"The ranks wait for each other {where}: {'; '.join(parts)}."
@@ -173,7 +173,7 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
         if also not in text:
             thread = f"thread {report.thread}" if report.thread else "the main thread"
             both = f"{thread} and {also} use {f'group {group}' if group else 'one group'} at the same time"
-            sentences.append(f"In {report.label}, {both}: in which order is left to chance.")
+            sentences.append(f"In {report.label}, {both}: their order is nondeterministic.")
     handling: dict[str, list[RankReport]] = {}
     for report in reports:
         if report.handling and report.handling not in text:
@@ -215,7 +215,7 @@ def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing:
     text = f"{labels_text(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
     if absent:
         have = "has" if len(absent) == 1 else "have"
-        text += f"; {labels_text(absent)} {have} not come there ({_diagnosis(absent[0])})"
+        text += f"; {labels_text(absent)} {have} not arrived there ({_diagnosis(absent[0])})"
     return f"{text}; of {ranks_text(missing)} there is no report." if missing else f"{text}."
 
 
@@ -225,16 +225,16 @@ def unfinished(match: CollectiveMatch) -> str:
     done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
     text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
     text += f"{_ranks_wait(match.pending)} in it ({match.state.words})"
-    return f"{text}: either it goes on, or the network between them does not."
+    return f"{text}: still in progress, or stuck in the network."
 
 
 def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
-    """``ranks 0-1 wait for rank 2, which waits in recv itself: for whom is not recorded.``"""
+    """``ranks 0-1 wait for rank 2, which waits in recv itself: for which rank is not recorded.``"""
     parts = []
     for report in reports:
         waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
         parts.append(f"{_ranks_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
-    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
+    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for which rank is not recorded."
 
 
 def busy(reports: Sequence[RankReport], known: int) -> str:
@@ -251,6 +251,6 @@ def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
         return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
     waiting = [report for report in reports if report.waits_for_ranks]
     if waiting:
-        which = f"{labels_text(waiting)} {_agree(waiting, 'wait')} for others, of which none is known to hold them up"
+        which = f"{labels_text(waiting)} {_agree(waiting, 'wait')} for others; none of these is known to hold them up"
         return f"{which}; no rank runs: {waiting[0].label}: {waiting[0].summary}"
     return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"

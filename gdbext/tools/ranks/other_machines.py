@@ -21,7 +21,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from gdbext.cache import located
 from gdbext.engine.formats import MAX_BYTES, argument
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.ranks import slurm
@@ -57,7 +56,9 @@ def run(
 ) -> ProgramOutput:
     """Run a program that gets ``given`` as standard input. If ``take`` is given, it gets the pieces of standard output
     instead of the result, without a limit. Raises OSError if the program cannot be started."""
-    process = subprocess.Popen(located(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        program_command(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + seconds
     pipes = _Pipes(process, given, take)
     with process:
@@ -273,7 +274,9 @@ def _pods(options: argparse.Namespace) -> list[str]:
     """The names of the pods. Raises TargetError."""
     words = _pods_command(options)
     try:
-        done = subprocess.run(located(words), capture_output=True, text=True, timeout=options.timeout, check=False)
+        done = subprocess.run(
+            program_command(words), capture_output=True, text=True, timeout=options.timeout, check=False
+        )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise _missing_tool(words[0]) from error
     pods = [argument(name) for name in done.stdout.split()]

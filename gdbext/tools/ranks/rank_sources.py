@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import MAX_BYTES, parse_json, read_file
-from gdbext.engine.glibc.pthread import brief_look
+from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.budget import MEMORY, MemoryLimit, lifted, no_garbage_collection
+from gdbext.engine.targets.budget import MEMORY, MemoryLimit, no_garbage_collection, without_limits
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import living_threads, thread_state
-from gdbext.engine.targets.live.thread_motion import place_of
+from gdbext.engine.targets.live.thread_motion import sleep_place
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadData, ForeignArchitecture, GdbextError, TargetError, UsageError
@@ -64,7 +64,7 @@ class ProgressOfRanks:
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._places = {
-            (pid, tid): place_of(pid, tid)
+            (pid, tid): sleep_place(pid, tid)
             for pid in pids
             for tid in (pid, *sorted(living_threads(pid) - {pid})[:_THREADS])
         }
@@ -76,7 +76,7 @@ class ProgressOfRanks:
             before = self._places.get((pid, tid))
             if not before:  # of another machine, or a thread that was started since
                 return (pid, pid) in self._places
-            return place_of(pid, tid).has_moved(before)
+            return sleep_place(pid, tid).has_moved(before)
 
         return [report for report in reports if report.wait and has_moved(report.pid, report.thread or report.pid)]
 
@@ -190,7 +190,7 @@ class _Worker:
         """Read the next piece of the answer; the result if it is whole, or the worker has failed."""
         piece = os.read(self.answers, 1 << 20)
         if not piece:
-            return self.give_up("the look at it ended without a report (status {status})")
+            return self.give_up("examining it ended without a report (status {status})")
         self._answer += piece
         if len(self._answer) < _NUMBER.size:
             return None
@@ -273,12 +273,12 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
         pids = rank_processes.job_of_process(options.pid, processes)
     else:
         pids = rank_processes.ranks_of_node(options.job, processes)
-    if not supervision.is_suspect(pids[0]):
-        with lifted():
+    if not supervision.may_block_readers(pids[0]):
+        with without_limits():
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _partition(_examine(map(_process_source, pids), options))
-    endless = "its environment is longer than any program is started with, so that its job and rank are not known"
+    endless = "its environment is longer than any program is started with, so its job and rank are not known"
     unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(processes, pids)]
     if not is_settled(reports):
         for _ in range(6):  # 0.05 s is enough for a job that runs to leave a collective, but on a busy machine
@@ -330,18 +330,18 @@ def _has_ended(pid: int | None) -> bool:
 
 def _process_source(pid: int) -> RankSource:
     """The source of a process's report; one without its memory if the kernel does not let us read that."""
-    source = _source(f"pid {pid}", partial(brief_look, pid))
+    source = _source(f"pid {pid}", partial(briefly_stopped, pid))
 
     def without_memory() -> bytes:
         return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
     def run() -> str:
-        if not supervision.is_suspect(pid):
+        if not supervision.may_block_readers(pid):
             return source.run()
-        output = supervision.by_child(lambda: source.run().encode(), supervision.STUCK_SECONDS)
-        output = output or supervision.by_child(without_memory, supervision.SECOND_SECONDS)
+        output = supervision.run_in_child(lambda: source.run().encode(), supervision.STUCK_SECONDS)
+        output = output or supervision.run_in_child(without_memory, supervision.SECOND_SECONDS)
         if not output:
-            error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
+            error = TargetError(f"the kernel does not answer ({supervision.thread_states_text(pid)})")
             return failure(COMMAND, ["--json"], error).output
         return output.decode()
 

@@ -100,7 +100,7 @@ class _Description:
             conjugate="Conjugate" in self._names,
             negative="Negative" in self._names,
             storage=field("storage", lambda: fields.storage(address)),
-            quantization=field("quantiser", lambda: self._reporter.quantizers.read(address)) if is_quantized else None,
+            quantization=field("quantizer", lambda: self._reporter.quantizers.read(address)) if is_quantized else None,
             wraps=(*self._wraps(), *self._python_wraps()),
             parts=tuple(self._parts()),
             notes=(),

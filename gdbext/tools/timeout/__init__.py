@@ -23,7 +23,7 @@ from gdbext.engine.targets.system.linux import is_alive
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.render import escape
-from gdbext.tools.family import descendants, end_processes, look_at_family
+from gdbext.tools.family import descendants, diagnose_tree, end_processes
 from gdbext.tools.outcome import Outcome
 from gdbext.tools.program import Program
 
@@ -192,7 +192,7 @@ class _TimedCommand:
         try:
             folder = self._order.folder or tempfile.mkdtemp(prefix="gdbext-timeout-")
             orphans = set(descendants(os.getpid())) - {pid, *descendants(pid)}
-            report = look_at_family(pid, folder, "timeout", self._dispatch, more=orphans)
+            report = diagnose_tree(pid, folder, "timeout", self._dispatch, more=orphans)
         except GdbextError as error:
             document: dict[str, object] = {"event": "failed", "pid": pid, "text": error.what}
             self._print(document, f"process {pid} {why}, and {error.what}")
@@ -205,7 +205,7 @@ class _TimedCommand:
                 "file": f"{report.path_prefix}-{look.pid}",
                 "problem": look.problem,
             }
-            for look in report.looks
+            for look in report.verdicts
         ]
         document = {"event": "exceeded", "pid": pid, "processes": processes, "job": report.job}
         self._print(document, f"process {pid} {why}\n{report.text}")

@@ -11,7 +11,7 @@ from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
 from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.caller_check import CallerWalk, StopPlace
-from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
+from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at, cfa_rule_at_entry
 from gdbext.errors import TargetError
 from gdbext.live.dispatch_description import Describer
 from gdbext.live.dispatch_places import AllCalls, OperatorFunction, SharedLookup
@@ -100,7 +100,7 @@ class HookInstaller:
         self._request = request
         self._note = note
         self._architecture = session.memory.architecture
-        self._at_entry = at_entry(self._architecture)
+        self._at_entry = cfa_rule_at_entry(self._architecture)
         self._arguments = self._architecture.argument_registers
         self._hooks_returns = request.verbose or request.returns
         self._hooked_all_boxed = False
@@ -195,7 +195,7 @@ class HookInstaller:
         """Hook a call of a kernel in an operator's function, and the instruction after it."""
 
         def frame_rule(address: int) -> CfaRule | None:
-            return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
+            return cfa_rule_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
 
         tracer, through, frame = self._tracer, invocation.through, frame_rule(invocation.address)
         if not frame:
@@ -297,7 +297,9 @@ class HookInstaller:
         event = role.event if role.role.opens else self._all_calls.event_at(returns_to)
         if not event or (event not in ("call", "callBoxed") and not redispatches):
             return None
-        frame = frame_at(self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes)
+        frame = cfa_rule_at(
+            self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes
+        )
         if not frame:
             return None
         end, is_open = function.start + function.size, self._all_calls.open_at(returns_to - 1)

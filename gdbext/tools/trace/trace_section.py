@@ -84,7 +84,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
-        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognise{where}"
+        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognize{where}"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
+from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at, cfa_rule_at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault, UsageError
 from gdbext.live.dispatch_description import Describer
 from gdbext.live.dispatch_places import AllCalls, OperatorFunction, OperatorFunctions
@@ -231,7 +231,7 @@ class CallWatch(Generic[Call]):
         self._described = LaunchValues(self._reporter, request.statistics)
         self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
         self._architecture = session.memory.architecture
-        self._at_entry = at_entry(self._architecture)
+        self._at_entry = cfa_rule_at_entry(self._architecture)
         self._open: dict[int, list[tuple[int, Call]]] = {}
         """Thread → (CFA, call) of those that have not returned: the CFA distinguishes recursive calls."""
         self._return_hooks: set[int] = set()
@@ -362,7 +362,7 @@ class ValueWatch(CallWatch[_OpenCall]):
             return self._called_boxed("callBoxed", tid, cfa, bits, operators)
 
         for address in places:
-            frame = frame_at(self._architecture, self._tables, address, self._architecture.call_pushes)
+            frame = cfa_rule_at(self._architecture, self._tables, address, self._architecture.call_pushes)
             if frame:
                 self._hook(HookSpec(address, frame, calls, self._arguments[2]))
 
@@ -457,7 +457,7 @@ class ValueWatch(CallWatch[_OpenCall]):
             return None
         if not any(operator_method(name) == (operator.struct, "call") for name in function.names):
             return None
-        frame = frame_at(self._architecture, self._tables, returns_to, self._architecture.call_pushes)
+        frame = cfa_rule_at(self._architecture, self._tables, returns_to, self._architecture.call_pushes)
         site = value_site(self._session, operator, function, returns_to)
         return _WatchedCaller(operator, site, frame) if frame else None
 

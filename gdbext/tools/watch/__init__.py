@@ -44,23 +44,23 @@ _SHORTEST = 5.0
 _MOST = 8
 """Most processes of one program that are diagnosed: the ranks of a node."""
 _EPILOG = """\
-Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5 % of a processor used, by the
+Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5% of a CPU used, by the
 process and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung
 if the diagnosis finds anything but a busy thread, an idle one, or one that waits for a child process. Every few seconds
-/proc is read (and one probe looks for a dispatch), which stops nobody; only the diagnosis stops the process, for some
+/proc is read (and one probe looks for a dispatch), which stops no process; only the diagnosis stops it, for some
 milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its descendants
 that have it are diagnosed, up to eight of them.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
 scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
 hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and this command a percent of a
-processor or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
+CPU or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
 the dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
 --job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
 for which the process is stopped until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
 GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
 in its environment.
-Then it goes on watching. With --json each event is a JSON object on a line. It ends with the process; with
+Then it continues to watch. With --json each event is a JSON object on a line. It ends with the process; with
 PROGRAM the exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
@@ -149,7 +149,7 @@ class Watch:
             except TargetGone:
                 pass
             except KeyboardInterrupt:
-                self._print_event("ended", "interrupted; the process goes on")
+                self._print_event("ended", "interrupted; the process continues")
                 return 0
             finally:
                 for buffer in (self._trace, self._history):
@@ -198,7 +198,7 @@ class Watch:
                 last_dispatch = last_dispatch if work.computes_only else now
             if hangs and last_dispatch == now:
                 hangs = False
-                self._print_event("moves", "it goes on")
+                self._print_event("moves", "it continues")
             if not hangs and now - last_progress > limit:
                 hangs = self._report_hang(now - last_progress)
             elif not hangs and work.computes_only and now - last_dispatch > limit:

@@ -146,7 +146,7 @@ _WIDTH = 200
 
 
 class HistoryLook(NamedTuple):
-    """One sample: its time (seconds since the epoch), calls of operators a second in all and of the most called ones,
+    """One sample: its time (seconds since the epoch), operator calls a second in all and of the most called ones,
     and the threads that are not idle, each with its state and its innermost places in the program's own files."""
 
     time: float
@@ -158,13 +158,13 @@ class HistoryLook(NamedTuple):
 
     @property
     def dispatches(self) -> str:
-        """``240 calls of operators a second: aten::mm 130, aten::relu 110``."""
+        """``240 operator calls a second: aten::mm 130, aten::relu 110``."""
         if self.total is None:
             return f"dispatches are not known: {self.problem}"
         if not self.total:
             return "nothing was dispatched"
         most = ", ".join(f"{op} {rate:,.0f}" for op, rate in self.rates[:4])
-        return f"{self.total:,.0f} calls of operators a second: {most}"
+        return f"{self.total:,.0f} operator calls a second: {most}"
 
     @property
     def current_place(self) -> str:

@@ -21,7 +21,7 @@ from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Function, Symbolizer
-from gdbext.engine.unwind.frame_steps import CfaRule, FrameTables, frame_at
+from gdbext.engine.unwind.frame_steps import CfaRule, FrameTables, cfa_rule_at
 from gdbext.errors import MemoryFault
 from gdbext.torch.assumed_symbols import (
     BOXED_WRAPPER,
@@ -323,7 +323,7 @@ class SiteFinder:
             elif insn.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
                 break
         size = max(size, architecture.call_pushes + 8)
-        return frame_at(architecture, self.tables, code[position].address, size)
+        return cfa_rule_at(architecture, self.tables, code[position].address, size)
 
 
 def _pointer(insn: Instruction) -> tuple[str, int, bool] | None:

@@ -93,7 +93,7 @@ def test_a_truncated_stack_wants_no_stop(monkeypatch: pytest.MonkeyPatch) -> Non
                 lambda: {procfs.state(process.pid, tid) for tid in procfs.threads(process.pid)} == {"S"}, "all sleep"
             )
             target = briefly_stopped(process.pid)
-            session, inspection = Session(target).settled(_inspected)
+            session, inspection = Session(target).read_consistently(_inspected)
             assert any("truncated at 1000 frames" in note for each in inspection.threads for note in each.notes)
             assert session.target is target
             assert isinstance(target, SnapshotTarget)

@@ -114,7 +114,7 @@ def look(inferior: Inferior, core: bool = False) -> Iterator[View]:
 def brief_threads(pid: int) -> dict[int, ThreadReport]:
     """The threads by their ids, seen by a look that stops the process briefly; no error is met."""
     target = briefly_stopped(pid)
-    session, found = Session(target).settled(inspect_threads)
+    session, found = Session(target).read_consistently(inspect_threads)
     target.close()
     assert [error.what for error in session.errors.reports()] == []
     return {thread.tid: thread for thread in found.threads}

@@ -59,14 +59,14 @@ def check_can_stop(pid: int) -> None:
         side = kernel_side(pid, tid, state, syscall_text(pid, tid), architecture)
         if side and side.is_frozen:
             raise TargetError(
-                f"process {pid} cannot be stopped: its control group is frozen, and thread {tid} ({name}) sleeps there",
-                why="a debugger would wait for it until the group is thawed",
+                f"process {pid} cannot be stopped: its cgroup is frozen, and thread {tid} ({name}) sleeps there",
+                why="a debugger would wait for it until the cgroup is thawed",
                 help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
             )
         if side and side.cannot_stop:
             raise TargetError(
                 f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.location})",
-                why="a debugger would wait for it without end, and nobody else could look at the process meanwhile",
+                why="a debugger would wait for it without end, and no other tool could examine the process meanwhile",
                 help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
             )
 

@@ -18,7 +18,7 @@ class ProcessState(Enum):
 
     STOPPED = "stopped"
     TRACED = "traced"
-    ENDED = "ended, not waited for"
+    ENDED = "zombie"
     UNINTERRUPTIBLE = "in uninterruptible sleep"
 
 
@@ -60,7 +60,7 @@ class ChildProcess(NamedTuple):
 
     @property
     def doing(self) -> str:
-        """Its activity, for people: ``in futex``, ``stopped``, ``ended, not waited for: killed by SIGKILL``."""
+        """Its activity, for people: ``in futex``, ``stopped``, ``zombie: killed by SIGKILL``."""
         if self.state:
             return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
         if self.waits_for_us:

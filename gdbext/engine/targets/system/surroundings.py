@@ -84,7 +84,7 @@ class Allowance(NamedTuple):
     source: str
     """The file that has the numbers."""
     refused: int | None = None
-    """Times that more was refused since the group was made; None if that is not counted."""
+    """Times that more was refused since the cgroup was created; None if that is not counted."""
     kinds: Mapping[str, int] | None = None
     """Of fds: how many of them are sockets, pipes, and so on."""
 
@@ -271,7 +271,7 @@ def surroundings_from(pid: int, first: Texts, later: Texts, seconds: float | Non
     parent, _, parents_cpus = first.get("parent", "").partition("\t")
     unread = [] if f"{folder}/status" in first else [f"{folder}/status cannot be read"]
     unread += [
-        f"no control group of {controller} is mounted here, or it is outside of our container"
+        f"no cgroup of {controller} is mounted here, or it is outside of our container"
         for controller in GROUP_FILES
         if not first.get(f"groups {controller}")
     ]
@@ -308,9 +308,9 @@ def _evidence_lines(
         yield f"{folder}/status: Cpus_allowed_list {status.get('Cpus_allowed_list', '')}; {found.online} are online"
     quota = found.quota
     if quota:
-        when = "between two readings" if quota.seconds is not None else "since the group was made"
+        when = "between two readings" if quota.seconds is not None else "since the cgroup was created"
         yield (
-            f"{quota.group}: {quota.processors:g} processors for each {quota.period_ms:g} ms; "
+            f"{quota.group}: {quota.processors:g} CPUs for each {quota.period_ms:g} ms; "
             f"{quota.throttled} of {quota.periods} periods throttled {when}"
         )
     if found.memory:

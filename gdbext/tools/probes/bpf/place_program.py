@@ -57,7 +57,7 @@ class PythonLines:
     def thread_states(self) -> dict[int, int]:
         """Thread id → address of its current PyThreadState. Raises GdbextError."""
         # A new session: what was read of a running process is old.
-        self._runtime = runtime = self._session.reopened(self._session.target).python
+        self._runtime = runtime = self._session.session_after_stop(self._session.target).python
         return {state.native_id: state.address for state in runtime.thread_states() if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:

@@ -59,7 +59,7 @@ def program() -> BlockedCalls:
 def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early(program: BlockedCalls) -> None:
     for _ in range(LOOKS):
         target = briefly_stopped(program.process.pid)
-        session, found = Session(target).settled(inspect_threads)
+        session, found = Session(target).read_consistently(inspect_threads)
         assert (target.moment.stops, target.moment.paused_ms, target.moment.cut_short()) == (0, 0, {})
         assert len(found.threads) == len(program.tids) + 1
         assert session.target.moment.threads_that_ran() == ()

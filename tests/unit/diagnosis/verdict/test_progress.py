@@ -102,7 +102,7 @@ def test_summaries():
     note = samples_note(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
     assert "main" in note.summary
     assert "pool" not in note.summary
-    assert steps.dispatch_note(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
+    assert steps.dispatch_note(3000, 2.0).summary == "Dispatches continue: 1,500 operator calls a second."
     assert steps.dispatch_note(0, 2.0).summary == "No operator was called meanwhile."
 
 
@@ -145,7 +145,7 @@ def test_findings_of_one_report_do_not_contradict_each_other(first, second, move
 
 def test_who_calls_operators_leaves_his_place():
     (only,) = with_operator_calls(found({1: place()}, {1: place()}, done=SPINS), [STATES["runs"]], 5)
-    assert (only.progress.value, only.moved[-1]) == ("moved", "calls of operators")
+    assert (only.progress.value, only.moved[-1]) == ("moved", "operator calls")
     two = [STATES["runs"], STATES["runs"]._replace(tid=2)]
     both = with_operator_calls(found(*[{1: place(), 2: place()}] * 2, done=SPINS), two, 5)
     assert {each.progress.value for each in both} == {"same-place"}

@@ -127,7 +127,7 @@ def with_lines(table: bytes, pcs: Sequence[int]) -> bytes:
 def test_the_lines_at_which_threads_stand(version: int) -> None:
     found = read_gpu_core(with_lines(line_table(version), [0, 16, 24, 31, 32, 48, 4096]), "gpu.core")
     assert found.lines == (("spin.cu:43", 3), ("spin.cu:40", 1), ("common.h:7", 1))
-    assert found.text.endswith("; its threads stand at spin.cu:43 (3), spin.cu:40 (1), common.h:7 (1)")
+    assert found.text.endswith("; its threads are at spin.cu:43 (3), spin.cu:40 (1), common.h:7 (1)")
 
 
 def test_a_kernel_without_lines_and_a_torn_table() -> None:
