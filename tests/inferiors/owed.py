@@ -228,7 +228,11 @@ def fork_listener():
     lines = queue.Queue(1)
     logging.handlers.QueueListener(lines, logging.NullHandler()).start()
     truth.go_on_in_child()
-    waits("missing-workers", "had a reference to it in QueueListener._monitor (handlers.py:", "was started before the fork")
+    waits(
+        "missing-workers",
+        "had a reference to it in QueueListener._monitor (handlers.py:",
+        "was started before the fork",
+    )
     while True:
         lines.put("line")
 

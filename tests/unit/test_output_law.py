@@ -35,7 +35,7 @@ WRITERS = {
     "a screen: each line has passed the door": ["tools/probes/top_view.py"],
     "a file": ["engine/formats/whole_file.py", "engine/targets/core_sources.py", "tools/trace/trace_output.py"],
     "pipes between processes and threads of our own": [
-        *("engine/targets/live/supervision.py", "hosts/pytest_plugin.py", "live/end_requests.py"),
+        *("engine/targets/live/supervision.py", "hosts/pytest_plugin.py", "live/host.py"),
         *("tools/ranks/slurm.py", "tools/ranks/other_machines.py", "tools/ranks/rank_sources.py"),
     ],
     "the connection to LLDB's server": ["engine/targets/live/debugger_guard.py"],

@@ -38,7 +38,8 @@ class Stopped(VerdictKind):
             return
         doing = _BACKGROUND.get(stop.signal)
         if stop.tracer:
-            text = f"The process is stopped by process {stop.tracer}, which traces it: no thread runs until the tracer resumes it."
+            who = f"by process {stop.tracer}, which traces it"
+            text = f"The process is stopped {who}: no thread runs until the tracer resumes it."
         elif stop.group:
             name = f"The cgroup {stop.group} of the process" if stop.group != "?" else "Its cgroup"
             text = f"{name} is frozen: no thread of process {pid} runs until it is thawed."
@@ -60,7 +61,8 @@ class Stopped(VerdictKind):
             )
         elif stop and stop.tracer:
             number = stop.tracer.partition(" ")[0]
-            yield f"Resume it there. Killing the tracer (kill {number}) also resumes it, or kills it (PTRACE_O_EXITKILL)."
+            effect = "also resumes it, or kills it (PTRACE_O_EXITKILL)"
+            yield f"Resume it there. Killing the tracer (kill {number}) {effect}."
         elif stop and stop.signal in _BACKGROUND:
             yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
         yield Suggestion("What it did before", "dispatch-bt")

@@ -100,8 +100,8 @@ class WaitKind(Enum):
         unnamed="a stop-the-world pause",
         relation=Relation.OWES,
         timeout_ends_it=False,
-        advice_in_deadlock="A thread blocks in C code without releasing its thread state: release it around what "
-        "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
+        advice_in_deadlock="A thread blocks in C code without releasing its thread state: release it around the "
+        "blocking call (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
     )
     MUTEX = _native_lock("mutex", "the mutex", told_apart_by_address=True)
     RWLOCK = _native_lock("rwlock", "the read-write lock", told_apart_by_address=True)
@@ -237,7 +237,8 @@ class SelfWait(Enum):
         "blocking call to loop.run_in_executor().",
     )
     SERVER = (
-        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and answer",
+        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and "
+        "answer",
         "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
         "handler a plain def where the server runs those in threads, or call the function instead of the URL.",
     )

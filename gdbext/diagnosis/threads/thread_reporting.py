@@ -24,7 +24,7 @@ from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.key_choice import KeySetExplanation
+from gdbext.torch.stack.key_choice import with_key_choice
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
@@ -103,8 +103,11 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     shown = visible_positions(snapshot.dispatch)
     with_arguments = ArgumentReporter(session).frames_with_arguments_at(snapshot.stack, shown)
     steps = [step for step, *_ in session.dispatch_stacks.calls(snapshot.stack)]
-    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
-    return report_thread(snapshot, frames=frames, dispatch=explanation.explained(steps, with_arguments, shown))
+    tensors, keys = session.tensors, session.dispatcher.keys
+    for position, described in enumerate(with_arguments):
+        if position in shown:
+            steps[position] = with_key_choice(steps[position], described.arguments, tensors, keys)
+    return report_thread(snapshot, frames=frames, dispatch=tuple(steps))
 
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
@@ -253,7 +256,7 @@ class ArgumentReporter:
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
                 if inner:
-                    arguments = self._recovery.completed(stack, arguments, inner[1], inner_arguments)
+                    arguments = self._recovery.with_inner_values(stack, arguments, inner[1], inner_arguments)
                 if doubt:
                     arguments = self._with_lower_certainty(arguments, recovered.keyset or 0, doubt)
             frames.append(frame._replace(arguments=tuple(map(self._argument_report, arguments))))

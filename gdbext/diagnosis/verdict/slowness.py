@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.garbage_collector import GcRun
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-    from gdbext.engine.targets.system import control_groups as groups
+    from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota
     from gdbext.engine.vocabulary import Internal
 
 
@@ -47,18 +47,18 @@ class KernelSleeper(NamedTuple):
 class GroupLimits(NamedTuple):
     """The limits of a process's cgroup; None without a limit."""
 
-    quota: groups.Quota | None
-    memory: groups.MemoryUse | None
-    tasks: groups.Allowance | None
+    quota: Quota | None
+    memory: MemoryUse | None
+    tasks: Allowance | None
     processors: int | None
 
 
 class ProcessLimits(NamedTuple):
     """The limits of a process and its user (getrlimit)."""
 
-    descriptors: groups.Allowance | None
-    processes: groups.Allowance | None
-    address_space: groups.Allowance | None
+    descriptors: Allowance | None
+    processes: Allowance | None
+    address_space: Allowance | None
 
 
 class Pressure(NamedTuple):

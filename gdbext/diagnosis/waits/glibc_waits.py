@@ -20,10 +20,11 @@ from gdbext.diagnosis.waits.snapshot import (
     wait_for_threads,
 )
 from gdbext.diagnosis.waits.syscall_waits import exited_children_clause
+from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
-from gdbext.engine.process.symbolizer import Function, demangle, without_clone_suffix
+from gdbext.engine.process.symbolizer import Function, without_clone_suffix
 from gdbext.engine.targets.system.peer import listed
 
 if TYPE_CHECKING:

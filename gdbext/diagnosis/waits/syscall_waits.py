@@ -272,7 +272,8 @@ def _exited_clause(endings: Mapping[int, str]) -> str:
     status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
     return (
-        f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} {'has' if len(texts) == 1 else 'have'} exited"
+        f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} "
+        f"{'has' if len(texts) == 1 else 'have'} exited"
         if texts
         else ""
     )

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import Architecture, architectures
-from gdbext.engine.formats import auxv, elf_core
+from gdbext.engine.formats import elf_core, elf_header
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import PF_W, PF_X, Identity, MappedElf, permission_text
 from gdbext.engine.targets.base_target import (
@@ -199,7 +199,7 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         self._starts = [segment.start for segment in self._segments]
         self.foreign = ForeignFiles.of_core(sysroot or "", self._source_belongs)
         self._files = MappedFiles(self._core.files, self._read_from_core, self.local_path, self.foreign)
-        self._auxv = auxv.parse_auxv(self._core.raw_auxv)
+        self._auxv = elf_header.parse_auxv(self._core.raw_auxv)
         notes = self._core.threads
         self.pid = self._core.pid or notes[0].tid
         self._first = CoreFileThread(self.architecture, notes[0], signal_of(notes[0], self._core.written_by_debugger))
@@ -271,12 +271,12 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
 
     def executable(self) -> str | None:
         """The program's path as the target names it: the file in which AT_ENTRY lies."""
-        entry = self._files.mapping_at(self._auxv.get(auxv.AT_ENTRY, 0))
+        entry = self._files.mapping_at(self._auxv.get(elf_header.AT_ENTRY, 0))
         return linux.split_deleted(entry.path)[0] if entry else None
 
     def executable_build_id(self) -> str | None:
         """The build-id of the program, from the core alone; None if it has none, or the core lacks that page."""
-        entry = self._files.mapping_at(self._auxv.get(auxv.AT_ENTRY, 0))
+        entry = self._files.mapping_at(self._auxv.get(elf_header.AT_ENTRY, 0))
         return self._files.build_id(self._files.base_of(entry)) if entry else None
 
     def environ(self) -> Mapping[str, str]:
@@ -376,16 +376,16 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
             is_unknown = self._core.written_by_debugger and not segment.flags & (PF_W | PF_X)
             permissions = "" if is_unknown else permission_text(segment.flags)
             name = self.architecture.kernel_mappings.get(start, "")
-            if start <= self._auxv.get(auxv.AT_SYSINFO_EHDR, 0) < end:
+            if start <= self._auxv.get(elf_header.AT_SYSINFO_EHDR, 0) < end:
                 name = "[vdso]"
-            elif start <= self._auxv.get(auxv.AT_RANDOM, 0) < end:
+            elif start <= self._auxv.get(elf_header.AT_RANDOM, 0) < end:
                 name = "[stack]"
             yield MemoryMapping(start, end, 0, name, permissions)
             start = end
 
     def _environment_pointers(self) -> list[int]:
         """The pointers to the environment's strings, which lie below the auxiliary vector on the first stack."""
-        segment = self._segment_at(self._auxv.get(auxv.AT_RANDOM, 0))
+        segment = self._segment_at(self._auxv.get(elf_header.AT_RANDOM, 0))
         if not segment or len(self._core.raw_auxv) < 32:
             return []
         end = segment.offset + segment.filesz

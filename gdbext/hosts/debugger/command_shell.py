@@ -148,7 +148,10 @@ class SessionCache:
             self._disconnect = None
 
 
-_OUTSIDE = "examine it from outside the debugger, with higher limits: scripts/dispatch -c CORE --timeout SECONDS --memory-limit GB"
+_OUTSIDE = (
+    "examine it from outside the debugger, with higher limits: "
+    "scripts/dispatch -c CORE --timeout SECONDS --memory-limit GB"
+)
 
 
 class Shell:

@@ -43,8 +43,9 @@ from gdbext.torch.stack.roles import engine_calls
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.structures import Engine, GraphTaskStruct, NodeTask, ReadyQueue
 from gdbext.torch.torch_symbol import ENGINE_CALLERS, MODULE_FILE, TorchSymbol
-from gdbext.torch.values.containers import hash_entries, hash_table, vector_span
+from gdbext.torch.values.containers import hash_entries, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
+from gdbext.torch.values.value_structures import UnorderedMap
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -92,7 +93,7 @@ class EngineReader:
         if name not in self._unnamed:
             self._unnamed[name] = self._find_unnamed(access)
         module, symbol = self._unnamed[name]
-        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8), "little")
+        return int.from_bytes(self._variables.of(thread_pointer).read_symbol(module, symbol, 8), "little")
 
     def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         """The thread-local variable that the function at ``access`` returns. Raises BadData, MemoryFault."""
@@ -134,12 +135,12 @@ class EngineReader:
 
     def count(self, address: int, table: Member[int]) -> int:
         """The number of elements in a hash table of a graph task. Raises LayoutError, MemoryFault."""
-        return self._memory.u64(self.task(address).place(table) + hash_table(self._layout).elements)
+        return self._memory.u64(self.task(address).place(table) + UnorderedMap.elements.field(self._layout).offset)
 
     def waiting(self, address: int) -> tuple[int, ...]:
         """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
         table = self.task(address).dependencies_
-        return tuple(node for (node,) in hash_entries(self._memory, table, hash_table(self._layout), 1, _QUEUE_LIMIT))
+        return tuple(node for (node,) in hash_entries(self._memory, self._layout, table, 1, _QUEUE_LIMIT))
 
     def ready(self, address: int) -> tuple[int, ...]:
         """The nodes in the task's queue for the CPU. Raises BadData, LayoutError, MemoryFault."""

@@ -54,7 +54,7 @@ from gdbext.torch.torch_symbol import (
     MODULE_HOOK,
     MODULE_HOOKS,
 )
-from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, hash_table, vector_span
+from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class HookReader:
         node = self._nodes.node(address)
         for member, kind in _VECTORS.items():
             if kind is HookKind.NODE_AFTER:  # after an unordered_map from output number to hook
-                shape = hash_table(self._nodes.layout)
-                for _output, hook in hash_entries(self._memory, node.retains_grad_hooks_, shape, 2, _HOOK_LIMIT):
+                table, layout = node.retains_grad_hooks_, self._nodes.layout
+                for _output, hook in hash_entries(self._memory, layout, table, 2, _HOOK_LIMIT):
                     yield from self._functions(hook, HookKind.RETAINS_GRAD)
             for hook in self._vector(node.place(member)):
                 yield from self._functions(hook, kind)
@@ -255,7 +255,7 @@ class NodeReporter:
             leaf = self._leaf(address)
             return self._session.tensors.read(leaf).short if leaf else None
 
-        number = self._field("sequence number", lambda: self.nodes.sequence_nr(address))
+        number = self._field("sequence number", lambda: self.nodes.node(address).sequence_nr_)
         return NodeReference(self.name(address), address, number, self._field("variable", variable))
 
     def node_report(self, address: int, running_codes: Collection[int] = ()) -> AutogradNode:
@@ -277,8 +277,8 @@ class NodeReporter:
             next_functions.append(NextFunction(node, edge.input_nr))
         return AutogradNode(
             *reference,
-            topological_nr=field("topological number", lambda: self.nodes.topological_nr(address)),
-            made_by=field("thread", lambda: self._made_by(self.nodes.thread_id(address))),
+            topological_nr=field("topological number", lambda: self.nodes.node(address).topological_nr_),
+            made_by=field("thread", lambda: self._made_by(self.nodes.node(address).thread_id_)),
             forward_op=field("forward operator", forward_operator),
             file=line.file if line else None,
             line=line.line if line else None,
@@ -385,7 +385,7 @@ class ForwardLineReader:
     def forward_line(self, node: int) -> ForwardLine | None:
         """The line that anomaly mode recorded, innermost outside of libraries; else as ``function_line``. Raises
         BadData, MemoryFault, LayoutError."""
-        metadata = self._nodes.anomaly_metadata(node)
+        metadata = self._nodes.node(node).anomaly_metadata_
         if not metadata or "torch::autograd::PyAnomalyMetadata" not in self._classes.of(metadata):
             return self.function_line(node)
         record = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))

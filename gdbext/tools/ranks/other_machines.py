@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from gdbext.cache import program_command
 from gdbext.engine.formats import MAX_BYTES, argument
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.ranks import slurm

@@ -192,7 +192,7 @@ class _TimedCommand:
         try:
             folder = self._order.folder or tempfile.mkdtemp(prefix="gdbext-timeout-")
             orphans = set(descendants(os.getpid())) - {pid, *descendants(pid)}
-            report = diagnose_tree(pid, folder, "timeout", self._dispatch, more=orphans)
+            report = diagnose_tree(pid, folder, "timeout", self._dispatch, others=orphans)
         except GdbextError as error:
             document: dict[str, object] = {"event": "failed", "pid": pid, "text": error.what}
             self._print(document, f"process {pid} {why}, and {error.what}")

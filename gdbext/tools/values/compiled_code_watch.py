@@ -30,8 +30,7 @@ from gdbext.tools.values.launch import AFTER, KernelLaunch
 from gdbext.tools.values.value_watch import CallWatch
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
-from gdbext.torch.values.cpp_objects import FLOATS
-from gdbext.torch.values.cpp_values import Value, floating
+from gdbext.torch.values.cpp_values import FLOATS, Value, float_value
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -427,7 +426,7 @@ def _plain(kind: str) -> str:
 def _number(kind: str, word: int) -> Value | None:
     """The number of type ``kind`` in an argument's word; None for another type."""
     if kind in FLOATS:
-        return floating(kind, word)
+        return float_value(kind, word)
     size = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}.get(kind)
     if size is None:
         return None

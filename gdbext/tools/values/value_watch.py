@@ -24,11 +24,10 @@ from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.registry.schema import aliased_arguments, hidden_result, schema_results, schema_types
 from gdbext.torch.stack import DispatchEvent
-from gdbext.torch.stack.kernel_match import entered_unboxed
+from gdbext.torch.stack.kernel_match import unboxed_entry_signature
 from gdbext.torch.stack.roles import operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_objects import used_bytes
-from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
+from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, used_bytes
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -121,7 +120,7 @@ def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite
     the function's name nor the operator tells their types."""
     kernel = next((kernel for kernel in operator.table if address in (kernel.unboxed, kernel.sym_unboxed)), None)
     names = session.symbolizer.names_at(address)
-    signature = entered_unboxed(operator, kernel, address, names) if kernel else None
+    signature = unboxed_entry_signature(operator, kernel, address, names) if kernel else None
     schema = operator.schema
     arguments = [name for _, name in schema_types(schema.text)] if schema else []
     if not signature or len(arguments) != len(signature.parameters):

@@ -18,7 +18,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.assumed_symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
 from gdbext.torch.distributed import group_structures as structures
-from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
+from gdbext.torch.values.containers import hash_entries, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_structures import SmallVector, String
 
 ENTRY_LIMIT = 1 << 17
@@ -99,7 +99,7 @@ def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layo
     if not registry:
         return []
     words = String.shape(layout).size // 8 + 1
-    entries = hash_entries(memory, registry, hash_table(layout), words, 64)
+    entries = hash_entries(memory, layout, registry, words, 64)
     return [address for *_name, address in entries if address]
 
 

@@ -223,8 +223,7 @@ class ProcessGroupReader:
 
     def _backend_address(self, group: structures.ProcessGroupStruct, class_name: str) -> int:
         """The first of the group's backends of that C++ class; 0 if there is none."""
-        table = containers.hash_table(self._layout)
-        backends = containers.hash_entries(self._memory, group.deviceTypeToBackend_, table, 2, 64)
+        backends = containers.hash_entries(self._memory, self._layout, group.deviceTypeToBackend_, 2, 64)
         return next((backend for _device, backend in backends if self.class_of(backend) == class_name), 0)
 
     def _read_nccl(self, backend: int) -> NcclGroup | None:

@@ -43,7 +43,7 @@ def test_a_report_comes_whole_from_the_process_that_makes_it(monkeypatch: pytest
     def look(pid: int) -> Any:
         raise TargetError(f"{pid} is a\0b \udc80")
 
-    monkeypatch.setattr(supervision, "is_suspect", lambda _: True)
+    monkeypatch.setattr(supervision, "may_block_readers", lambda _: True)
     monkeypatch.setattr(diagnose, "briefly_stopped", look)
     procfs: Any = SimpleNamespace(children=lambda: {5: ChildProcess(5, "python")}, grandchildren=dict)
     found = children_of(SimpleNamespace(procfs=procfs), True)  # type: ignore[arg-type]

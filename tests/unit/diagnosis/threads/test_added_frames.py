@@ -75,7 +75,7 @@ def test_a_recorded_thread(replay: Callable[[str], Replay]) -> None:
     selected = hung.session.target.memory.selected_thread()
     assert selected is not None
     found = added_frames(hung.session.threads.snapshot(selected))
-    shown = [(frame_function(each.frame), *source.frame_source(each.frame)) for each in found]
+    shown = [(frame_function(each.frame), *source.frame_location(each.frame)) for each in found]
     assert shown == [each[2:] for each in expected]
     assert [hex(each.position[0]) for each in found] == [hex(int(natives[each[0]]["pc"], 16)) for each in expected]
     assert any("op=[aten::mm], key=[Meta]" in frame_function(each.frame) for each in found)

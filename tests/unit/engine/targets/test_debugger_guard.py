@@ -143,7 +143,7 @@ def test_probes_of_other_tools_are_left_alone(
     """The kernel would go on to believe that they are there, and the tool sees nothing any more."""
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
-    healer.note()
+    healer.note_existing()
     with probed(file, (5, mmap.PAGESIZE + 2), 0 if is_for_all else os.getpid(), open_nonblocking):
         os.pwrite(ours, INT3, address + 1)
         _elsewhere(healer.heal)
