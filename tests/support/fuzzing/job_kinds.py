@@ -48,7 +48,10 @@ def _ranks(texts: Sequence[bytes], output: str) -> Outcome:
         if output in ("--dot", "--html"):
             words.append(f"{folder}/picture")
         try:
-            return table.tool_of(table.program("ranks")).main(words, lambda _: 0, color=False)
+            row = table.program("ranks")
+            assert row is not None
+            outcome: Outcome = table.tool_of(row).main(words, lambda _: 0, color=False)
+            return outcome
         except GdbextError as error:
             return failure("ranks", words, error)
 

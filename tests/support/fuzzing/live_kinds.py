@@ -84,7 +84,7 @@ class Inferior(subjects.Subject):
                     os.pwrite(file.fileno(), before, address)
 
     def is_well(self) -> bool:
-        return self._looks < _LOOKS and self._process.poll() is None and live_programs.all_threads_sleep(self.pid)
+        return self._looks < _LOOKS and self._process.poll() is None and live_programs.is_asleep(self.pid)
 
     def end(self) -> None:
         live_programs.end(self._process)
