@@ -1,1 +1,1 @@
-"""The product: snapshots of threads, their waits, the verdict; dispatch-bt, all-threads and dispatch-diagnose."""
+"""The diagnosis: snapshots of threads, their waits, the verdict; dispatch-bt, all-threads and dispatch-diagnose."""

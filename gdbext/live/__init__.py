@@ -1,1 +1,1 @@
-"""Breakpoints and resuming: the only code that may let the target run."""
+"""Breakpoints and resuming: the only code allowed to resume the process."""

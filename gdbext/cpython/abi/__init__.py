@@ -1,4 +1,4 @@
-"""The record of everything that differs between versions of CPython; its rows, one a version, are in ``versions.py``.
+"""The differences between versions of CPython; ``versions.py`` has one row per version.
 
 Readers of CPython's memory ask the record of the process's version and never compare version numbers.
 """

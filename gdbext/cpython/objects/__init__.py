@@ -1,4 +1,4 @@
-"""Python objects in memory: strings, numbers, containers, types, instance attributes. Everything is bounded.
+"""Python objects in memory: strings, numbers, containers, types, instance attributes. All reads are bounded.
 
 Layouts: Include/cpython/unicodeobject.h, longintrepr.h, tupleobject.h, listobject.h, bytesobject.h, object.h.
 Readers raise MemoryFault (the object is not there) or BadData (it cannot be what it should be).

@@ -1,1 +1,1 @@
-"""The GIL, Python's lock objects, and what a thread's Python frames say that it waits for."""
+"""The GIL, Python's lock objects, and the object that a thread waits for, by its Python frames."""

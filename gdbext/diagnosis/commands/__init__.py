@@ -1,1 +1,1 @@
-"""The commands of a diagnosis, all over one inspection: dispatch-bt, all-threads and dispatch-diagnose."""
+"""The commands of the diagnosis, which share one inspection: dispatch-bt, all-threads and dispatch-diagnose."""

@@ -1,4 +1,4 @@
-"""The kinds of verdicts: one class has the rule, the sentence and the advice of each."""
+"""The kinds of verdicts: each class has the rule, the sentence and the advice of one kind."""
 
 from __future__ import annotations
 

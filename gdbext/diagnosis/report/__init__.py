@@ -1,4 +1,4 @@
-"""The report that answers a command: facts, which render/ turns into text, JSON, DOT or a trace."""
+"""The report of a command: the facts that render/ turns into text, JSON, DOT or a trace."""
 
 from __future__ import annotations
 

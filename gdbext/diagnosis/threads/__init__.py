@@ -1,1 +1,1 @@
-"""Snapshots of threads, and what is reported of each: frames, source lines, operators' arguments."""
+"""Snapshots of threads, and their reports: frames, source lines, operators' arguments."""

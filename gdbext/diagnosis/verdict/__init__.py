@@ -1,1 +1,1 @@
-"""From snapshots to findings and the one verdict: graph, recursion, crash, progress, advice. Pure functions."""
+"""Turns snapshots into findings and one verdict: graph, recursion, crash, progress, advice. Pure functions."""

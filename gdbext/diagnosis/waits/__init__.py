@@ -1,1 +1,1 @@
-"""Recognizers: what a thread waits for and who holds it, one file per family of waits."""
+"""Recognizers of waits: what a thread waits for and what holds it, one file per family."""

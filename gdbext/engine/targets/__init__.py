@@ -1,1 +1,1 @@
-"""The lenders of memory, registers, threads and the memory map: a live process, a core, a recording. Read-only."""
+"""Targets: memory, registers, threads and the memory map of a live process, a core or a recording. Read-only."""

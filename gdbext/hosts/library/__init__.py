@@ -1,1 +1,1 @@
-"""The library: what ``import gdbext`` offers (docs/library.md)."""
+"""The library: the API of ``import gdbext`` (docs/library.md)."""

@@ -1,4 +1,4 @@
-"""The tool dispatch-break: where to stop, by operator and key, under which conditions, and the report of a stop."""
+"""The tool dispatch-break: breakpoints by operator and key, conditions, the report of a stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool core-handler: the kernel calls it when a process crashes (core_pattern), and it saves a diagnosis, no core.
+"""The tool core-handler: a core_pattern handler that saves a diagnosis instead of a core.
 
 The kernel starts it as root. Root only opens the dying process's memory and keeps the results; what reads and judges is
 a child with the ids of the process's own user, which gets its three outputs as open fds.

@@ -1,4 +1,4 @@
-"""``scripts/dispatch ps``: lists the processes of this machine that have PyTorch loaded, to see which to examine.
+"""``scripts/dispatch ps``: lists the processes of this machine that use PyTorch.
 
 Everything is read from /proc, and nothing is stopped. Only the memory maps of processes that are large enough for
 PyTorch's libraries are read, which is what takes long if there are thousands of others.

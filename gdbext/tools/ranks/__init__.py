@@ -1,4 +1,4 @@
-"""The tool ranks: merges the reports of many ranks, matches collectives and says who waits for whom.
+"""The tool ranks: merges the reports of many ranks, matches their collectives and finds the rank that others wait for.
 
 Its options are parsed by argparse: the 8 ms are nothing beside many processes.
 

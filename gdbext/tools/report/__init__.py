@@ -1,4 +1,4 @@
-"""The tool report: writes one bundle for a bug report, and shows before what is in it.
+"""The tool report: lists the contents of a bundle for a bug report, then writes it.
 
 It has the verdict, the recording that the verdict was made from, versions and known bugs. ``--scrub`` leaves out the
 recording and every text of the program: it keeps what a list of allowed fields names.

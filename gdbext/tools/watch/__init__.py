@@ -1,4 +1,4 @@
-"""The tool watch: waits, stopping nothing, until a process makes no progress; then saves the evidence."""
+"""The tool watch: waits, without stopping the process, until it makes no progress; then saves the evidence."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""torch.compile: what TorchDynamo's Python objects say of compilations, and of the frames on stacks."""
+"""torch.compile: TorchDynamo's records of compilations, and compiled frames on stacks."""

@@ -1,4 +1,4 @@
-"""Measures layouts from installed headers; never on the way to a report.
+"""Measures layouts from installed headers; a report never needs it.
 
 This file decides whether the layout of a process must be measured before the process is stopped; the code that measures
 is imported only then.

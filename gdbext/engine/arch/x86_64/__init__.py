@@ -1,1 +1,1 @@
-"""x86-64: everything that is true of this architecture only."""
+"""x86-64: the code that is specific to this architecture."""

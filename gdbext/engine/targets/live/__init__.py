@@ -1,1 +1,1 @@
-"""Live processes: held, stopped briefly, or read while they run."""
+"""Live processes: seized, stopped briefly, or read while they run."""

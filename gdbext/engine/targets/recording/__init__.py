@@ -1,1 +1,1 @@
-"""Recordings: what was read of a target, in a small file, and the target that such a file is (docs/recording.md)."""
+"""Recordings: writes what a target was read for into a small file, and replays it (docs/recording.md)."""

@@ -1,1 +1,1 @@
-"""Asks the system about processes: /proc, sockets, holders of descriptors, architectures of Linux."""
+"""Facts about processes from Linux: /proc, sockets, the other ends of fds, architectures."""
