@@ -167,7 +167,7 @@ def pool_results():
     pool = fork.Pool(2)
     result = pool.map_async(refuse, range(2))
     pool._result_handler.join()
-    waits("blocked", pool._result_handler.name, "takes the results", "has ended", never=["the job is lost"])
+    waits("blocked", pool._result_handler.name, "takes the results", "has ended", never=["the job was lost"])
     result.get()
 
 
@@ -177,7 +177,7 @@ def pool_import():
         "deadlock",
         "(import lock of a module",
         "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
-        never=["the job is lost"],
+        never=["the job was lost"],
     )
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(0, os.getcwd())
@@ -374,7 +374,7 @@ def prompt_terminal():
 
 
 def refused_space():
-    waits("starved", "MainThread (tid", "is refused what it asks for (OSError(28, 'No space left on device')")
+    waits("starved", "MainThread (tid", "keeps failing with OSError(28, 'No space left on device')")
     with open("/dev/full", "wb", buffering=0) as file:
         while True:
             try:
@@ -415,7 +415,7 @@ def refused_threads():
         "starved",
         'RuntimeError("can\'t start new thread")',
         "of the 200.0 MiB of address space",
-        never=["control group"],
+        never=["cgroup"],
     )
     while True:
         try:

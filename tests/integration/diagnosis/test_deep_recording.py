@@ -8,15 +8,15 @@ import resource
 
 import pytest
 
+from gdbext.diagnosis.threads import thread_reporting
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery
-from gdbext.torch.stack.key_choice import KeySetExplanation
 from support.recorded import recordings
 from support.recorded.recordings import Replay
 from support.recorded.scenario_checks import check_verdict
 from support.source import contract_schema
 
 
-def _count(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:
+def _count(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[None]:
     calls: list[None] = []
     method = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *arguments: [calls.append(None), method(*arguments)][1])
@@ -42,7 +42,7 @@ def test_a_stack_of_25000_frames_is_replayed() -> None:
 
 def test_a_recording_of_a_recursion_prints_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what costs time is read of the frames that are shown, not of those that are folded."""
-    explained = _count(monkeypatch, KeySetExplanation, "_lines")
+    explained = _count(monkeypatch, thread_reporting, "with_key_choice")
     arguments = _count(monkeypatch, ArgumentRecovery, "find")
     document = Replay(NAME).document("dispatch-bt", "--all", "--native", "--args", "--why")
     contract_schema.check(document)

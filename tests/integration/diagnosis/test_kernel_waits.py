@@ -137,7 +137,7 @@ def test_memory_that_nobody_may_read(silent: SilentMount) -> None:
         assert (verdict["kind"], verdict["threads"]) == ("kernel-wait", [target.pid])
         assert f"mmap of {silent.file}" in verdict["summary"]
         assert f"process {silent.server} " in verdict["summary"]
-        assert any("lets nobody read" in error["what"] for error in report["errors"])
+        assert any("does not let any process read" in error["what"] for error in report["errors"])
         refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)
         assert refused.status == 1
         assert "cannot be stopped" in refused.document["errors"][0]["what"]

@@ -52,7 +52,7 @@ def module_at(address: int) -> Module:
 
 def without_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a user who may not open /proc/PID/map_files."""
-    monkeypatch.setattr(Module, "_candidates", lambda module: iter([(module.path, ForeignFiles().image)]))
+    monkeypatch.setattr(Module, "_candidates", lambda module, *_: iter([(module.path, ForeignFiles().image)]))
 
 
 def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_a_replay_is_the_recorded_report(look: Look, inferior: Start, tmp_path: 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.stat().st_size < 3_000_000
     assert re.search(f"recorded in {file}.*iB of memory", recorded.stderr, re.DOTALL)
-    assert ("stood still" in recorded.stderr) == (look.kind == "live")
+    assert ("was stopped" in recorded.stderr) == (look.kind == "live")
     again, before = replay(file).document, recorded.document
     assert again["target"].pop("recording")["command"] == "dispatch-diagnose --json"
     before["target"].pop("withheld_sources", None)  # advice that helps with the core, not with a recording

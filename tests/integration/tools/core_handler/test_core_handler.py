@@ -207,7 +207,7 @@ def test_only_so_many_crashes_are_looked_at_at_once(
         assert f"{limit} are already being examined" in handle(process.pid, folder, head=b"").stderr
         assert list(folder.glob("crash-*")) == []
         fcntl.lockf(places, fcntl.LOCK_UN, *freed)
-        assert "looked at already" not in handle(process.pid, folder, head=b"").stderr
+        assert "already being examined" not in handle(process.pid, folder, head=b"").stderr
     assert len(list(folder.glob("crash-*.txt"))) == 1
 
 

@@ -84,7 +84,7 @@ def test_calls_that_nobody_is_left_to_answer() -> None:
     with harness.started("job", "nested_calls", env=ROOM) as running:
         document = ranks("-p", running.truth["pids"]["nested_calls"][0])
     assert blamed(document) == ("mismatched-collective", "0-1")
-    assert "nobody is left to answer: rank 0 waits in rpc_async to rank 1" in document["verdict"]["summary"]
+    assert "no rank is left to answer: rank 0 waits in rpc_async to rank 1" in document["verdict"]["summary"]
 
 
 def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
