@@ -144,7 +144,7 @@ def main(words: list[str]) -> None:
     page = [
         "# Side by side",
         "",
-        "How long each tool takes for the same live process, and how many lines it prints.",
+        "How long each tool takes on the same live process, and how many lines it prints.",
         "`scripts/compare_tools.py` makes the table; with `--show` it prints the outputs, too.",
         f"`scripts/dispatch -p PID`: median of {ROUNDS} runs, wall clock, two cores. The others: median of the",
         "ratios to it, run in turn on the same process (gdb: one run), so 2.0 is twice as long. Only",

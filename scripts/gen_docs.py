@@ -30,7 +30,8 @@ from gdbext.tools import table  # noqa: E402
 
 COMMANDS = """# Commands
 
-The commands are the same in gdb (`source gdbext/init.py`) and as `scripts/dispatch [-p PID | -c CORE] COMMAND`. This page is generated
+The commands are the same in gdb (`source gdbext/init.py`) and as `scripts/dispatch [-p PID | -c CORE] COMMAND`. This
+page is generated
 by `scripts/gen_docs.py` from the commands' own help.
 """
 MODULES = """# Modules

@@ -1,4 +1,4 @@
-"""Known bugs of other projects, as data: the signature of each in a stuck process, the affected versions, and the cure.
+"""Known bugs of other projects, as data: how each shows up in a hung process, the affected versions, and the fix.
 
 An entry states only what its link states: the affected versions, the first fixed one, the workaround. An entry is a
 JSON object with the members of KnownBug; a file has one or a list of them. If several entries have one id, the first

@@ -1,1 +1,1 @@
-"""The GIL, Python's lock objects, and the object that a thread waits for, by its Python frames."""
+"""The GIL, Python's lock objects, and what a thread waits for according to its Python frames."""

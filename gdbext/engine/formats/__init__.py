@@ -1,5 +1,6 @@
-"""File and data formats that need no process: ELF, symbols, cores, call frames, names. Foreign files are read up to a
-limit and without blocking."""
+"""File and data formats that need no process: ELF, symbols, cores, call frames, names. Files that gdbext did not
+write are
+read without blocking and only up to a size limit."""
 
 from __future__ import annotations
 

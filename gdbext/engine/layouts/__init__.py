@@ -1,4 +1,4 @@
-"""Layouts: generated offsets and enumerations of the structures of one build of PyTorch or CPython.
+"""Layouts: generated structure offsets and enums for one build of PyTorch or CPython.
 
 A release's own file (schema "gdbext-layout/2") has its identity and, under "parts", numbers of lines in the file beside
 it that all layouts of its kind share (``shared_file``). Each of those lines is a JSON array: the section, the name, the

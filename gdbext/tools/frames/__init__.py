@@ -1,4 +1,4 @@
-"""``dispatch-frames``: shows Python functions and passes through the dispatcher in the debugger's own ``bt``."""
+"""``dispatch-frames``: adds Python functions and dispatcher passes to the debugger's own ``bt``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool dispatch-values: what operators are called with and return, as it happens; the first NaN."""
+"""The tool dispatch-values: operators' arguments and return values, live; the first NaN."""
 
 from __future__ import annotations
 

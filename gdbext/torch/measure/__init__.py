@@ -1,4 +1,4 @@
-"""Measures layouts from installed headers; a report never needs it.
+"""Measures layouts from installed headers; never runs while a report is produced.
 
 This file decides whether the layout of a process must be measured before the process is stopped; the code that measures
 is imported only then.
