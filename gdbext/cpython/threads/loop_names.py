@@ -150,6 +150,7 @@ def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
 
 @once
 def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
+    """The method calls in the code object at ``code`` before bytecode offset ``at``; empty for an unknown Python."""
     form = BYTECODES.get(runtime.layout.abi.version)
     tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
     calls = methods_before(form, _bytes_of(runtime, code), at) if form else None

@@ -277,7 +277,7 @@ def _reasons(wait: DeviceWait) -> Iterator[str]:
     if wait.event is not None:
         yield f"the event {wait.event:#x} is what the calling code passed to {wait.call}"
     if wait.stream is not None and wait.certainty is Certainty.INFERRED:
-        yield f"PyTorch replays a graph into the thread's current stream, which is {wait.stream:#x}: inferred"
+        yield f"PyTorch replays a graph on the thread's current stream, which is {wait.stream:#x}: inferred"
     elif wait.stream is not None:
         yield f"the stream {wait.stream:#x} is what the calling code passed to {wait.call}"
     if wait.stream_id is not None:

@@ -157,7 +157,9 @@ class Idle(VerdictKind):
         return "sleeping" if finding.wait.kind.traits.may_poll else "waits"
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        yield Suggestion("If it should be working, and is the right process: what each thread waits for", "all-threads")
+        yield Suggestion(
+            "If this is the right process and it should be working, see what each thread waits for", "all-threads"
+        )
 
 
 STOPPED = Stopped()

@@ -222,7 +222,7 @@ class SelfWait(Enum):
 
     SIGNAL = (
         "a signal handler interrupted the code that holds it",
-        "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
+        "A signal handler must not take a lock, so it must not log or put items into a queue.Queue: set a flag in it, "
         "write to signal.set_wakeup_fd(), or use queue.SimpleQueue.",
     )
     FINALIZER = ("a finalizer (__del__) interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)

@@ -416,7 +416,7 @@ def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
         return None
     external = futex.shared and thread.is_shared(futex.address)
     name = _shared_with(thread, futex.address) if external else thread.process.name_at(futex.address)
-    evidence = f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it"
+    evidence = f"semaphore {futex.address:#x}: a semaphore has no owner; any thread can post it"
     return Wait(
         Resource(WaitKind.SEMAPHORE, futex.address, name),
         timed=futex.timed,

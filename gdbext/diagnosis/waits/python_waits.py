@@ -260,7 +260,7 @@ def _plain_lock_wait(thread: ThreadSnapshot, futex: FutexWait, address: int, nam
         certainty = OwnerCertainty.INFERRED
         return Wait(resource, OwnerThread(holder), certainty, futex.timed, (evidence, reason), detail)
     if len(process.tids) == 1 and process.fork_evidence:
-        alone = "this process has one thread, and no frame of it holds the lock"
+        alone = "this process has one thread, and none of its frames holds the lock"
         facts = (evidence, alone, *process.fork_evidence)
         return Wait(resource, ParentsThread(), OwnerCertainty.INFERRED, futex.timed, facts)
     return Wait(resource, timed=futex.timed, evidence=(evidence,))
@@ -500,7 +500,7 @@ def gil_resource(gil: GilState) -> Resource:
 def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> Wait:
     """The wait for a GIL that is held; ``holder``: see _holder()."""
     tid, certainty = holder
-    state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
+    state = f"the GIL is locked; its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
     return Wait(gil_resource(gil), OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
 
 

@@ -320,7 +320,9 @@ def end_site(
     frame: CfaRule,
     openings: tuple[Opening, ...] = (),
 ) -> BreakSite:
-    """The site at which a call of the operator ends, under the condition that one is open in the frame."""
+    """The site at which a call of an operator returns. It stops only if ``open_calls`` has seen the thread enter that
+    operator in the same stack frame. ``operator``: address of its OperatorDef; ``what``: the text for the user;
+    ``frame``: the rule for the frame's CFA; ``openings``: sites that record the entry."""
     is_open = PythonCondition(("end", operator, frame), lambda thread: open_calls.is_open(thread, frame, operator))
     return BreakSite(address, "return", operator, name, what, None, is_open, frame=frame, openings=openings)
 

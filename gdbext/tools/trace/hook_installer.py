@@ -225,8 +225,9 @@ class HookInstaller:
         self._hook_boxed_function(address, lambda handle: operator if handle == operator.address else None, calls)
 
     def _hook_boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
-        """Hook a boxed function. ``operator_of``: OperatorEntry* → its operator, None for one that is not traced;
-        ``calls``: see _hook_boxed_entry()."""
+        """Report to the tracer each entry into the boxed function that starts at ``address``, and its returns if they
+        are hooked. ``operator_of``: OperatorEntry* → its operator, None if that is not traced; ``calls``: entries from
+        callBoxed count, too, not only those from redispatchBoxed."""
         function = self._session.symbolizer.function(address)
         if not function or function.start != address:
             return

@@ -282,6 +282,7 @@ class SnapshotTarget(LocalProcess):
         return self._copy
 
     def _adopt(self, copy: StopCopy) -> None:
+        """Read from this copy from now on: drop the cached reads and tell the listeners of on_change()."""
         self._copy, self._later_copy = copy, None
         self._forget_reads()
         for action in self._actions:

@@ -80,35 +80,37 @@ class LoggedFile:
         self._data = data
         self._log = BlockLog(FILE_BITS)
         self._offsets: dict[tuple[bytes, int, int], int] = {}
+        """(needle, start, end) of a search in the file → the offset at which it was found, or -1."""
         self.found: dict[Search, int | None] = {}
         """Searches in the image with their results: virtual addresses, None for none."""
         self._arrays: dict[str, tuple[LoggedNumbers, LoggedNumbers]] = {}
-        self._silent = False
+        """Kind of an array of the symbol index → its addresses and entries."""
+        self._is_logging = True
 
     def __len__(self) -> int:
         return len(self._data)
 
     def __getitem__(self, where: slice) -> bytes:
         start, end, _ = where.indices(len(self._data))
-        if start < end and not self._silent:
+        if start < end and self._is_logging:
             self._log.note(start, end)
         return self._data[start:end]
 
     def find(self, needle: bytes, start: int, end: int) -> int:
         """As bytes.find; only the result is logged, not what was searched."""
         offset = self._data.find(needle, start, end)
-        if not self._silent:
+        if self._is_logging:
             self._offsets[needle, start, end] = offset
         return offset
 
     @contextmanager
     def unlogged(self) -> Iterator[None]:
         """Log nothing inside: the index of all symbols is made, and only what is then looked up in it matters."""
-        self._silent = True
+        self._is_logging = False
         try:
             yield
         finally:
-            self._silent = False
+            self._is_logging = True
 
     def logged(self, kind: str, arrays: Arrays) -> Arrays:
         """The arrays of the file's symbol index, logged from now on."""
