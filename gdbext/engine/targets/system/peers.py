@@ -269,8 +269,8 @@ def _only_file(rows: Iterator[list[str]]) -> list[str]:
 
 
 def _locked_files(pid: int, own: bool = False) -> Iterator[list[str]]:
-    """[path, PID of a holder, …] of each file that the process has open and other processes have locked: for writing,
-    or for reading if no lock is for writing. ``own``: instead, the SQLite files that it has locked for writing itself."""
+    """[path, PID of a holder, …] of each file that the process has open and other processes have locked: for writing;
+    or for reading if none is for writing. ``own``: instead, the SQLite files that it has itself locked for writing."""
     try:
         rows = _locks()
     except OSError:
