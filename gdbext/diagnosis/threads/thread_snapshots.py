@@ -111,7 +111,7 @@ class StackOwners:
             yield from self._misplaced - {place.tid, self._target.pid}
 
     def _claims(self, mapping: MemoryMapping) -> Sequence[_Claim]:
-        """The threads whose control block (``struct pthread``, at the top of the stack that glibc allocates) lies in the
+        """The threads whose control block (``struct pthread``, at the top of the stack that glibc allocates) is in the
         mapping, ascending by its address: they divide the mapping into stacks. The main thread is left out, because the
         kernel allocated its stack."""
         if mapping.start not in self._claimed:
