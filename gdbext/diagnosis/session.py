@@ -326,12 +326,12 @@ class Session:
     @cached_property
     def generated_kernels(self) -> GeneratedKernels:
         """Kernels that Inductor generated and that are loaded. Raises NotTorch without a Python."""
-        from gdbext.torch.compile.dynamo_names import CODE_CACHE
-        from gdbext.torch.compile.generated_kernels import GeneratedKernels  # 3 ms, for few commands
+        from gdbext.torch.compile import dynamo_names, generated_kernels  # 3 ms, for few commands
 
         if not self.python or not self.has_torch:
             raise NotTorch("no PyTorch for Python is loaded in this process")
-        return GeneratedKernels(self.python.globals_of(CODE_CACHE), self.symbolizer)
+        code_cache = self.python.globals_of(dynamo_names.CODE_CACHE)
+        return generated_kernels.GeneratedKernels(code_cache, self.symbolizer)
 
     def python_object(self, address: int) -> PyRef:
         """The Python object at an address that structures of C++ have; missing for 0, and without a Python."""

@@ -50,11 +50,9 @@ def _highlighter() -> Callable[[str], str] | None:
     try:
         if sys.flags.no_site:  # scripts/dispatch runs without site-packages (-I -S)
             sys.path.extend(site.getsitepackages())
-        from pygments import highlight
-        from pygments.formatters.terminal import TerminalFormatter
-        from pygments.lexers.python import PythonLexer
+        from pygments import formatters, highlight, lexers
 
-        lexer, formatter = PythonLexer(stripnl=False, ensurenl=False), TerminalFormatter()
+        lexer, formatter = lexers.PythonLexer(stripnl=False, ensurenl=False), formatters.TerminalFormatter()
     except ImportError:
         return None
     finally:

@@ -8,24 +8,11 @@ import threading
 import truth
 
 AWAITS = {
-    "lock": "the lock",
-    "semaphore": "the semaphore",
-    "condition": "the condition",
-    "event": "the event",
-    "queue": "the queue",
-    "sleep": "sleeps",
-    "generator": "sleeps",
-    "stream": "fd ",
-    "socket": "fd ",
-    "process": "waits for process",
-    "job": "which thread {worker} runs",
-    "future": "the future",
-    "wait": "the tasks ",
-    "first": "the first of the tasks ",
-    "shield": "the task sleep",
-    "group": "the task member",
-    "barrier": "the barrier",
-    "timeout": "the event",
+    "lock": "the lock", "semaphore": "the semaphore", "condition": "the condition", "event": "the event",
+    "queue": "the queue", "sleep": "sleeps", "generator": "sleeps", "stream": "fd ", "socket": "fd ",
+    "process": "waits for process", "job": "which thread {worker} runs", "future": "the future",
+    "wait": "the tasks ", "first": "the first of the tasks ", "shield": "the task sleep",
+    "group": "the task member", "barrier": "the barrier", "timeout": "the event",
 }
 """Name of a task: what a report says that it waits for."""
 
@@ -89,18 +76,10 @@ async def main():
     stream, _ = await asyncio.open_connection(sock=near)
     event = asyncio.Event()
     jobs = {
-        "lock": take(lock),
-        "semaphore": take(semaphore),
-        "condition": notified(asyncio.Condition()),
-        "event": event.wait(),
-        "queue": queue.put(2),
-        "sleep": asyncio.sleep(truth.FOREVER),
-        "generator": generator(),
-        "stream": stream.readline(),
-        "socket": loop.sock_recv(theirs, 1),
-        "process": process(),
-        "job": awaiting(loop.run_in_executor(None, job)),
-        "future": awaiting(loop.create_future()),
+        "lock": take(lock), "semaphore": take(semaphore), "condition": notified(asyncio.Condition()),
+        "event": event.wait(), "queue": queue.put(2), "sleep": asyncio.sleep(truth.FOREVER), "generator": generator(),
+        "stream": stream.readline(), "socket": loop.sock_recv(theirs, 1), "process": process(),
+        "job": awaiting(loop.run_in_executor(None, job)), "future": awaiting(loop.create_future()),
     }
     tasks = {name: asyncio.ensure_future(each) for name, each in jobs.items()}
     both = [tasks["sleep"], tasks["event"]]

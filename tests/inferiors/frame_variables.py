@@ -42,42 +42,18 @@ def scale_cpu(x, by, dims, *, fast=False):
     unique, waiting, kind, named = {1, 2, 3}, collections.deque([1, 2]), Net, Named(5)
     weight, config = kind().weight, {"api_key": "sesame", "user": "me"}
     truth.thread("main", waits="futex")
-    truth.note(
-        variables=texts(
-            {
-                "by": by,
-                "dims": dims,
-                "fast": fast,
-                "number": number,
-                "big": big,
-                "half": half,
-                "nothing": nothing,
-                "yes": yes,
-                "name": name,
-                "pair": pair,
-                "few": few,
-            },
-            {
-                "x": "f32[8, 16] cpu",
-                "batch": "[f32[8, 16] cpu, i64[8, 16] cpu]",
-                "weight": "bf16[3, 4] cpu",
-                "items": "[0, 1, 2, 3, … 100 items]",
-                "many": "{'0': 0, '1': 1, '2': 2, '3': 3, … 7 keys}",
-                "text": "'hello hello hello hello hello hello…' (240 characters)",
-                "held": "<lock held>",
-                "free": "<lock free>",
-                "again": f"<rlock held by thread {threading.get_native_id()}>",
-                "done": "<Event not set>",
-                "came": "<Event set>",
-                "unique": "<set of 3>",
-                "waiting": "<deque of 2>",
-                "kind": "<class Net>",
-                "named": "Named(5)",
-                "password": "(hidden)",
-                "config": "{'api_key': (hidden), 'user': 'me'}",
-            },
-        )
-    )
+    truth.note(variables=texts(
+        {"by": by, "dims": dims, "fast": fast, "number": number, "big": big, "half": half, "nothing": nothing,
+         "yes": yes, "name": name, "pair": pair, "few": few},
+        {"x": "f32[8, 16] cpu", "batch": "[f32[8, 16] cpu, i64[8, 16] cpu]", "weight": "bf16[3, 4] cpu",
+         "items": "[0, 1, 2, 3, … 100 items]", "many": "{'0': 0, '1': 1, '2': 2, '3': 3, … 7 keys}",
+         "text": "'hello hello hello hello hello hello…' (240 characters)", "held": "<lock held>",
+         "free": "<lock free>",
+         "again":
+             f"<rlock held by thread {threading.get_native_id()}>", "done": "<Event not set>",
+         "came": "<Event set>", "unique": "<set of 3>", "waiting": "<deque of 2>", "kind": "<class Net>",
+         "named": "Named(5)", "password": "(hidden)", "config": "{'api_key': (hidden), 'user': 'me'}"},
+    ))
     truth.ready()
     never.acquire()
     return x * by

@@ -71,19 +71,12 @@ pointer = native_library.ctypes.c_void_p(place)
 shared = {Key(): 1}
 place_of_shared = truth.hexadecimal(id(shared))
 RESOURCES = {
-    "stopper": ("stop-the-world", mutex),
-    "attached": (mutex, "stop-the-world"),
-    "sleeper": ("stop-the-world", ""),
-    "inside": (mutex, place_of_shared),
-    "outside": (place_of_shared, mutex),
+    "stopper": ("stop-the-world", mutex), "attached": (mutex, "stop-the-world"), "sleeper": ("stop-the-world", ""),
+    "inside": (mutex, place_of_shared), "outside": (place_of_shared, mutex),
 }
 """What each role waits for, and what others want of it."""
-truth.note(
-    verdict="deadlock",
-    cycle=["stopper", "attached"] if kind == "pause" else ["inside", "outside"],
-    mutex=mutex,
-    shared=place_of_shared,
-)
+truth.note(verdict="deadlock", cycle=["stopper", "attached"] if kind == "pause" else ["inside", "outside"], mutex=mutex,
+           shared=place_of_shared)
 for role in ROLES:
     threading.Thread(target=work, args=(role,), name=role, daemon=True).start()
 truth.until(lambda: len(truth._facts["threads"]) >= len(ROLES))

@@ -134,13 +134,7 @@ def moving(rank):
 
 
 SIZES = {
-    late_sleep: 4,
-    eight: 8,
-    dead: 3,
-    moving: 2,
-    awaited_transfers: 3,
-    saving_thread: 2,
-    nested_calls: 2,
+    late_sleep: 4, eight: 8, dead: 3, moving: 2, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
 }
 SCENARIOS = {function.__name__: function for function in SIZES}
 

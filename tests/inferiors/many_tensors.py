@@ -113,15 +113,9 @@ def expected(tensor):
 def record(tensor, label):
     shown = tensor.dequantize() if tensor.is_quantized else tensor
     return dict(
-        label=label,
-        address=tensor._cdata,
-        sizes=list(tensor.shape),
-        strides=list(tensor.stride()),
-        dtype=str(tensor.dtype)[6:],
-        storage_offset=tensor.storage_offset(),
-        numel=tensor.numel(),
-        contiguous=tensor.is_contiguous(),
-        values=number(shown.tolist()) if tensor.numel() <= 64 else None,
+        label=label, address=tensor._cdata, sizes=list(tensor.shape), strides=list(tensor.stride()),
+        dtype=str(tensor.dtype)[6:], storage_offset=tensor.storage_offset(), numel=tensor.numel(),
+        contiguous=tensor.is_contiguous(), values=number(shown.tolist()) if tensor.numel() <= 64 else None,
         **expected(tensor),
     )
 
@@ -162,19 +156,12 @@ def odd_ones():
         fake = torch.empty(2, 3)
     symbolic = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.ones(7, 5)[2:, 1:4], static_shapes=False)
     return {
-        "coo": dense.to_sparse(),
-        "csr": dense.to_sparse_csr(),
-        "csc": dense.to_sparse_csc(),
-        "bsr": dense.to_sparse_bsr((1, 2)),
-        "nested": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]),
-        "meta": torch.empty(3, 4, device="meta"),
-        "fake": fake,
-        "symbolic": symbolic,
-        "lazy": torch.nn.UninitializedParameter(),
-        "wrapper": Wrapper(torch.ones(2, 2)),
+        "coo": dense.to_sparse(), "csr": dense.to_sparse_csr(), "csc": dense.to_sparse_csc(),
+        "bsr": dense.to_sparse_bsr((1, 2)), "nested": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]),
+        "meta": torch.empty(3, 4, device="meta"), "fake": fake,
+        "symbolic": symbolic, "lazy": torch.nn.UninitializedParameter(), "wrapper": Wrapper(torch.ones(2, 2)),
         "distributed": distributed(),
-        "mkldnn": torch.ones(4, 4).to_mkldnn(),
-        "zero": torch._efficientzerotensor(3),
+        "mkldnn": torch.ones(4, 4).to_mkldnn(), "zero": torch._efficientzerotensor(3),
         "four_bits": torch.arange(16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
         "huge": torch.zeros(1).expand(1 << 40),
     }

@@ -22,16 +22,9 @@ def with_device():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    job = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GDBEXT_HANGS_AFTER": "3",
-        "TORCHELASTIC_RUN_ID": "nccl-late",
-        DEVICE: native_library.path("made_up_device"),
-        "PYTHONWARNINGS": "ignore",
-        "GDBEXT_BACKEND": (sys.argv[2:] or ["nccl"])[0],
-    }
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GDBEXT_HANGS_AFTER": "3",
+           "TORCHELASTIC_RUN_ID": "nccl-late", DEVICE: native_library.path("made_up_device"),
+           "PYTHONWARNINGS": "ignore", "GDBEXT_BACKEND": (sys.argv[2:] or ["nccl"])[0]}
     other = str(1 - int(sys.argv[1]))
     words = [sys.executable, __file__]  # a recording does not show further words of a child
     unseen = {name: value for name, value in os.environ.items() if name != "GDBEXT_READY"}

@@ -128,42 +128,17 @@ def make_objects():
     read_dict = Plain(7)
     read_dict.__dict__["extra"] = 8
     return {
-        "list": [1, 2, 3, 4, 5, 6],
-        "long": "x" * 300,
-        "nested": [[[1]]],
-        "class": Plain,
-        "plain": Plain(3),
-        "late": late,
-        "read_dict": read_dict,
-        "slotted": Slotted(),
-        "function": make_objects,
-        "method": Plain(1).method,
-        "partial": functools.partial(Plain.method, 1),
-        "builtin": len,
-        "wrapped": wrapped,
-        "lambda": lambda: 0,
+        "list": [1, 2, 3, 4, 5, 6], "long": "x" * 300, "nested": [[[1]]], "class": Plain,
+        "plain": Plain(3), "late": late, "read_dict": read_dict, "slotted": Slotted(),
+        "function": make_objects, "method": Plain(1).method, "partial": functools.partial(Plain.method, 1),
+        "builtin": len, "wrapped": wrapped, "lambda": lambda: 0,
     }
 
 
 SHOWN = {
-    "ascii": "plain",
-    "latin": "Größe",
-    "ucs2": "長い",
-    "ucs4": "a\U0001f600",
-    "empty": "",
-    "bytes": b"\x00ab",
-    "zero": 0,
-    "one": 1,
-    "negative": -(2**70) - 1,
-    "big": 2**90,
-    "true": True,
-    "none": None,
-    "float": 2.5,
-    "tuple": (1, "b", None),
-    "single": (1,),
-    "dict": {"a": 1, 2: "b"},
-    "general": {(1, 2): 3, "k": 4},
-    "ellipsis": ...,
+    "ascii": "plain", "latin": "Größe", "ucs2": "長い", "ucs4": "a\U0001f600", "empty": "", "bytes": b"\x00ab",
+    "zero": 0, "one": 1, "negative": -(2**70) - 1, "big": 2**90, "true": True, "none": None, "float": 2.5,
+    "tuple": (1, "b", None), "single": (1,), "dict": {"a": 1, 2: "b"}, "general": {(1, 2): 3, "k": 4}, "ellipsis": ...,
 }
 """Objects that are described as the interpreter itself does."""
 del SHOWN["dict"]["a"]
@@ -205,11 +180,7 @@ def main():
         join={"tid": joining.native_id, "address": id(SLEEPER)},
         sleeper={"tid": SLEEPER.native_id, "ident": SLEEPER.ident},
         holder={"tid": holder.native_id, "ident": holder.ident},
-        lock=id(LOCK),
-        free_lock=id(FREE_LOCK),
-        rlock=id(RLOCK),
-        free_rlock=id(FREE_RLOCK),
-        handed=id(HANDED._lock),
+        lock=id(LOCK), free_lock=id(FREE_LOCK), rlock=id(RLOCK), free_rlock=id(FREE_RLOCK), handed=id(HANDED._lock),
         main=threading.main_thread().ident,
         objects={**{name: facts(value) for name, value in OBJECTS.items()}, **shown},
     )

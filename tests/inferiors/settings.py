@@ -123,9 +123,7 @@ def say_thread():
         "torch_dispatch_modes": ([type(each).__name__ for each in dispatch_modes], []),
         "saved_tensor_hooks": (hooks, []),
         "saved_tensor_hooks_disabled": (
-            C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None,
-            False,
-        ),
+            C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None, False),
         "profiler": (C._autograd._profiler_enabled() and profiled, False),
     }
     return {name: value for name, (value, new) in found.items() if value != new}
@@ -156,10 +154,7 @@ def new_precision():
     """Since 2.9: by backend and operation."""
     cuda.matmul.allow_tf32 = True
     for precision in (
-        ("generic", "all", "tf32"),
-        ("mkldnn", "all", "ieee"),
-        ("mkldnn", "conv", "bf16"),
-        ("cuda", "rnn", "ieee"),
+        ("generic", "all", "tf32"), ("mkldnn", "all", "ieee"), ("mkldnn", "conv", "bf16"), ("cuda", "rnn", "ieee"),
     ):
         call(C, "_set_fp32_precision_setter", *precision)
 
@@ -185,14 +180,8 @@ def contexts():
     torch.jit.wait(torch.jit.fork(torch.rand, 3))
     drawn = 3
     open_contexts.enter_context(torch.inference_mode())
-    profiled.update(
-        state="KINETO",
-        report_input_shapes=True,
-        profile_memory=True,
-        with_stack=False,
-        with_flops=False,
-        with_modules=False,
-    )
+    profiled.update(state="KINETO", report_input_shapes=True, profile_memory=True, with_stack=False, with_flops=False,
+                    with_modules=False)
     open_contexts.enter_context(torch.profiler.profile(record_shapes=True, profile_memory=True))
     observers.append(torch.profiler.ExecutionTraceObserver().register_callback("trace.json"))
     observers[0].start()

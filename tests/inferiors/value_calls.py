@@ -37,13 +37,8 @@ def operators():
     call("aten::max", lambda x: torch.max(x, 1), a, names=("self",), results=("values", "indices"))
     call("aten::cat", lambda x, y: torch.cat([x, y], 0), a, c, names=("tensors.0", "tensors.1"))
     call("aten::split", lambda x: torch.split(x, 2, 1), a, names=("self",), results=("result0.0", "result0.1"))
-    call(
-        "aten::layer_norm",
-        lambda x, w: torch.nn.functional.layer_norm(x, (4,), w),
-        a,
-        torch.ones(4),
-        names=("input", "weight"),
-    )
+    call("aten::layer_norm", lambda x, w: torch.nn.functional.layer_norm(x, (4,), w), a, torch.ones(4),
+         names=("input", "weight"))
     torch.nan_to_num(a, nan=0.5, neginf=-2.5)
     torch.nn.functional.batch_norm(a, None, None, training=True, momentum=0.125, eps=1e-4)
 

@@ -19,7 +19,7 @@ _WITHOUT_FORK = (
 
 
 class OrphanedLock(VerdictKind):
-    """The owner of the lock has ended, often in another process before a fork."""
+    """The owner of the lock has exited, or is in the process that forked this one."""
 
     value = "orphaned-lock"
     words = "orphaned lock"

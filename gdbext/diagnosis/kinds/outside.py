@@ -133,7 +133,7 @@ def _waiters_for_gil(holder: ThreadReport, wait: Wait, facts: Observations) -> l
 
 
 class KernelWait(VerdictKind):
-    """A thread sleeps in the kernel: a page that does not come, a file system that does not answer."""
+    """A thread sleeps in the kernel: a page that does not arrive, a file system that does not answer."""
 
     value = "kernel-wait"
     words = "blocked in the Linux kernel"

@@ -27,7 +27,7 @@ _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
 
 
 class Stopped(VerdictKind):
-    """A signal or a frozen control group has stopped the process."""
+    """A signal or a frozen cgroup has stopped the process."""
 
     value = words = "stopped"
     what_to_do = "the report says how to resume it"
@@ -110,8 +110,8 @@ class Slow(VerdictKind):
 
 
 class Starved(Slow):
-    """It gets too little CPU time, or is refused what it asks for: its CPU quota is used up, it is pinned to too few
-    processors, or memory, pids or descriptors are at their limit."""
+    """It gets too little CPU time, or its requests fail: its CPU quota is used up, it is pinned to too few CPUs, or
+    memory, pids or fds are at their limit."""
 
     value = "starved"
     words = "starved"

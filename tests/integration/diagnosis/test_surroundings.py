@@ -80,7 +80,7 @@ def test_threads_on_one_processor() -> None:
     with started("surroundings", "pinned") as target:
         report = diagnose(target)
         assert report["verdict"]["kind"] == "starved", report["verdict"]
-        assert "on processor" in report["verdict"]["summary"]
+        assert "only on CPU" in report["verdict"]["summary"]
         assert len(report["machine"]["affinity"]) == 1
         turns = [each for each in report["machine"]["threads"] if each["delayed_ms"] is not None]
         assert len(turns) >= 3
@@ -104,7 +104,7 @@ def test_memory_that_the_group_does_not_have(tmp_path: Path) -> None:
         (folder / "memory.oom_control").write_text("1")
         try:
             (tmp_path / "pages.more").touch()
-            seen = _verdict_with(target, "whose OOM killer is off")  # and what to do is about that group
+            seen = _verdict_with(target, "has its OOM killer disabled")  # and what to do is about that group
             assert "memory.oom_control" in target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
             assert seen["kind"] == "kernel-wait"
             assert str(folder) in seen["summary"]
@@ -181,5 +181,5 @@ def test_a_database_that_another_process_has_locked_and_then_this_one(tmp_path: 
 
 def test_no_more_processes_may_be_started() -> None:
     with started("surroundings", "tasks") as target, group("pids", target.pid, max="1"):
-        verdict = _verdict_with(target, "may have 1 processes and threads, and has 1")
+        verdict = _verdict_with(target, "is limited to 1 processes and threads and has 1")
         assert verdict["kind"] == "starved", verdict
