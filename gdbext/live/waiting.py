@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from gdbext.diagnosis.report import EndingKind
 from gdbext.diagnosis.session import Session
@@ -37,11 +38,10 @@ class NoProcess(Target, TargetMemory):
         """The program will be one of this machine. Raises ForeignArchitecture."""
         self.debugger = debugger
         self.architecture = by_name(os.uname().machine)
-        self._origin = TargetOrigin()
 
-    @property
+    @cached_property
     def origin(self) -> TargetOrigin:
-        return self._origin
+        return TargetOrigin()
 
     def read(self, address: int, size: int) -> bytes:
         raise MemoryFault(address, size, "there is no process yet")
