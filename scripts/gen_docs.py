@@ -66,15 +66,16 @@ def _rooms() -> Iterator[str]:
         yield ""
 
 
-CATALOGUE = "## The catalogue\n"
+CATALOGUE = "## Catalog\n"
 """The heading below which docs/known-bugs.md is generated; what stands above is written by hand."""
+ENTRIES_TABLE = "| bug | what happens | affected | cure |\n|---|---|---|---|"
 
 
 def known_page() -> str:
     """docs/known-bugs.md with the catalogue as it is now."""
     written = (ROOT / "docs" / "known-bugs.md").read_text().partition(CATALOGUE)[0]
     bugs = catalogue.own_entries()
-    return "\n".join([written + CATALOGUE, f"{len(bugs)} entries.\n", *map(_entry, bugs), ""])
+    return "\n".join([written + CATALOGUE, ENTRIES_TABLE, *map(_entry, bugs), ""])
 
 
 KINDS_TABLE = "| `verdict.kind` | means | what to do |\n|---|---|---|\n"
@@ -94,7 +95,7 @@ def guide_page() -> str:
 
 def _entry(bug: KnownBug) -> str:
     affected = ", ".join(each.text for each in bug.affected)
-    return f"- **{bug.id}**: {bug.title}. Affected: {affected}. Cure: {bug.cure}. <{bug.url}>"
+    return f"| [{bug.id}]({bug.url}) | {bug.title} | {affected} | {bug.cure} |"
 
 
 def schema_page() -> str:
