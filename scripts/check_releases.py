@@ -119,8 +119,8 @@ ALTERNATIVES = (
 """Rows of which one is enough."""
 _HEAD = """# Supported releases of PyTorch
 
-`scripts/check_releases.py` writes this page. It looks up the symbols that gdbext uses in each wheel on the package index
-(Linux on x86-64, CPython 3.11).
+`scripts/check_releases.py` writes this page. It looks up the symbols that gdbext uses in each wheel on the package
+index (Linux on x86-64, CPython 3.11).
 
 | cell | meaning |
 |---|---|
@@ -133,8 +133,9 @@ _HEAD = """# Supported releases of PyTorch
 _DISTRIBUTIONS = """
 ## Builds of distributions
 
-These builds lack the names of functions that are not exported, so kernels in libtorch are shown by address and by the place of
-their registration. They were tested with a call of `torch.nn.functional.linear` whose `aten::mm` is a Python kernel.
+These builds lack the names of functions that are not exported, so kernels in libtorch are shown by address and by the
+place of their registration. They were tested with a call of `torch.nn.functional.linear` whose `aten::mm` is a Python
+kernel.
 
 | torch | build | layout | operators | keysets | arguments |
 |---|---|---|---|---|---|
