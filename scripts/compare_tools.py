@@ -152,7 +152,7 @@ def main(words: list[str]) -> None:
         "tools ran in turn on the same process, gdb once. The other tools print the stacks of all threads but no",
         "verdict.",
         "",
-        f"Tools: {'; '.join(versions)}.",
+        f"The versions were {'; '.join(versions)}.",
         "",
         "| scenario | what happens | verdict of scripts/dispatch | scripts/dispatch | gdb: thread apply all bt "
         "| py-spy dump --native | pystack remote --native |",

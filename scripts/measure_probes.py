@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "measurements" / "probes-measured.md"
 _HEAD = """# Cost of dispatch-top, dispatch-trace, dispatch-break and watch
 
 `scripts/measure_probes.py` writes this page. It runs scripts/dispatch on tests/inferiors/measured_calls.py. Each
-figure is a median, with the minimum and maximum over all rounds. The variants that are compared ran alternately.
+figure is a median, with the minimum and maximum over all rounds. The compared variants were run alternately.
 
 The slowdown per dispatch is the extra CPU time of a loop of `torch.mm` on 4 × 4 matrices, divided by the number of
 dispatches. An empty BPF program at the same addresses shows the cost of the kernel's trap alone. That cost depends on
