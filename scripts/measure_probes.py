@@ -76,8 +76,9 @@ def _word(figure: scenes.Figure) -> str:
 
 
 def _machine(load: float) -> str:
-    system = f"Linux {platform.release().partition('-')[0]}, {platform.machine()}, {os.cpu_count()} processors"
-    return f"{system}; load {load:.1f} at the beginning and {os.getloadavg()[0]:.1f} at the end.\n\n"
+    system = f"Linux {platform.release().partition('-')[0]} on {platform.machine()}, {os.cpu_count()} CPUs"
+    loads = f"a load of {load:.1f} at the beginning and {os.getloadavg()[0]:.1f} at the end"
+    return f"The machine had {system}, and {loads}.\n\n"
 
 
 def _table(found: dict[str, Sequence[scenes.Figure]]) -> str:

@@ -35,7 +35,8 @@ The programs set determinism, precision, seeds, thread counts, autocast, grad mo
 hooks, a profiler, options of torch._dynamo and Inductor, allocators and environment variables. Older releases have
 fewer of these.
 
-To test `--reproduce`, each generated program runs in a new process and must print the same settings (column "set again").
+To test `--reproduce`, each generated program runs in a new process and must print the same settings (column "set
+again").
 
 The CUDA facts are the allocator's counts, compared with torch.cuda.memory_stats(), and the seed and offset of the
 device's generator. No GPU was used. A mock CUDA library reports one device
