@@ -269,7 +269,7 @@ def page(device: str, rows: Sequence[Row]) -> Iterator[str]:
     """The table with its head."""
     yield "# Waits for a CUDA device, compared with what the program records"
     yield ""
-    yield f"`scripts/measure_cuda.py` writes this page. It compares each program's own account with gdbext's report, on {device}."
+    yield f"`scripts/measure_cuda.py` compared each program's own account with gdbext's report, on {device}."
     yield ""
     yield "| scene | the program's own account | found | differs | look, ms |"
     yield "|---|---|---|---|---|"

@@ -33,9 +33,9 @@ _HEAD = """# How long each tool stops a process
 at real-time priority (`chrt -f 10`). The process (tests/inferiors/threads200.py) has threads inside operators, half
 of them in C++ and half in Python.
 
-One more thread sleeps for 0.1 ms repeatedly and records the longest delay, in milliseconds. The tool "{no_tool}" is
-the baseline, a second without any tool. "reported" is the longest `target.paused_ms` of the reports, which is the sum
-of all stops of an inspection.
+One more thread sleeps for 0.1 ms repeatedly and records the longest delay, in milliseconds. The row "{no_tool}" is
+the baseline, measured for one second without any tool. "reported" is the longest `target.paused_ms` of the reports,
+which is the sum of all stops of an inspection.
 
 | threads | tool | median | longest | reported |
 |---|---|---|---|---|

@@ -35,7 +35,7 @@ PAGE = ROOT / "docs" / "measurements" / "releases-compared.md"
 _HEAD = """# Dispatch tables, keysets and arguments, compared with PyTorch's own dumps
 
 `scripts/measure_releases.py` writes this page. It installs each wheel from the package index, starts programs with
-it, and compares gdbext's report with PyTorch's own functions. All layouts are those that gdbext includes.
+it, and compares gdbext's report with PyTorch's own functions. It uses only layouts that gdbext includes.
 
 | column | compared with |
 |---|---|
