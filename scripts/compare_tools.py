@@ -142,17 +142,19 @@ def main(words: list[str]) -> None:
         _version(str(Path(sys.executable).parent / "pystack")),
     ]
     page = [
-        "# Side by side",
+        "# Time and output, compared with gdb, py-spy and pystack",
         "",
-        "How long each tool takes on the same live process, and how many lines it prints.",
-        "`scripts/compare_tools.py` makes the table; with `--show` it prints the outputs, too.",
-        f"`scripts/dispatch -p PID`: median of {ROUNDS} runs, wall clock, two cores. The others: median of the",
-        "ratios to it, run in turn on the same process (gdb: one run), so 2.0 is twice as long. Only",
-        "`scripts/dispatch` prints a verdict, in its first line; the others print the stacks of all threads.",
+        "`scripts/compare_tools.py` writes this page. It runs each tool on the same live process and counts the",
+        "lines that it prints. With `--show`, it prints the outputs, too.",
         "",
-        f"Tools: {'; '.join(versions)}.",
+        f"The time of `scripts/dispatch -p PID` is the median of {ROUNDS} runs (wall clock, two cores). For the",
+        "other tools, the table has the median of their times as a multiple of it, so 2.0 means twice as long. The",
+        "tools ran in turn on the same process, gdb once. The other tools print the stacks of all threads but no",
+        "verdict.",
         "",
-        "| scenario | what happens | our verdict | scripts/dispatch | gdb: thread apply all bt "
+        f"The versions were {'; '.join(versions)}.",
+        "",
+        "| scenario | what happens | verdict of scripts/dispatch | scripts/dispatch | gdb: thread apply all bt "
         "| py-spy dump --native | pystack remote --native |",
         "|---|---|---|---|---|---|---|",
         *rows,

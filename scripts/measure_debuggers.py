@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what the commands that resume a process leave behind, in the debuggers that people use.
 
-Writes docs/measurements/debuggers-measured.md.
+Writes a table for --output; docs/measurements/debuggers-measured.md summarizes several of them.
 
   kill    kill -9 of the debugger while each command runs, at a random moment: the job goes on, with the code of its
           files, and can load a library
@@ -39,7 +39,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 import ended_commands  # noqa: E402 - the folders are on the path from here on
 from debugged_process import DebuggedJob, Debugger, GdbSession, debuggers  # noqa: E402 - the folders are on the path from here on
 
-PAGE = ROOT / "docs" / "measurements" / "debuggers-measured.md"
+PAGE = Path("debuggers-measured.md")
 ADD = "aten::add.Tensor"
 COMMANDS = {
     "trace": ("dispatch-trace --all", "--limit 3"),
