@@ -1,5 +1,5 @@
-"""Programs that crash. Arguments: the handlers that hide it ("none", "torch", "faulthandler", "torch+faulthandler", or a
-number for native/crashes.cpp), and a crash below."""
+"""Programs that crash. Arguments: the handlers that hide it ("none", "torch", "faulthandler", "torch+faulthandler", or
+a number for native/crashes.cpp), and a crash below."""
 
 import ctypes
 import faulthandler

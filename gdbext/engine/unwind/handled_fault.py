@@ -60,7 +60,7 @@ def _fault(memory: Memory, sp: int, pc: int, last_signal: int) -> Signal | None:
         return None
     number, errno, code, address = _SIGINFO.unpack(siginfo)
     raised = layout.trap_signals.get(trap, ())
-    # Without SA_SIGINFO the words of siginfo_t are whatever was on the stack: they count if they agree with the context.
+    # Without SA_SIGINFO the words of siginfo_t are what was on the stack before: they count if the context agrees.
     if 0 < number < 65 and not errno and code > 0:
         expected = page if trap == layout.page_fault else pc
         if (number in raised and (code == SI_KERNEL or address == expected)) or (number == _SIGSYS and address == pc):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.programs.harness import Inferior, Start, run, wait_until
+from support.programs.harness import Inferior, Start, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.compiler]
 REPEATED = "raised it again"

@@ -62,8 +62,8 @@ SIGNAL_FRAME = SignalFrame(
     # behind the registers: eflags, cs and others, err, trapno, oldmask, cr2 (struct sigcontext_64)
     trap=160,
     fault_address=176,
-    # arch/x86/include/asm/trapnr.h and the handlers in arch/x86/kernel/traps.c: SIGILL 4, SIGTRAP 5, SIGBUS 7, SIGFPE 8,
-    # SIGSEGV 11
+    # arch/x86/include/asm/trapnr.h and the handlers in arch/x86/kernel/traps.c: SIGILL 4, SIGTRAP 5, SIGBUS 7, SIGFPE
+    # 8, SIGSEGV 11
     trap_signals={
         0: (8,),
         1: (5,),
