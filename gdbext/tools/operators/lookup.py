@@ -47,7 +47,7 @@ class LookupTool(Tool):
             raise UsageError("give either a keyset or --args", help="dispatch-lookup aten::mm Meta,AutogradMeta")
         if args.keyset and args.thread:
             raise UsageError("--thread goes with --args: a keyset is taken as it is")
-        session, section = session.read_consistently(lambda session: _lookup(session, args))
+        session, section = session.read_at_one_moment(lambda session: _lookup(session, args))
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
