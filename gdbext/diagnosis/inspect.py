@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job import is_rank
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.report.finding import ProcessStop
+from gdbext.diagnosis.report.finding import NOTE, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.crash_reading import signal_stop, with_reasons
@@ -118,6 +118,8 @@ class Inspection(NamedTuple):
     """Known bugs because of which the process may hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None if nothing had to be read."""
+    observations: Observations | None = None
+    """The input of the judgement."""
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
@@ -148,7 +150,20 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     notes = tuple(missing_kernels(session, process, threads))
     judgement = Judgement(judgement.findings + notes, judgement.verdict)
     places = {thread.tid: _sample_place(thread) for thread in process.threads} if placed else {}
-    return Inspection(tuple(threads), judgement, tuple(sections), places, slowness=observations.slowness)
+    return Inspection(tuple(threads), judgement, tuple(sections), places, (), observations.slowness, observations)
+
+
+def judged_again(inspection: Inspection, slowness: Slowness | None) -> Inspection:
+    """The inspection with other reasons for slowness; judged again if a reason is proven that was not."""
+    proven = [reason.kind for reason in slowness.explanations if reason.proven] if slowness else []
+    before = (
+        [reason.kind for reason in inspection.slowness.explanations if reason.proven] if inspection.slowness else []
+    )
+    if proven != before and inspection.observations:
+        judgement = judge(inspection.observations._replace(slowness=slowness))
+        notes = tuple(finding for finding in inspection.judgement.findings if finding.kind is NOTE)
+        inspection = inspection._replace(judgement=Judgement(judgement.findings + notes, judgement.verdict))
+    return inspection._replace(slowness=slowness)
 
 
 def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
