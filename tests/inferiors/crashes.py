@@ -6,6 +6,7 @@ import faulthandler
 import mmap
 import os
 import sys
+import threading
 
 import native_library
 import truth
@@ -91,6 +92,17 @@ def refused():
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Program(4, rows)))
     libc.syscall(MBIND, 0, 0, 0, 0, 0, 0)
+
+
+def small_stack():
+    threading.stack_size(64 << 10)
+    thread = threading.Thread(target=library.fill_large_frame, args=(1,))
+    thread.start()
+    thread.join()
+
+
+def recursion():
+    library.recurse(1 << 30)
 
 
 def sent():

@@ -36,9 +36,8 @@ class Crashed(VerdictKind):
                 inside = f" in {crash.function}{below}"
             text = f"{thread.label} crashed{operator_clause(step)}{inside}: {crash.sentence}."
             step = step or (master.innermost if master else None)
-            endless = "Unbounded recursion: see what repeats in the stack above."
-            cures = (endless,) if crash.is_stack_overflow else crash.next_steps
-            yield Finding(self, text, (tid, master.tid) if master else (tid,), step=step, cures=cures)
+            involved = (tid, master.tid) if master else (tid,)
+            yield Finding(self, text, involved, step=step, cures=crash.next_steps)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         if involved:

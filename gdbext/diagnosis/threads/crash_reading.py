@@ -7,6 +7,7 @@ CPython (Python/pylifecycle.c), seccomp(2).
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ _RUNTIMES = ("libc.so", "libc-2", "libpthread", "ld-linux", "libstdc++", "libgcc
 _OPENMP = ("libgomp", "libiomp5", "libomp")
 _NEAR_CRASH = 16
 """Frames between a fatal signal and the function that ended the program, at most; more with signal handlers."""
+_MANY = 20
+"""Frames with one address that show a recursion."""
 _MESSAGE = 1000
 """Bytes of a message that are read."""
 
@@ -91,6 +94,9 @@ def with_reasons(session: Session, thread: ThreadSnapshot, stop: SignalStop) -> 
         in_malloc=stop.message == "" and _in_malloc(thread, stop.level),
         without_gil=_without_gil(thread, stop.level),
         openmp=_openmp_libraries(thread, level),
+        repeats=_has_recursion(thread),
+        frame_size=max((frame.cfa - frame.sp for frame in thread.frames[stop.level : stop.level + 3]), default=0),
+        stack_size=_stack_size(thread, stop.level),
     )
 
 
@@ -106,6 +112,22 @@ def _blamed_level(thread: ThreadSnapshot, stop: SignalStop) -> int | None:
         if name and not (is_abort and name.startswith(_RUNTIMES)):
             return level
     return None
+
+
+def _has_recursion(thread: ThreadSnapshot) -> bool:
+    """True if one address of a caller is on the stack many times."""
+    counts = Counter(frame.pc for frame in thread.frames[:1000])
+    return max(counts.values(), default=0) >= _MANY
+
+
+def _stack_size(thread: ThreadSnapshot, level: int) -> int:
+    """Bytes of the mapping that is the thread's stack, by the frames outside of the one at ``level``; 0 if unknown, and
+    for the main thread, whose stack grows."""
+    for frame in thread.frames[level + 1 : level + 4]:
+        mapping = thread.process.modules.mapping_at(frame.sp)
+        if mapping and "w" in mapping.permissions:
+            return 0 if mapping.path == "[stack]" else mapping.end - mapping.start
+    return 0
 
 
 def _in_malloc(thread: ThreadSnapshot, level: int) -> bool:

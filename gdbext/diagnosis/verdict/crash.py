@@ -96,6 +96,12 @@ class SignalStop(NamedTuple):
     """The fault was inside of malloc, free or the like."""
     without_gil: str = ""
     """The call of Python's API by a thread that does not hold the GIL."""
+    repeats: bool = False
+    """A function is on the stack many times."""
+    frame_size: int = 0
+    """Bytes of the largest of the frames around the fault; 0 if unknown."""
+    stack_size: int = 0
+    """Bytes of the thread's stack, 0 if unknown: the main thread's grows."""
     openmp: tuple[str, ...] = ()
     """The OpenMP libraries of the process, if one of them ended it because there are several."""
 
@@ -121,7 +127,7 @@ def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash
     sentence = f"{name}{at}: {text}{_handler_clause(stop)}"
     if stop.without_gil:
         sentence += f"; {stop.without_gil}"
-    return Crash(tid, name, address, kind, sentence, stop.function, tuple(_next_steps(stop)))
+    return Crash(tid, name, address, kind, sentence, stop.function, tuple(_next_steps(stop, kind)))
 
 
 def _handler_clause(stop: SignalStop) -> str:
@@ -144,8 +150,16 @@ _HEAP_ADVICE = (
 )
 
 
-def _next_steps(stop: SignalStop) -> Iterator[str]:
-    if stop.in_malloc or _HEAP_CHECKS.search(stop.message):
+def _next_steps(stop: SignalStop, kind: CrashKind) -> Iterator[str]:
+    if kind is CrashKind.STACK_OVERFLOW:
+        if stop.repeats:
+            yield "Unbounded recursion: see what repeats in the stack above."
+        else:
+            yield (
+                "Nothing repeats on the stack, so it is too small: threading.stack_size(BYTES) before the thread "
+                "starts, pthread_attr_setstacksize, OMP_STACKSIZE, or ulimit -s for the main thread."
+            )
+    elif stop.in_malloc or _HEAP_CHECKS.search(stop.message):
         yield _HEAP_ADVICE
     elif stop.aborted_by is FunctionTag.OVERRUN or "smashing" in stop.message or "buffer overflow" in stop.message:
         yield "Build the library of that function with -fsanitize=address: it reports the write that was too long."
@@ -217,8 +231,12 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
         return CrashKind.NON_CANONICAL, "a pointer that is not a valid address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"
-    if _is_stack_overflow(address, stop.sp, maps):
-        return CrashKind.STACK_OVERFLOW, "stack overflow: the guard page below the thread's stack was touched"
+    if _is_stack_overflow(address, stop.sp, stop.frame_size, maps):
+        text = "stack overflow: the guard page below the thread's stack was touched"
+        if not stop.repeats and stop.frame_size * 4 > stop.stack_size > 0:
+            text = f"stack overflow: one frame takes {(stop.frame_size + 512) >> 10:,} kB, and the thread's stack has "
+            text += f"{stop.stack_size >> 10:,} kB"
+        return CrashKind.STACK_OVERFLOW, text
     mapping = _mapping_at(address, maps)
     name = (mapping.path or "anonymous memory") if mapping else ""
     if stop.pc == address:
@@ -240,13 +258,14 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
     return CrashKind.OTHER, f"in {name}, mapped {mapping.permissions or 'with unknown permissions'}"
 
 
-def _is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> bool:
+def _is_stack_overflow(address: int, sp: int, frame_size: int, maps: Sequence[MemoryMapping]) -> bool:
     """The fault is next to the stack pointer, and below the memory that the stack has.
 
     A push, a call or a stack probe faults at most 0x11000 bytes from the stack pointer: one frame's probe and the guard
-    page. If the stack pointer itself has left writable memory (a large frame), the stack has overflown, too.
+    page; a frame of ``frame_size`` bytes may be used anywhere. If the stack pointer itself has left writable memory (a
+    large frame), the stack has overflown, too.
     """
-    if not sp or abs(address - sp) > 0x11000:
+    if not sp or not -0x11000 <= address - sp <= max(0x11000, frame_size):
         return False
     at_fault = _mapping_at(address, maps)
     if at_fault and "w" in at_fault.permissions:

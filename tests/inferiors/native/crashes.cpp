@@ -88,6 +88,15 @@ extern "C" __attribute__((noinline, optimize("stack-protector-all"))) void overr
     for (int i = 0; i < size; i++) name[i] = text[i];
 }
 
+// A frame of 384 kB.
+extern "C" __attribute__((noinline)) int fill_large_frame(int value) {
+    volatile char room[384 << 10];
+    for (unsigned i = 0; i < sizeof room; i += 4096) room[sizeof room - 1 - i] = value;
+    return room[value];
+}
+
+extern "C" __attribute__((noinline, optimize("O0"))) int recurse(int depth) { return depth ? recurse(depth - 1) + (depth & 1) : 0; }
+
 static void *fill(void *) {
     PyObject *volatile made = PyList_New(3);
     return made;

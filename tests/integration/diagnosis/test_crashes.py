@@ -106,6 +106,21 @@ def test_none_released_too_often(inferior: Start, python: str) -> None:
     assert "A C extension has released None too often" in outcome
 
 
+def test_a_frame_that_is_larger_than_the_stack(inferior: Start) -> None:
+    target = inferior("crashes", "none", "small_stack")
+    shown = target.dispatch("dispatch-diagnose", core=True, json=False, debugger="none").stdout
+    assert "crashed in fill_large_frame (libcrashes.so)" in shown
+    assert "stack overflow: one frame takes 384 kB, and the thread's stack has 64 kB" in shown
+    assert "threading.stack_size(BYTES)" in shown
+    assert "recursion" not in shown
+    shown = (
+        inferior("crashes", "none", "recursion")
+        .dispatch("dispatch-diagnose", core=True, json=False, debugger="none")
+        .stdout
+    )
+    assert "Unbounded recursion: see what repeats" in shown
+
+
 def test_python_called_without_the_gil(inferior: Start) -> None:
     target = inferior("crashes", "none", "without_gil")
     verdict = target.dispatch("dispatch-diagnose", core=True, debugger="none").document["verdict"]
