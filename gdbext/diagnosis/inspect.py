@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job import is_rank
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.report.finding import ProcessStop
+from gdbext.diagnosis.report.finding import NOTE, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.threads.crash_reading import signal_stop, with_reasons
 from gdbext.diagnosis.threads.thread_reporting import (
     all_frames,
     have_same_arguments,
     missing_kernels,
     native_place,
     report_thread,
-    uncaught_exception,
 )
-from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop, describe
+from gdbext.diagnosis.verdict.crash import describe
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.known_bugs import known_bugs
@@ -68,34 +68,15 @@ def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | Non
     return ProcessStop(name, terminal=process.procfs.machine.terminal() if uses_terminal else "")
 
 
-def _signal_stop(snapshot: ThreadSnapshot) -> SignalStop | None:
-    """The place and the signal by which the thread was stopped, None if no signal stopped it."""
-    if not snapshot.signal:
-        return None
-    registers, memory = snapshot.registers, snapshot.process.memory
-    architecture = memory.architecture
-    return SignalStop(
-        snapshot.signal,
-        pc=registers.get(architecture.program_counter, 0),
-        sp=registers.get(architecture.stack_pointer, 0),
-        user_limit=architecture.user_limit,
-        at_trap=architecture.stopped_at_trap(registers, memory.try_read),
-        # Few frames are between a signal and the function that ended the program.
-        aborted_by=next((tag for tag in ABORTS if snapshot.level_of(tag, within=16) is not None), None),
-    )
-
-
 def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Observations:
     """The input of the verdict: the reports with crashes, recursions, stops and reasons for slowness."""
     target = session.target
     crashes: dict[int, Crash] = {}
     recursions: dict[int, Recursion] = {}
     for snapshot in process.threads:
-        stop = _signal_stop(snapshot)
-        if stop and stop.aborted_by is FunctionTag.TERMINATE:
-            stop = stop._replace(thrown=uncaught_exception(session, snapshot))
-        crash = describe(snapshot.tid, stop, target.memory.maps()) if stop and stop.is_fatal else None
-        if crash:
+        stop, crash = signal_stop(snapshot), None
+        if stop and stop.is_fatal:
+            crash = describe(snapshot.tid, with_reasons(session, snapshot, stop), target.memory.maps())
             crashes[snapshot.tid] = crash
         recursion = detect(
             snapshot.dispatch,
@@ -137,6 +118,8 @@ class Inspection(NamedTuple):
     """Known bugs because of which the process may hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None if nothing had to be read."""
+    observations: Observations | None = None
+    """The input of the judgement."""
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
@@ -167,7 +150,20 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     notes = tuple(missing_kernels(session, process, threads))
     judgement = Judgement(judgement.findings + notes, judgement.verdict)
     places = {thread.tid: _sample_place(thread) for thread in process.threads} if placed else {}
-    return Inspection(tuple(threads), judgement, tuple(sections), places, slowness=observations.slowness)
+    return Inspection(tuple(threads), judgement, tuple(sections), places, (), observations.slowness, observations)
+
+
+def judged_again(inspection: Inspection, slowness: Slowness | None) -> Inspection:
+    """The inspection with other reasons for slowness; judged again if a reason is proven that was not."""
+    proven = [reason.kind for reason in slowness.explanations if reason.proven] if slowness else []
+    before = (
+        [reason.kind for reason in inspection.slowness.explanations if reason.proven] if inspection.slowness else []
+    )
+    if proven != before and inspection.observations:
+        judgement = judge(inspection.observations._replace(slowness=slowness))
+        notes = tuple(finding for finding in inspection.judgement.findings if finding.kind is NOTE)
+        inspection = inspection._replace(judgement=Judgement(judgement.findings + notes, judgement.verdict))
+    return inspection._replace(slowness=slowness)
 
 
 def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
@@ -185,7 +181,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     waits = (thread.wait for thread in threads if thread.state is not RunState.IDLE)
     rests = all(wait and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None for wait in waits)
     if not session.procfs:  # a core of a process that ran on: what its memory shows
-        stops = map(_signal_stop, process.threads)
+        stops = map(signal_stop, process.threads)
         if rests or any(stop and stop.is_fatal for stop in stops):
             return None
         from gdbext.diagnosis.verdict.slowness import slowness_of_core  # 11 ms

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from gdbext.diagnosis.inspect import Inspection, inspect_threads
+from gdbext.diagnosis.inspect import Inspection, inspect_threads, judged_again
 from gdbext.diagnosis.report.thread_report import ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.diagnosis.verdict.judgement import Judgement
-from gdbext.diagnosis.verdict.slowness import repeated_collector, with_collection_history
+from gdbext.diagnosis.verdict.slowness import repeated_collector, with_history
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
@@ -106,8 +106,8 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
     slowness = [inspection.slowness for inspection in inspections]
     rows = progress.with_collections(rows, repeated_collector(slowness))
     note = progress.samples_note(rows, last.threads, len(inspections), elapsed)
+    last = judged_again(last, with_history(slowness, interval))
     judgement = progress.revise_judgement(last.judgement, rows, last.threads)
     judgement = Judgement((note, *judgement.findings), judgement.verdict)
     section = SamplesSection(len(inspections), round(elapsed, 3), tuple(rows))
-    last = last._replace(judgement=judgement, slowness=with_collection_history(slowness, interval))
-    return session, Sampled(last, section)
+    return session, Sampled(last._replace(judgement=judgement), section)

@@ -20,7 +20,7 @@ from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
 from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameSteps
 from gdbext.engine.vocabulary import ErrorLog
-from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
+from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, TargetError, UsageError
 from gdbext.torch.layout_choice import torch_layout
 from gdbext.torch.registry import Dispatcher
 from gdbext.torch.registry.dispatch_table import DispatchTables
@@ -179,6 +179,31 @@ class Session:
                 raise failure
             else:
                 return session, cast("Made", result)
+
+    def read_at_one_moment(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
+        """As read_consistently, for values that the program changes while it runs: all that ``read`` reads is of one
+        moment. If threads ran meanwhile, the process is stopped, and everything is read again. Raises TargetError if it
+        must not be stopped."""
+        moment = self.target.moment
+        try:
+            session, made = self.read_consistently(read)
+            if not moment.threads_that_ran():
+                return session, made
+        except (MemoryFault, BadData, UsageError):
+            if not moment.threads_that_ran():
+                raise
+        if not moment.hold():
+            raise TargetError(
+                f"process {self.target.pid} ran while it was read, so the values are of no one moment",
+                why=f"threads that ran: {', '.join(map(str, list(moment.threads_that_ran())[:8]))}",
+                help="look again, or leave out --no-stop: the process is then stopped for some milliseconds",
+            )
+        try:
+            later = Session(self.target, self.layout_if_known, self.files)
+            later.extras = self.extras
+            return later, read(later)
+        finally:
+            moment.let_go()
 
     # --- threads ---------------------------------------------------------------------------------
 

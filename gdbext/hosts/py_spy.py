@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames
@@ -55,19 +54,19 @@ class DumpedProcess:
         self.pid = target.pid
         is_core = target.origin.is_core
         self.command = getattr(target, "command", "") if is_core else command_text(read_command(target.pid))
-        session, self._inspected = Session(target).read_consistently(inspect_threads)
-        self._session = session
+        session = Session(target)
+        reading = session.read_at_one_moment if options.locals else session.read_consistently
+        self._session, self.traces = reading(self._read)
+        """A stack for each thread of the interpreter that runs Python, as in py-spy's JSON."""
+
+    def _read(self, session: Session) -> list[dict[str, Any]]:
+        self._session, self._inspected = session, inspect_threads(session)
         table = session.python_threads
         if not session.python:
             raise unsupported(f"process {self.pid} runs no Python that can be read")
         self.version = session.python.version or "?"
         self._runtime = table.runtime
-        self._names = table.names
         self._tids = {state.address: tid for tid, states in table.states.items() for state in states}
-
-    @cached_property
-    def traces(self) -> list[dict[str, Any]]:
-        """A stack for each thread of the interpreter that runs Python, as in py-spy's JSON."""
         traces = map(self._trace, self._runtime.thread_states())
         return [trace for trace in traces if trace["frames"]]
 

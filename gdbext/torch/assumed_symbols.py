@@ -127,6 +127,32 @@ STABLE_KERNEL = "StableIValueBoxedKernel"
 STABLE_HANDLES = ("aoti_torch_delete", "aoti_torch_new", "torch_delete_", "torch_new_", "torch_list_", "_Zn", "_Zd")
 """Functions by which an extension that uses it makes and deletes what it returns (torch/csrc/stable/c/shim.h; the last
 two are operator new and delete)."""
+RAISING_KERNELS = {
+    "at::impl::metaFallback": "no fake kernel (meta): PyTorch raises NotImplementedError here",
+    "named_not_supported_kernel": "no support of named tensors: PyTorch raises an error here",
+    "at::functorch::unsupported": "no vmap of this operator: PyTorch raises an error here",
+    "at::functorch::vmapErrorFallback": "no vmap of this operator: PyTorch raises an error here",
+    "at::unsupportedRandomOp": "no vmap of random operators: PyTorch raises an error here",
+    "binary_cross_entropy_banned": "unsafe to autocast: PyTorch raises an error here",
+}
+"""Beginnings of kernels that only raise an error, and what that means: aten/src/ATen/core/MetaFallbackKernel.cpp (2.1
+to 2.15), NamedRegistrations.cpp, functorch/BatchRulesDynamic.cpp, functorch/BatchRulesRandomness.cpp,
+VmapModeRegistrations.cpp, autocast_mode.cpp."""
+MISSING_AUTOGRAD = {
+    "autograd_fallback": "no autograd kernel: the result has no gradient, and backward() through it warns (by default)",
+    "basicAutogradNotImplementedFallback": "no autograd kernel: the result has no gradient, and backward() through it "
+    "warns (by default)",
+    "utogradNotImplementedFallback": "no autograd formula: backward() through the result raises an error",
+    "utograd_not_implemented_fallback": "no autograd formula: backward() through the result raises an error",
+}
+"""Kernels that stand in for a missing formula and redispatch below autograd: VariableFallbackKernel.cpp (in 2.0 a
+fallthrough) and torch/csrc/autograd/autograd_not_implemented_fallback.cpp."""
+BATCH_LOOPS = (
+    "batchedTensorForLoopFallback",
+    "batchedTensorInplaceForLoopFallback",
+    "batchedNestedTensorForLoopFallback",
+)
+"""vmap's kernels for operators without a batching rule (functorch/BatchedFallback.cpp)."""
 VIEW_KERNELS = ("torch::ADInplaceOrView::", "utograd")
 """Kernels that redispatch below ADInplaceOrView (tools/autograd/gen_inplace_or_view_type.py)."""
 KERNELS_BELOW_THEIR_KEY = {

@@ -1,4 +1,3 @@
-# ruff: noqa: F841
 """A kernel in Python with variables of many kinds, that waits for a lock; the truth holds the text of each variable."""
 
 import collections

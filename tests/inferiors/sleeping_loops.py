@@ -61,6 +61,22 @@ def flag():
         time.sleep(ALWAYS)
 
 
+def writing():
+    place = "/tmp/never.txt"
+    while repr("/tmp/never.flag") != place:
+        with open("/dev/null", "w") as nothing, open(place, "a+", 1) as log:
+            print("/tmp/never.json", file=nothing)
+        del log
+        time.sleep(ALWAYS)
+
+
+def reading():
+    while True:
+        with open("/proc/self/comm") as comm:
+            comm.read()
+        time.sleep(ALWAYS)
+
+
 def plain():
     path, seen, done = "/tmp/never.done", threading.Event(), False
     seen.is_set()
@@ -82,7 +98,8 @@ def inner_of_two():
 
 
 worker = Worker()
-functions = [worker.attribute, event, file, written, process, flag, plain, before_another_loop, inner_of_two]
+functions = [worker.attribute, event, file, written, writing, reading, process, flag, plain]
+functions += [before_another_loop, inner_of_two]
 threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
 for thread in threads:
     thread.start()

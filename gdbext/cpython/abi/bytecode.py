@@ -80,7 +80,10 @@ def loads_of_loop(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
 def _innermost_loop(form: Bytecode, code: bytes, at: int) -> list[_Step]:
     """The instructions of the innermost loop around byte ``at``; empty if there is none."""
     steps = _steps(form, code) or []
-    start, end = max(_loops(form, steps, at), default=(0, 0))
+    loops = list(_loops(form, steps, at))
+    # Loops are nested. A handler at the code's end (3.11 and later) jumps back to the code behind its ``with``, too.
+    nested = [loop for loop in loops if not any(other[0] < loop[0] < other[1] < loop[1] for other in loops)]
+    start, end = max(nested or loops, default=(0, 0))
     return [step for step in steps if start <= step.start < end]
 
 
@@ -111,6 +114,44 @@ def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
     """The loads of all of the code, in order; None if it has an unknown opcode."""
     steps = _steps(form, code)
     return list(_loads(form, steps)) if steps is not None else None
+
+
+class FirstArgument(NamedTuple):
+    """The first argument of a call: ``function`` is the load of the function or method; ``value`` that of the argument,
+    None for a constant, whose index in co_consts is ``constant``. ``second``: the index of a constant that is the next
+    argument, None for anything else."""
+
+    function: Load
+    value: Load | None
+    constant: int | None
+    second: int | None
+
+
+def first_arguments(form: Bytecode, code: bytes, at: int | None = None) -> list[FirstArgument]:
+    """The functions that code, or its innermost loop around byte ``at``, loads and that are followed at once by the
+    load of a variable, of an attribute of one, or of a constant: the first argument of a call. [] for unknown code."""
+    steps = _innermost_loop(form, code, at) if at is not None else _steps(form, code) or []
+    found: list[FirstArgument] = []
+    for index, step in enumerate(steps):
+        if not step.load:
+            continue
+        # At most one instruction (PUSH_NULL) is between; a call without arguments is followed by more.
+        start = next((i for i in (index + 1, index + 2) if i < len(steps) and _loads_value(form, steps[i])), None)
+        if start is None or steps[start].load is LoadKind.ATTRIBUTE:
+            continue
+        end = start
+        while end + 1 < len(steps) and steps[end + 1].load is LoadKind.ATTRIBUTE:
+            end += 1
+        following = steps[end + 1] if end + 1 < len(steps) else None
+        second = following.argument if following and following.opcode in form.load_const else None
+        function, is_constant = next(_loads(form, [step])), steps[start].opcode in form.load_const
+        value = None if is_constant else list(_loads(form, steps[start : end + 1]))[-1]
+        found.append(FirstArgument(function, value, steps[start].argument if is_constant else None, second))
+    return found
+
+
+def _loads_value(form: Bytecode, step: _Step) -> bool:
+    return step.role in _LOADING or step.opcode in form.load_const
 
 
 class MethodCall(NamedTuple):

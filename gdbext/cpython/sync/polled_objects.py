@@ -90,9 +90,7 @@ _FILE_ENDINGS = (*_LOCK_FILES, *_words(".lck .pid .done .flag .ready .pt .pth .c
 class PolledKind(Enum):
     """The kind of object that is polled; the value: the functions and attributes by which code polls it."""
 
-    FILE = _words(
-        "exists isfile isdir lexists is_file is_dir stat access listdir scandir glob iterdir getsize open unlink"
-    )
+    FILE = _words("exists isfile isdir lexists is_file is_dir stat access listdir scandir glob iterdir getsize open")
     PROCESS = _words("poll wait waitpid returncode is_alive exitcode join _try_wait")
     THREAD = _words("is_alive join")
     OBJECT = _words("is_set wait get get_nowait put_nowait empty qsize full done running locked ready successful")
@@ -212,20 +210,25 @@ def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Pytho
 
 
 def _is_polled(item: PolledObject, loop: LoopNames, ignored: frozenset[str]) -> bool:
-    """True if the loop calls a function that polls such an object and is not ``ignored``: for a file any function, for
-    an item of a container any method, otherwise a method of the variable."""
+    """True if the loop calls a function that polls such an object and is not ``ignored``: for a file a function that it
+    is the first argument of (a lock file may be passed to any), for an item of a container any function or method,
+    otherwise a method of the variable."""
     wanted = item.polled_as.value - ignored
-    if item.polled_as is PolledKind.FILE:
-        return bool(wanted & loop.names) or item.path.endswith(_LOCK_FILES)
     methods = {attribute for owner, attribute in loop.pairs if owner == item.name}
+    if item.polled_as is PolledKind.FILE:
+        if item.is_item:
+            return bool(wanted & loop.names)
+        methods |= {function for function, name in loop.arguments if name == item.name}
+        methods |= {function for function, address in loop.texts if address == item.address}
+        return bool(wanted & methods) or item.path.endswith(_LOCK_FILES)
     return bool(wanted & (loop.attributes if item.is_item else methods))
 
 
 def _reachable_objects(
-    runtime: PythonRuntime, values: Mapping[str, PyRef], loop: LoopNames, texts: Collection[int]
+    runtime: PythonRuntime, values: Mapping[str, PyRef], loop: LoopNames, texts: Collection[tuple[str, int]]
 ) -> Iterator[PolledObject]:
-    """The variables that the loop loads, their items and attributes, and the ``texts`` (addresses) in its code, without
-    objects of which no loop waits for."""
+    """The variables that the loop loads, their items and attributes, and the ``texts`` (function, address) in its code,
+    without objects of which no loop waits for."""
     for name, value in values.items():
         if name not in loop.variables:
             continue
@@ -238,7 +241,7 @@ def _reachable_objects(
             if (name, attribute) in loop.pairs:
                 yield from filter(None, (describe(attribute, inner),))
                 yield from _items(attribute, inner)
-    yield from filter(None, (describe("", PyRef(runtime, address)) for address in texts))
+    yield from filter(None, (describe("", PyRef(runtime, address)) for _, address in texts))
 
 
 def _items(name: str, container: PyRef) -> Iterator[PolledObject]:

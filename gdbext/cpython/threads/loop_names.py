@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.bytecode import (
     BYTECODES,
+    FirstArgument,
     Load,
     LoadKind,
     all_loads,
     constants,
+    first_arguments,
     is_in_loop,
     loads_of_loop,
     methods_before,
@@ -51,14 +53,16 @@ class LoopNames(NamedTuple):
     """The names that code loads: ``variables`` are local, enclosing and global ones, ``attributes`` all attributes and
     methods; ``pairs`` are (owner, attribute) if the owner has a name; ``values`` the pairs that are taken as a value at
     least once, and so may be called by others; ``members`` the pairs with the kinds of their owners; ``texts`` the
-    addresses of str constants of the code."""
+    addresses of str constants that are first arguments, as (function, address), ``arguments`` the variables and
+    attributes that are, as (function, name). ``open`` for writing is not among these functions."""
 
     variables: frozenset[str]
     attributes: frozenset[str]
     pairs: frozenset[tuple[str, str]]
     values: frozenset[tuple[str, str]] = frozenset()
     members: frozenset[NamedMember] = frozenset()
-    texts: frozenset[int] = frozenset()
+    texts: frozenset[tuple[str, int]] = frozenset()
+    arguments: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
@@ -80,6 +84,7 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
         if loads is None:
             return None
         names = _load_names(loads, _NameTables(runtime, frame.code))
+        names = _with_arguments(runtime, frame.code, first_arguments(form, code, at), names)
         return _with_inner(runtime, frame.code, constants(form, code, at), names)
     except (GdbextError, IndexError):
         return None
@@ -96,16 +101,37 @@ def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
 
 
 def _with_inner(runtime: PySpace, code: int, indexes: Sequence[int], names: LoopNames) -> LoopNames:
-    """``names`` with those of the code objects, and with the texts, among the constants of ``code`` at these indexes of
-    co_consts."""
+    """``names`` with those of the code objects among the constants of ``code`` at these indexes of co_consts."""
     with suppress(GdbextError):  # the names of the function itself are an answer, too
         items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if indexes else ()
         used = [items[index] for index in indexes if index < len(items)]
         kinds = [(runtime.objects.type_of(constant).name, constant) for constant in used]
-        names = names._replace(texts=frozenset(constant for kind, constant in kinds if kind == "str"))
         for inner in [constant for kind, constant in kinds if kind == "code"][:16]:
             names |= names_of_code(runtime, inner) or names
     return names
+
+
+def _with_arguments(runtime: PySpace, code: int, calls: Sequence[FirstArgument], names: LoopNames) -> LoopNames:
+    """``names`` with the first arguments of these calls of ``code``."""
+    if not calls:
+        return names
+    tables, objects = _NameTables(runtime, code), runtime.objects
+    items = objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES)
+
+    def text(index: int | None) -> str:
+        is_text = index is not None and index < len(items) and objects.type_of(items[index]).name == "str"
+        return objects.text(items[index or 0], 4096) if is_text else ""
+
+    texts, arguments = set[tuple[str, int]](), set[tuple[str, str]]()
+    for call in calls:
+        function = tables.name(call.function)
+        if function == "open" and set(text(call.second)) & set("wax+"):
+            continue
+        if call.value:
+            arguments.add((function, tables.name(call.value)))
+        elif call.constant is not None and text(call.constant):
+            texts.add((function, items[call.constant]))
+    return names._replace(texts=frozenset(texts), arguments=frozenset(arguments))
 
 
 def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
@@ -124,7 +150,10 @@ def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         loads = all_loads(form, _bytes_of(runtime, code)) if form else None
-        return _load_names(loads, _NameTables(runtime, code)) if loads is not None else None
+        if not form or loads is None:
+            return None
+        names = _load_names(loads, _NameTables(runtime, code))
+        return _with_arguments(runtime, code, first_arguments(form, _bytes_of(runtime, code)), names)
     except (GdbextError, IndexError):
         return None
 

@@ -88,7 +88,9 @@ class DispatchBacktrace(Tool):
                     errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
             return list(with_locals(session, threads, every_frame=True)) if args.locals else threads, errors
 
-        session, (threads, errors) = session.read_consistently(read)
+        has_values = args.args or args.values or args.locals
+        reading = session.read_at_one_moment if has_values else session.read_consistently
+        session, (threads, errors) = reading(read)
         sources = {} if args.json else source_lines(session.target, threads)
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
 

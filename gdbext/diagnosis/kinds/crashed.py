@@ -31,11 +31,13 @@ class Crashed(VerdictKind):
             inside = f", kernel {step.kernel.function}" if step and step.kernel and step.kernel.function else ""
             if not step and master:  # a worker outside of the dispatcher works for the master's operator
                 inside = f" at work for {thread_clause(master)}"
+            elif not step and crash.function:
+                below = f", called at {thread.python_line}" if thread.python_line else ""
+                inside = f" in {crash.function}{below}"
             text = f"{thread.label} crashed{operator_clause(step)}{inside}: {crash.sentence}."
             step = step or (master.innermost if master else None)
-            endless = "Unbounded recursion: see what repeats in the stack above."
-            cures = (endless,) if crash.is_stack_overflow else ()
-            yield Finding(self, text, (tid, master.tid) if master else (tid,), step=step, cures=cures)
+            involved = (tid, master.tid) if master else (tid,)
+            yield Finding(self, text, involved, step=step, cures=crash.next_steps)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         if involved:

@@ -16,16 +16,13 @@ from gdbext.diagnosis.report.thread_report import EventLoop, Frame, FrameKind, R
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
-from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.repetitions import FOLD_PERIOD, MOST_WHOLE, fold_long, longest
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
-from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.key_choice import with_key_choice
-from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
 if TYPE_CHECKING:
@@ -177,25 +174,6 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
         for_key = f" for {step.key}" if step.key else ""
         text = f"The dispatcher found no kernel of {step.qualified}{for_key} in {thread.label}"
         yield Finding(NOTE, f"{text}; kernels exist for {', '.join(keys) or 'no key'}.", (thread.tid,))
-
-
-def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
-    """The exception that the terminated thread threw, None if it is not known.
-
-    It is the first argument of ``void __cxa_throw(void *thrown, std::type_info *type, void (*destroy)(void *))``
-    (Itanium C++ ABI, 2.4.3), which is still on the stack when std::terminate is called, because unwinding begins only
-    if a handler was found. Inside are abort, terminate and its handler, and the unwinder's frames.
-    """
-    stack = snapshot.stack
-    sites = CallSites(session.memory, FunctionCode(session.memory, session.symbolizer))
-    for level in range(min(len(stack) - 1, 24)):
-        function = stack.function(level)
-        if function and "__cxa_throw" in function.names:
-            thrown = sites.argument(stack, level + 1, 0)
-            with suppress(GdbextError):
-                return None if thrown is None else read_exception(session.memory, session.symbolizer, thrown)
-            return None
-    return None
 
 
 _REWRITING = ("Conjugate", "Negative", "ZeroTensor", "Functionalize", "FuncTorch", "Batched", "VmapMode")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +10,8 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.targets.base_target import MemoryMapping, Signal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from gdbext.torch.values.cpp_objects import CxxException
 
 
@@ -52,6 +54,10 @@ class Crash(NamedTuple):
     kind: CrashKind
     sentence: str
     """The crash without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
+    function: str = ""
+    """The function that crashed or ended the program, with its library: ``decode (libdecode.so)``; "" if unknown."""
+    next_steps: tuple[str, ...] = ()
+    """Advice that follows from the reason of the crash."""
 
     @property
     def is_stack_overflow(self) -> bool:
@@ -72,6 +78,32 @@ class SignalStop(NamedTuple):
     """The function on its stack that ended the program, one of ABORTS."""
     thrown: CxxException | None = None
     """The uncaught exception if std::terminate ended the program, None if unknown."""
+    level: int = 0
+    """The level of the frame that crashed."""
+    handler: str | None = None
+    """The library of the signal handler that hid the fault, "" if unknown; None if there was no handler."""
+    last_signal: str = ""
+    """The name of the signal that ended the process: another one if a handler called abort()."""
+    message: str = ""
+    """The message that the C library or Python wrote before it called abort()."""
+    refused: str = ""
+    """The system call that seccomp refused (SIGSYS)."""
+    instruction: str = ""
+    """What the instruction is that the CPU refused (SIGILL), "" if unknown."""
+    function: str = ""
+    """As in Crash."""
+    in_malloc: bool = False
+    """The fault was inside of malloc, free or the like."""
+    without_gil: str = ""
+    """The call of Python's API by a thread that does not hold the GIL."""
+    repeats: bool = False
+    """A function is on the stack many times."""
+    frame_size: int = 0
+    """Bytes of the largest of the frames around the fault; 0 if unknown."""
+    stack_size: int = 0
+    """Bytes of the thread's stack, 0 if unknown: the main thread's grows."""
+    openmp: tuple[str, ...] = ()
+    """The OpenMP libraries of the process, if one of them ended it because there are several."""
 
     @property
     def is_fatal(self) -> bool:
@@ -86,20 +118,83 @@ class SignalStop(NamedTuple):
 
 def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash:
     """The crash of one thread. ``maps`` may lack anonymous regions; then less is stated."""
-    signal, address, aborted_by = stop.signal, None, stop.aborted_by
+    signal, address = stop.signal, None
     name, code = signal.name, signal.code
-    if aborted_by and name == "SIGABRT":
-        text = ABORTS[aborted_by]
-        if stop.thrown and aborted_by is FunctionTag.TERMINATE:
-            message = next((line for line in map(str.strip, stop.thrown.message.splitlines()) if line), "")[:300]
-            text = f"std::terminate was called for the uncaught exception {stop.thrown.type}"
-            text += f": {message}" if message else ""
-        return Crash(tid, name, None, CrashKind.ABORT, f"{name}: {text}")
     if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE") and (code is None or (code > 0 and code != _SI_KERNEL)):
         address = signal.address  # the kernel sets si_addr for these only, and not if a process sent it (si_code <= 0)
     kind, text = _classify(stop, address, maps)
     at = f" at {address:#x}" if address is not None else ""
-    return Crash(tid, name, address, kind, f"{name}{at}: {text}")
+    sentence = f"{name}{at}: {text}{_handler_clause(stop)}"
+    if stop.without_gil:
+        sentence += f"; {stop.without_gil}"
+    return Crash(tid, name, address, kind, sentence, stop.function, tuple(_next_steps(stop, kind)))
+
+
+def _handler_clause(stop: SignalStop) -> str:
+    """What a signal handler did after the fault, "" if none was called."""
+    if stop.handler is None:
+        return ""
+    whose = f"a handler of {stop.handler}" if stop.handler else "a signal handler"
+    if stop.last_signal in ("", stop.signal.name):
+        return f"; {whose} raised it again"
+    return f"; {whose} then ended the process by {stop.last_signal}"
+
+
+_HEAP_CHECKS = re.compile(
+    r"(free|malloc|realloc|calloc|munmap_chunk|malloc_\w+|mremap_chunk)\(\)|corrupted|double free"
+)
+"""Messages of the checks of malloc and free (malloc/malloc.c of glibc)."""
+_HEAP_ADVICE = (
+    "The heap was damaged earlier, perhaps by other code: repeat the run with LD_PRELOAD=libc_malloc_debug.so.0 "
+    "MALLOC_CHECK_=3 (before glibc 2.34 without LD_PRELOAD), with PYTHONMALLOC=debug, or under AddressSanitizer."
+)
+
+
+def _next_steps(stop: SignalStop, kind: CrashKind) -> Iterator[str]:
+    if kind is CrashKind.STACK_OVERFLOW:
+        if stop.repeats:
+            yield "Unbounded recursion: see what repeats in the stack above."
+        else:
+            yield (
+                "Nothing repeats on the stack, so it is too small: threading.stack_size(BYTES) before the thread "
+                "starts, pthread_attr_setstacksize, OMP_STACKSIZE, or ulimit -s for the main thread."
+            )
+    elif stop.in_malloc or _HEAP_CHECKS.search(stop.message):
+        yield _HEAP_ADVICE
+    elif stop.aborted_by is FunctionTag.OVERRUN or "smashing" in stop.message or "buffer overflow" in stop.message:
+        yield "Build the library of that function with -fsanitize=address: it reports the write that was too long."
+    if "deallocating None" in stop.message:
+        yield "A C extension has released None too often (Py_DECREF without a reference of its own): look for it there."
+    if stop.without_gil:
+        yield "Take the GIL around the call: PyGILState_Ensure, pybind11::gil_scoped_acquire."
+    if stop.openmp:
+        yield (
+            "Have one OpenMP library: install all packages from one source (all from pip, or all from conda). "
+            "KMP_DUPLICATE_LIB_OK=TRUE only hides the problem."
+        )
+    if stop.signal.name == "SIGSYS":
+        yield "Allow the system call in the container's seccomp profile (docker run --security-opt seccomp=FILE)."
+    if stop.signal.name == "SIGILL" and "instruction" in stop.instruction:
+        yield "Compare the flags in /proc/cpuinfo with those that the library was built for (-march)."
+
+
+def _classify_abort(stop: SignalStop) -> str:
+    """Why the program called abort(), in words."""
+    first_line = next((line for line in map(str.strip, stop.message.splitlines()) if line), "")[:300]
+    if stop.openmp:
+        return f"OpenMP ended the program: {len(stop.openmp)} OpenMP libraries are loaded ({', '.join(stop.openmp)})"
+    if stop.thrown and stop.aborted_by is FunctionTag.TERMINATE:
+        lines = map(str.strip, stop.thrown.message.splitlines())
+        message = next((line for line in lines if line), "")[:300]
+        text = f"std::terminate was called for the uncaught exception {stop.thrown.type}"
+        return text + (f": {message}" if message else "")
+    if _HEAP_CHECKS.search(first_line):
+        return f"the C library found that the heap is damaged ({first_line})"
+    if stop.aborted_by:
+        return ABORTS[stop.aborted_by] + (f" ({first_line})" if first_line else "")
+    if first_line:
+        return f"the C library ended the program ({first_line})"
+    return "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
 
 
 def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
@@ -108,7 +203,7 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
     if name == "SIGSEGV":
         return _classify_segv(stop, address, maps)
     if name == "SIGABRT":
-        return CrashKind.ABORT, "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
+        return CrashKind.ABORT, _classify_abort(stop)
     if name == "SIGBUS":  # a page of a mapping that the file does not have (any more), or for which memory is lacking
         mapping = _mapping_at(address, maps) if address is not None else None
         if not mapping or not mapping.path.startswith("/"):
@@ -118,9 +213,12 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
         return CrashKind.BUS, f"memory of the file {mapping.path}, which was truncated"
     others = {
         "SIGTRAP": "a breakpoint instruction in the program",
-        "SIGILL": "an instruction that this CPU lacks, or a trap in the program",
+        "SIGILL": stop.instruction or "an instruction that this CPU lacks, or a trap in the program",
         "SIGFPE": "an integer division by zero or overflow",
+        "SIGSYS": f"seccomp refused {stop.refused or 'a system call'}",
     }
+    if stop.signal.code is not None and stop.signal.code <= 0:
+        return CrashKind.OTHER, "sent by a process (kill), not by a fault"
     return CrashKind.OTHER, others.get(name, "a signal that ends the process")
 
 
@@ -133,8 +231,12 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
         return CrashKind.NON_CANONICAL, "a pointer that is not a valid address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"
-    if _is_stack_overflow(address, stop.sp, maps):
-        return CrashKind.STACK_OVERFLOW, "stack overflow: the guard page below the thread's stack was touched"
+    if _is_stack_overflow(address, stop.sp, stop.frame_size, maps):
+        text = "stack overflow: the guard page below the thread's stack was touched"
+        if not stop.repeats and stop.frame_size * 4 > stop.stack_size > 0:
+            text = f"stack overflow: one frame takes {(stop.frame_size + 512) >> 10:,} kB, and the thread's stack has "
+            text += f"{stop.stack_size >> 10:,} kB"
+        return CrashKind.STACK_OVERFLOW, text
     mapping = _mapping_at(address, maps)
     name = (mapping.path or "anonymous memory") if mapping else ""
     if stop.pc == address:
@@ -156,13 +258,14 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
     return CrashKind.OTHER, f"in {name}, mapped {mapping.permissions or 'with unknown permissions'}"
 
 
-def _is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> bool:
+def _is_stack_overflow(address: int, sp: int, frame_size: int, maps: Sequence[MemoryMapping]) -> bool:
     """The fault is next to the stack pointer, and below the memory that the stack has.
 
     A push, a call or a stack probe faults at most 0x11000 bytes from the stack pointer: one frame's probe and the guard
-    page. If the stack pointer itself has left writable memory (a large frame), the stack has overflown, too.
+    page; a frame of ``frame_size`` bytes may be used anywhere. If the stack pointer itself has left writable memory (a
+    large frame), the stack has overflown, too.
     """
-    if not sp or abs(address - sp) > 0x11000:
+    if not sp or not -0x11000 <= address - sp <= max(0x11000, frame_size):
         return False
     at_fault = _mapping_at(address, maps)
     if at_fault and "w" in at_fault.permissions:

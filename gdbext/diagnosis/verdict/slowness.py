@@ -3,6 +3,7 @@ ranked."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from enum import Enum
 from time import CLOCK_REALTIME
@@ -209,10 +210,24 @@ def repeated_collector(samples: Sequence[Slowness | None]) -> int | None:
     return last.collector if is_another else None
 
 
-def with_collection_history(samples: Sequence[Slowness | None], interval: float) -> Slowness | None:
-    """The last sample, with what all samples show of garbage collections: their number, and the least duration of the
-    current one. ``interval``: seconds that the process ran between two samples."""
+def _with_share(reason: Explanation, samples: Sequence[Slowness | None]) -> Explanation:
+    """The reason, if it is subnormal numbers with the number of samples that have it: it is proven if the thread was in
+    such an operator in most of at least three samples."""
+    if reason.kind is not ExplanationKind.SUBNORMALS:
+        return reason
+    having = sum(any(other.kind is reason.kind for other in sample.explanations) for sample in samples if sample)
+    fact = f"so it was in {having} of {counted(len(samples), 'sample')}"
+    is_proven = len(samples) >= 3 and 2 * having > len(samples)
+    against = reason.against[1:] if is_proven else reason.against
+    return reason._replace(for_=(*reason.for_, fact), against=against, proven=is_proven)
+
+
+def with_history(samples: Sequence[Slowness | None], interval: float) -> Slowness | None:
+    """The last sample, with what all samples show of subnormal numbers and of garbage collections: their number, and
+    the least duration of the current one. ``interval``: seconds that the process ran between two samples."""
     last = samples[-1]
+    if last:
+        last = last._replace(explanations=tuple(_with_share(reason, samples) for reason in last.explanations))
     if not last or not last.collection:
         return last
     now = last.collection
@@ -236,6 +251,15 @@ def with_collection_history(samples: Sequence[Slowness | None], interval: float)
     )
 
 
+_SLOW_ON_SUBNORMALS = re.compile(
+    r"::(_?(mul|div|true_divide|floor_divide|addmm|mm|bmm|baddbmm|addmv|mv|matmul|linear|dot|addcmul|addcdiv|lerp|pow|exp"
+    r"|exp2|expm1|log|log2|log10|log1p|sqrt|rsqrt|reciprocal|sin|cos|tan|tanh|sigmoid|softmax|log_softmax|gelu|silu|erf"
+    r"|norm|var|std|prod|cumprod)|.*(conv|norm|softmax|lstm|gru|attention|pool).*)_?(\.|$)"
+)
+"""Operators that multiply, divide or compute functions, for which many CPUs need microcode if numbers are subnormal. To
+add, compare, select or copy them is not slow (Intel 64 and IA-32 Optimization Reference Manual, "Denormal inputs")."""
+
+
 def _subnormal_shares(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> Iterator[tuple[str, float]]:
@@ -246,6 +270,8 @@ def _subnormal_shares(
         return
     with suppress(GdbextError):  # the thread runs: its tensors may be freed by now
         step = ArgumentReporter(session).frames(thread.stack, 1)[0]
+        if not _SLOW_ON_SUBNORMALS.search(step.qualified):
+            return
         for argument in step.arguments:
             for tensor in argument.tensors if argument.confidence.is_proven else ():
                 if tensor.address:
@@ -649,11 +675,14 @@ def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
     many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
     if many:
         name, share = max(many, key=lambda row: row[1])
-        text = f"{share:.0%} of the numbers in {name} are subnormal: a CPU takes many times longer for each"
+        text = f"{share:.0%} of the numbers in {name} are subnormal, which this operator may take much longer for"
         facts = tuple(f"{tensor}: {part:.0%} of the elements looked at" for tensor, part in many)
         cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
-        why = "they cost nothing if flush_denormal is on, which is in a register of the thread that was not read"
-        yield Explanation(ExplanationKind.SUBNORMALS, text, facts, (why,), 0.7, True, cure=cure)
+        against = (
+            "one sample does not show whether the thread spends its time there",
+            "they cost nothing if flush_denormal is on, which is in a register of the thread that was not read",
+        )
+        yield Explanation(ExplanationKind.SUBNORMALS, text, facts, against, 0.5, cure=cure)
 
 
 def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:

@@ -50,13 +50,22 @@ class SignalFrame(NamedTuple):
 
     ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it that a frame's pc may have.
     ``context`` is the offset of the saved registers (``struct sigcontext``) from the stack pointer there, and ``saved``
-    where each of them is in it; all are 8 bytes wide.
+    where each of them is in it; all are 8 bytes wide. ``siginfo`` is the offset of ``siginfo_t`` from that stack
+    pointer; the kernel fills it in only for handlers installed with SA_SIGINFO. ``trap`` and ``fault_address`` are the
+    offsets in the context of the exception's number and of the address that a page fault was about: both stay as the
+    thread's last fault left them if another process sent the signal. ``trap_signals`` has the signals (signal(7)) that
+    an exception raises, ``page_fault`` is the number of that exception.
     """
 
     trampoline: bytes
     entries: tuple[int, ...]
     context: int
     saved: Mapping[str, int]
+    siginfo: int
+    trap: int
+    fault_address: int
+    trap_signals: Mapping[int, tuple[int, ...]]
+    page_fault: int
 
 
 class TlsRelocations(NamedTuple):
@@ -172,6 +181,7 @@ class Architecture(ABC):
     kernel_mappings: Mapping[int, str]  # mappings that the kernel makes at fixed addresses: start to name
 
     syscall_names: Mapping[int, str]  # number → name of the system calls in which a thread may block
+    other_syscall_names: Mapping[int, str]  # of those that containers refuse
 
     @cached_property
     def tracked_registers(self) -> frozenset[str]:
@@ -236,6 +246,20 @@ class Architecture(ABC):
     @abstractmethod
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
         """True if the thread has just executed a breakpoint instruction that is in memory."""
+
+    @abstractmethod
+    def is_behind_syscall(self, read: ReadCode, pc: int) -> bool:
+        """True if the instruction before ``pc`` is a system call."""
+
+    @abstractmethod
+    def refused_call(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
+        """The number of the system call for which the kernel has just sent SIGSYS; None if the thread is not behind
+        one."""
+
+    @abstractmethod
+    def illegal_instruction(self, code: bytes) -> str:
+        """What the instruction is that raised SIGILL, as a noun with an article; "" if it is not recognized. ``code``
+        begins with it."""
 
     @abstractmethod
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:

@@ -261,6 +261,14 @@ class TargetMoment:
         what was read contradicts itself, so more attempts are allowed."""
         return False
 
+    def hold(self) -> bool:
+        """Stop the process until ``let_go``: what is read meanwhile is of one moment. False if it must not be stopped,
+        or stands still anyway."""
+        return False
+
+    def let_go(self) -> None:
+        """Resume the process after ``hold``."""
+
     def threads_that_ran(self) -> Sequence[int]:
         """Ids of threads that ran while memory was read: what is reported of them may mix two moments."""
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
@@ -13,7 +13,7 @@ from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.diagnosis.tool_arguments import find_thread
 from gdbext.engine.targets.budget import CallLimits
 from gdbext.engine.terminal import escape
-from gdbext.errors import UsageError
+from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Python:
             if tid not in table.states:
                 raise UsageError(f"thread {tid} runs no Python")
             stack = table.frames(tid)
-            return PythonVariables(stack, stack[index], self._limits)
+            return PythonVariables(stack, stack[index], self._limits, lambda: self._session.target.moment.has_run(tid))
 
     def __repr__(self) -> str:
         return f"<Python {self.version}>"
@@ -150,7 +150,9 @@ class Python:
 class PythonVariables:
     """One Python frame with its local variables."""
 
-    def __init__(self, stack: PyStack, frame: PythonFrame, limits: CallLimits) -> None:
+    def __init__(self, stack: PyStack, frame: PythonFrame, limits: CallLimits, has_run: Callable[[], bool]) -> None:
+        """``has_run``: True if the thread ran since the frame was read."""
+        self._has_run = has_run
         self._stack = stack
         self._frame = frame
         self._limits = limits
@@ -172,12 +174,17 @@ class PythonVariables:
 
     @property
     def locals(self) -> dict[str, Variable]:
-        """Name → local variable that is set. Raises GdbextError."""
+        """Name → local variable that is set. Raises GdbextError, also if the thread ran since the frame was read."""
         with self._limits.watch():
-            return {
+            variables = {
                 name: Variable(name, value.type or "?", value.address, escape(describe(value)))
                 for name, value in self._stack.locals(self._frame).checked().items()
             }
+            if self._has_run():
+                raise TargetError(
+                    "the thread ran while its variables were read", help="gdbext.open(pid, hold=True) keeps it stopped"
+                )
+            return variables
 
     def __repr__(self) -> str:
         return f"<Python frame {escape(f'{self.function} at {self.file}:{self.line}')}>"

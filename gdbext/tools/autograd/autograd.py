@@ -202,7 +202,7 @@ class AutogradTool(Tool):
             start = node_of_tensor(session, args.py, thread) if args.py else running_node(section)
             return section, graph_from(reporter.nodes, start)
 
-        session, (section, graph) = session.read_consistently(read)
+        session, (section, graph) = session.read_at_one_moment(read)
         if graph:
             nodes, file = graph
             section = replace(section, graph=file._replace(files=write(args.graph, nodes)) if args.graph else file)

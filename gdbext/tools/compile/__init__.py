@@ -185,7 +185,7 @@ class CompileTool(Tool):
         parser.epilog = _EPILOG
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        session, section = session.read_consistently(read_compilation)
+        session, section = session.read_at_one_moment(read_compilation)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:

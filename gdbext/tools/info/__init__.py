@@ -314,14 +314,14 @@ class InfoTool(Tool):
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Collect the facts; each may be unknown. Raises NotTorch for settings without torch."""
         if args.settings:
-            session, settings = session.read_consistently(lambda session: read_settings(session, args.reproduce))
+            session, settings = session.read_at_one_moment(lambda session: read_settings(session, args.reproduce))
             if args.reproduce:
                 settings_view.write(args.reproduce, settings)
             return make_report(self, session, args, sections=(settings,))
         if args.reproduce:
             raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
         if args.memory:
-            session, memory = session.read_consistently(read_memory)
+            session, memory = session.read_at_one_moment(read_memory)
             return make_report(self, session, args, sections=(memory,))
         session, info = session.read_consistently(read_target_info)
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(info,))

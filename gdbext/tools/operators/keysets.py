@@ -97,7 +97,7 @@ class KeySetTool(Tool):
                 bits = keys.parse(word) if register is None else register
             return _decode(keys, bits)
 
-        session, section = session.read_consistently(read)
+        session, section = session.read_at_one_moment(read)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -153,7 +153,7 @@ class ThreadStateTool(Tool):
                 threads.append(report_dispatch_state(session, thread, state))
             return threads, errors
 
-        session, (threads, errors) = session.read_consistently(read)
+        session, (threads, errors) = session.read_at_one_moment(read)
         return make_report(self, session, args, threads=threads, errors=errors)
 
     def view(self, report: Report, style: Style) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -12,12 +14,13 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import TENSOR, find_thread, number
-from gdbext.engine.vocabulary import Section, json_member
-from gdbext.errors import BadData, UsageError
+from gdbext.engine.vocabulary import Section, counted, json_member
+from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry import Operator
 from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup
+from gdbext.torch.values.key_names import shown_key
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -44,7 +47,7 @@ class LookupTool(Tool):
             raise UsageError("give either a keyset or --args", help="dispatch-lookup aten::mm Meta,AutogradMeta")
         if args.keyset and args.thread:
             raise UsageError("--thread goes with --args: a keyset is taken as it is")
-        session, section = session.read_consistently(lambda session: _lookup(session, args))
+        session, section = session.read_at_one_moment(lambda session: _lookup(session, args))
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -143,6 +146,11 @@ def _lookup(session: Session, args: Namespace) -> LookupSection:
     except BadData as error:
         raise UsageError(error.what, help="check it with: dispatch-keyset") from None
     links = session.chains.chain(operator, keyset)
+    if links[-1].kernel.name.kind == "missing":
+        links = (
+            *links[:-1],
+            links[-1]._replace(why=f"{links[-1].why}; {_existing_kernels(session, operator, links[-1].key)}"),
+        )
     return LookupSection(
         op=operator.name,
         overload=operator.overload,
@@ -153,6 +161,47 @@ def _lookup(session: Session, args: Namespace) -> LookupSection:
         chain=links,
         call=call,
     )
+
+
+_MOST_KEYS = 6
+"""Keys that are listed of those for which an operator has kernels, at most."""
+_OWN_BACKENDS = ("CPU", "CUDA", "Meta")
+"""Backends that have kernels for most of PyTorch's operators."""
+_CONVERSIONS = {"Quantized": "quantize the input", "Sparse": "convert the input to a sparse layout"}
+"""Beginnings of keys → how an input gets such a key."""
+
+
+def _existing_kernels(session: Session, operator: Operator, key: str) -> str:
+    """For which keys the operator has kernels, and where they were registered; what else the backend ``key``, which has
+    none for it, registers."""
+    registrations = session.tables.registrations(operator)
+    active = [entry for entry in registrations if entry.active and session.chains.computes(entry.key)]
+    if not active:
+        return "no kernel is registered for any backend"
+    listed = [f"{entry.key} ({_source(entry.debug)})" for entry in active[:_MOST_KEYS]]
+    more = f" and {len(active) - _MOST_KEYS} more keys" if len(active) > _MOST_KEYS else ""
+    text = f"kernels exist for {', '.join(listed)}{more}"
+    for beginning, cure in _CONVERSIONS.items():
+        if all(entry.key.startswith(beginning) for entry in active):
+            text += f" only: {cure}"
+    if key in _OWN_BACKENDS:
+        return text
+    name = shown_key(key, session.dispatcher.keys.backend)
+    files: list[str] = []  # of each operator that has a kernel for the key
+    for other in session.dispatcher.operators():
+        with suppress(GdbextError):
+            entries = session.tables.registrations(other)
+            files += [_source(entry.debug).rpartition(":")[0] for entry in entries if entry.key == key and entry.active]
+    if not files:
+        return f"{text}; no operator has a kernel for {name}"
+    usual, count = Counter(files).most_common(1)[0]
+    origin = f"from {usual}" if count == len(files) else f"{count} of them from {usual}"
+    return f"{text}; {counted(len(files), 'operator')} have a kernel for {name} ({origin}), not {operator.qualified}"
+
+
+def _source(debug: str) -> str:
+    """``/src/npu.cpp:12`` of ``registered at /src/npu.cpp:12``."""
+    return debug.removeprefix("registered at ")
 
 
 def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:

@@ -20,6 +20,7 @@ from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, OperatorRegistration
 from gdbext.torch.registry.kernel import KernelFacts, KernelFunction, KernelName, RegisteredKernel
 from gdbext.torch.registry.operator_names import declared_schemas, matcher, split, unknown_operator
+from gdbext.torch.stack.key_choice import missing_formula, raises_only
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -398,6 +399,15 @@ class OperatorTool(Tool):
                 yield from (f"      {escape(evidence)}" for evidence in finding.evidence)
 
 
+def lacks_key_set(operator: OperatorReport) -> bool:
+    """True if a call has no tensor argument to take its keys from, and no kernel for such calls is registered: all
+    registrations are for backends, so a call raises NotImplementedError."""
+    arguments = (operator.schema or "Tensor").partition(" -> ")[0]
+    keys = {registration.key for registration in operator.registrations or ()}
+    alias = {key for key in keys if key.startswith("Composite")}
+    return bool(keys) and "Tensor" not in arguments and not alias and not keys & {"BackendSelect", "Undefined"}
+
+
 def _check_words(args: Namespace) -> None:
     """Raise UsageError unless there is either an operator or --all."""
     if bool(args.op) == args.all:
@@ -425,7 +435,8 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
         others = f", {operator.hidden:,} under other keys" if operator.hidden else ""
         yield f"  {counted(len(registrations), 'registration')}{others}"
         shown_keys = usual | usual_aliases
-        shown = [registration for registration in registrations if all_keys or registration.key in shown_keys]
+        shows_all = all_keys or len(registrations) <= FEW
+        shown = [registration for registration in registrations if shows_all or registration.key in shown_keys]
         for registration in shown:
             qualifiers = (" [alias]" if registration.alias else "") + ("" if registration.active else " (overridden)")
             line = f"    {registration.key}{qualifiers}: {kernel_text(registration.kernel)}"
@@ -433,6 +444,12 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
             yield style(f"        {escape(registration.debug)}", "dim")
         if len(shown) < len(registrations):
             yield style(f"    … and {len(registrations) - len(shown)} more of PyTorch's: --all-keys", "dim")
+        if lacks_key_set(operator):
+            yield style(
+                "  the schema has no tensor, so the key set of a call is empty: the operator needs a kernel for "
+                "CompositeExplicitAutograd or BackendSelect",
+                "yellow",
+            )
     yield "  dispatch table"
     hidden = 0
     for keys, choice in grouped(operator.table):
@@ -454,5 +471,9 @@ def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator
     yield f"    {', '.join(keys)}: {kernel_text(choice.kernel)} ({step})"
     if choice.debug:
         yield style(f"        {escape(choice.debug)}", "dim")
+    function = choice.kernel.function or ""
+    effect = raises_only(function) or (missing_formula(function) if keys[0].startswith("Autograd") else "")
+    if effect:
+        yield style(f"        {effect}", "yellow")
     if choice.expected:
         yield style(f"        the registrations lead to {function_text(choice.expected)}", "red")

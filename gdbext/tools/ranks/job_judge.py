@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeVar, Union
 
 from gdbext.diagnosis.kinds import kind_of, rank_of
+from gdbext.diagnosis.kinds.state import STOPPED
 from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
 from gdbext.tools.ranks import job_sentences
 from gdbext.tools.ranks.job_report import (
@@ -280,9 +281,9 @@ class _Judge:
             yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks_of(absent))
 
     def _single(self) -> Iterator[JobVerdict]:
-        """A process whose own verdict is an error of the program."""
+        """A process whose own verdict is an error of the program, or that is stopped."""
         for report in sorted(self._reports, key=lambda report: rank_of(report.kind)):
-            if kind_of(report.kind).is_defect:
+            if kind_of(report.kind).is_defect or kind_of(report.kind) is STOPPED:
                 yield JobVerdict(kind_of(report.kind), f"{report.label}: {report.summary}", ranks_of([report]))
 
     def _all_alike(self) -> Iterator[JobVerdict]:

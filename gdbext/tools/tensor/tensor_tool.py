@@ -323,7 +323,7 @@ class TensorTool(Tool):
             address, variable = tensor_named(session, reporter, args.py, thread, args.frame)
             return reporter, replace(describe(session, reporter, address, args.py), whose=variable.whose)
 
-        session, (reporter, section) = session.read_consistently(read)
+        session, (reporter, section) = session.read_at_one_moment(read)
         if args.save:
             save(TensorReporter(session, _ProgressLine("saved")), section, args.save)
             section = replace(section, saved=args.save)

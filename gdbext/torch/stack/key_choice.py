@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
-from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
+from gdbext.torch.assumed_symbols import (
+    AUTOGRAD_KERNELS,
+    BATCH_LOOPS,
+    KERNELS_BELOW_THEIR_KEY,
+    MISSING_AUTOGRAD,
+    RAISING_KERNELS,
+    VIEW_KERNELS,
+)
 from gdbext.torch.registry.kernel import KernelFacts
 from gdbext.torch.stack import Argument, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
@@ -128,6 +135,22 @@ class PendingRedispatch:
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
 
 
+def raises_only(function: str) -> str:
+    """What a kernel lacks that does nothing but raise an error, by the kernel's function; "" for any other kernel."""
+    return next((words for mark, words in RAISING_KERNELS.items() if _is_function(function, mark)), "")
+
+
+def missing_formula(function: str) -> str:
+    """What a gradient lacks if the kernel only stands in for an autograd formula; "" for any other kernel."""
+    return next((words for mark, words in MISSING_AUTOGRAD.items() if mark in function), "")
+
+
+def _is_function(function: str, name: str) -> bool:
+    """True if the function is ``name`` or begins with it, its anonymous namespaces and those outside left out."""
+    plain = function.replace("(anonymous namespace)::", "")
+    return plain.startswith(name) or f"::{name}" in plain.partition("<")[0]
+
+
 class _Choice(NamedTuple):
     kernel: Inline[RegisteredKernel]
     registered_at: str | None
@@ -178,6 +201,13 @@ class RedispatchPredictor:
         """The keyset without the keys that a call of this operator skips because they fall through."""
         return keyset & operator.extractor.mask(self._keys, keyset)
 
+    def computes(self, key: str) -> bool:
+        """True if kernels for this key, a runtime key or an alias, compute results, as those of backends do."""
+        if key in self._keys.alias_keys:
+            return key.startswith("Composite")
+        bits = self._keys.bits_of(key)
+        return bits != 0 and bits & ~self._backends == 0
+
     def chain(self, operator: Operator, keyset: int) -> tuple[ExpectedLookup, ...]:
         """All expected lookups (64 at most) from ``keyset`` on: that one as it is, later ones without keys that fall
         through.
@@ -226,6 +256,9 @@ class RedispatchPredictor:
             return below, EXPECTED, "fallthrough: a call masks this key out and takes the next one"
         if name.kind == "ambiguous":
             return None, END, "ambiguous: PyTorch raises an error here"
+        raised = raises_only(function)
+        if raised:
+            return None, END, raised
         if name.kind == "python":
             return None, UNKNOWN, "a Python function: the tables do not tell what it calls next"
         if entry.source == "CompositeImplicitAutograd":
@@ -233,7 +266,9 @@ class RedispatchPredictor:
         if entry.source.startswith("CompositeExplicitAutograd"):
             return None, END, "composite: calls other operators, below autograd"
         if key.startswith("Autograd") and any(mark in function for mark in AUTOGRAD_KERNELS):
-            return keyset & self._after_autograd, EXPECTED, "autograd: records the call, redispatches below autograd"
+            missing = missing_formula(function)
+            action = f"{missing}; " if missing else "autograd: records the call, "
+            return keyset & self._after_autograd, EXPECTED, f"{action}redispatches below autograd"
         if key == "ADInplaceOrView" and any(mark in function for mark in VIEW_KERNELS):
             return keyset & self._after_views, EXPECTED, "views and versions: redispatches below ADInplaceOrView"
         for mark, action in KERNELS_BELOW_THEIR_KEY.items():
@@ -246,9 +281,11 @@ class RedispatchPredictor:
             return None, UNKNOWN, "goes to Python: the mode or tensor subclass decides"
         if key == "BackendSelect":
             return None, UNKNOWN, "chooses the backend by the device argument"
+        if function.endswith(BATCH_LOOPS):
+            return None, UNKNOWN, f"{key}: no batching rule, so the operator is called for one sample after the other"
         if key.startswith(("FuncTorch", "Batched", "VmapMode", "Functionalize")):
             return None, UNKNOWN, f"{key}: unwraps its tensors and calls operators again"
-        if self._keys.bits_of(key) and self._keys.bits_of(key) & ~self._backends == 0:
+        if self.computes(key):
             return None, END, "backend: computes the result"
         if key == "Undefined":
             return None, END, "no tensor arguments: computes the result"

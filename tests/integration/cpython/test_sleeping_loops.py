@@ -25,6 +25,7 @@ LOOKED_AT = {
     "process": [(PolledKind.PROCESS, "child")],
     "flag": [(PolledKind.FLAG, "stopping")],
     "written": [(PolledKind.FILE, "")],
+    "reading": [(PolledKind.FILE, "")],
 }
 """All other threads look at nothing."""
 VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")

@@ -61,6 +61,7 @@ class X8664(arch.Architecture):
     kernel_mappings: Mapping[int, str] = {0xFFFFFFFFFF600000: "[vsyscall]"}  # arch/x86/include/uapi/asm/vsyscall.h
 
     syscall_names = conventions.NAMES
+    other_syscall_names = conventions.REFUSED_NAMES
 
     blocked_syscall = staticmethod(conventions.blocked_syscall)
     restarted_syscall = staticmethod(conventions.restarted_syscall)
@@ -86,6 +87,15 @@ class X8664(arch.Architecture):
 
     def stopped_at_trap(self, registers: Mapping[str, int], read: arch.ReadCode) -> bool:
         return read(registers.get("rip", 0) - 1, 1) == self.breakpoint_code
+
+    def is_behind_syscall(self, read: arch.ReadCode, pc: int) -> bool:
+        return read(pc - 2, 2) == conventions.SYSCALL
+
+    def refused_call(self, registers: Mapping[str, int], read: arch.ReadCode) -> int | None:
+        return registers.get("rax") if self.is_behind_syscall(read, registers.get("rip", 0)) else None
+
+    def illegal_instruction(self, code: bytes) -> str:
+        return patterns.illegal_instruction(code)
 
     def has_operand(self, code: bytes, value: int) -> bool:
         return value.to_bytes(4, "little", signed=value < 0) in code

@@ -57,6 +57,28 @@ SIGNAL_FRAME = SignalFrame(
         name: 8 * number
         for number, name in enumerate((*_NUMBERED, "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp", "rip"))
     },
+    # behind uc_mcontext (256 bytes) and uc_sigmask (8 bytes): struct rt_sigframe (arch/x86/include/asm/sigframe.h)
+    siginfo=304,
+    # behind the registers: eflags, cs and others, err, trapno, oldmask, cr2 (struct sigcontext_64)
+    trap=160,
+    fault_address=176,
+    # arch/x86/include/asm/trapnr.h and the handlers in arch/x86/kernel/traps.c: SIGILL 4, SIGTRAP 5, SIGBUS 7, SIGFPE
+    # 8, SIGSEGV 11
+    trap_signals={
+        0: (8,),
+        1: (5,),
+        3: (5,),
+        4: (11,),
+        6: (4,),
+        11: (7,),
+        12: (7,),
+        13: (11,),
+        14: (11, 7),
+        16: (8,),
+        17: (7,),
+        19: (8,),
+    },
+    page_fault=14,
 )
 """``struct sigcontext_64`` behind the return address into the trampoline."""
 
@@ -107,6 +129,18 @@ _NAMES = """
 """
 NAMES = {integer(number): name for number, name in (entry.split(":") for entry in _NAMES.split())}
 """Names of system calls by number."""
+_REFUSED_NAMES = """
+    41:socket 59:execve 134:uselib 135:personality 136:ustat 139:sysfs 153:vhangup 155:pivot_root 156:_sysctl 161:chroot
+    163:acct 164:settimeofday 165:mount 166:umount2 167:swapon 168:swapoff 169:reboot 172:iopl 173:ioperm
+    175:init_module 176:delete_module 179:quotactl 203:sched_setaffinity 212:lookup_dcookie 227:clock_settime
+    237:mbind 238:set_mempolicy 239:get_mempolicy 246:kexec_load 248:add_key 249:request_key 250:keyctl
+    256:migrate_pages 272:unshare 279:move_pages 298:perf_event_open 304:open_by_handle_at 305:clock_adjtime
+    308:setns 310:process_vm_readv 311:process_vm_writev 312:kcmp 313:finit_module 317:seccomp 319:memfd_create
+    320:kexec_file_load 321:bpf 323:userfaultfd 334:rseq 425:io_uring_setup 427:io_uring_register 434:pidfd_open
+    438:pidfd_getfd 450:set_mempolicy_home_node
+"""
+REFUSED_NAMES = {integer(number): name for number, name in (entry.split(":") for entry in _REFUSED_NAMES.split())}
+"""Names of those that containers' seccomp profiles refuse (default.json of moby), by number."""
 
 _RESTART = 219
 _RESTARTED = (7, 35, 202, 230)
@@ -116,7 +150,7 @@ _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
 """-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which is in rax
 from the entry of a system call until its result is known."""
 _WRITES = (1, 44)  # write and sendto, whose third argument is the number of bytes
-_SYSCALL = b"\x0f\x05"
+SYSCALL = b"\x0f\x05"
 _SEARCHED = 48  # bytes of code before a call or system call that are searched for the load of its number
 _MOV_EDI = b"\xbf"  # ``mov edi, imm32``: how a compiler passes a number as the first argument
 _SYSCALL_FUNCTION = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c2408")
@@ -171,11 +205,11 @@ def syscall_end(registers: Mapping[str, int], read: ReadCode) -> int | None:
     moves_all = number in _WRITES or (number == 45 and registers.get(SYSCALL_ARGUMENTS[3], 0) & 0x100)
     is_cut_short = moves_all and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
     waits = result in _INTERRUPTED or is_cut_short
-    if waits and read(at - len(_SYSCALL), len(_SYSCALL)) == _SYSCALL:
+    if waits and read(at - len(SYSCALL), len(SYSCALL)) == SYSCALL:
         return at
     turned_back = number is not None and (waits or result in (number, _RESTART))
-    if turned_back and read(at, len(_SYSCALL)) == _SYSCALL:
-        return at + len(_SYSCALL)
+    if turned_back and read(at, len(SYSCALL)) == SYSCALL:
+        return at + len(SYSCALL)
     return None
 
 
@@ -192,7 +226,7 @@ def sleeping_registers(
 def _passed_number(code: bytes, stack_pointer: int, read: ReadCode) -> int | None:
     """The number of a restarted call that the caller passes to syscall(3), by the nearest load of its first argument;
     None if ``code``, which ends at the system call, is not syscall(3)'s."""
-    if not code.endswith(_SYSCALL_FUNCTION + _SYSCALL):
+    if not code.endswith(_SYSCALL_FUNCTION + SYSCALL):
         return None
     returns_to = int.from_bytes(read(stack_pointer, 8), "little")
     before = read(returns_to - _SEARCHED, _SEARCHED) if returns_to > _SEARCHED else b""

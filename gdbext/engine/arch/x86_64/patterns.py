@@ -271,3 +271,16 @@ def probe_offset(code: bytes, argument_count: int) -> int | None:
 
 def _signed(raw: bytes) -> int:
     return int.from_bytes(raw, "little", signed=True)
+
+
+def illegal_instruction(code: bytes) -> str:
+    """What the instruction at the start of ``code`` is, by its prefixes (Intel SDM volume 2, 2.3, 2.7 and appendix
+    A)."""
+    if code.startswith((b"\x0f\x0b", b"\x0f\xb9", b"\x0f\xff")):
+        return "a trap in the program (ud2), as compilers put where code must not be reached"
+    if code.startswith(b"\x62"):  # EVEX
+        return "an AVX-512 instruction, which this CPU or its hypervisor lacks"
+    if code.startswith((b"\xc4", b"\xc5")) and len(code) > 3:  # VEX
+        is_tile = code[0] == 0xC4 and code[1] & 0x1F == 2 and code[3] in (0x49, 0x4B, 0x5C, 0x5E, 0x6C)
+        return f"an {'AMX' if is_tile else 'AVX'} instruction, which this CPU or its hypervisor lacks"
+    return ""

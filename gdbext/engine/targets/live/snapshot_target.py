@@ -83,6 +83,9 @@ class SnapshotTarget(LocalProcess):
         self._resume = resume
         self._unstopped = unstopped
         self._needs_registers = False
+        self._holds = False
+        """The process stays stopped after the next copy, until let_go()."""
+        self._held_since = 0.0
         self._cut_short: dict[int, str] = {}
         self._held_target: Target | None = None
         self._copy: StopCopy | None = None
@@ -175,6 +178,21 @@ class SnapshotTarget(LocalProcess):
             os.close(self._memory)
             self._memory = -1
 
+    def hold(self) -> bool:
+        if self._memory < 0 or self._held_target:
+            return False
+        self._holds = True
+        self._adopt(self._copy_process())
+        return True
+
+    def let_go(self) -> None:
+        self._holds = False
+        if self._copy and not any(thread.signal for thread in self._copy.threads):
+            self._release()
+        self._paused_seconds += time.perf_counter() - self._held_since
+        self._forget_reads()
+        self._moved = ()  # all that was read is of the stop
+
     # --- what moved ------------------------------------------------------------------------------
 
     def threads_that_ran(self) -> Sequence[int]:
@@ -182,7 +200,8 @@ class SnapshotTarget(LocalProcess):
         if self._moved is None:
             moved: tuple[int, ...] = ()
             if self._copy and self._may_mix_moments():
-                moved = tuple(thread.tid for thread in self._copy.threads if self._has_moved(self._copy, thread.tid))
+                tids = {thread.tid for thread in self._copy.threads} | proc_checks.living_threads(self.pid)
+                moved = tuple(tid for tid in sorted(tids) if self._has_moved(self._copy, tid))
             self._moved = () if moved and self._is_confirmed(_MAX_COPIES) else moved
         return self._moved
 
@@ -322,13 +341,16 @@ class SnapshotTarget(LocalProcess):
                 raise
         self._stops += 1
         self._cut_short.update(copy.cut_short(self.architecture, self._read_code))
+        if self._holds:
+            self._held_since = time.perf_counter()
+            return copy
         time.sleep(_SETTLING_SECONDS * 4 ** (self._stops - 1))
         copy.note_places()
         return copy
 
     def _copy_asleep(self, page_ranges: Sequence[tuple[int, int]], size: int) -> StopCopy | None:
         """A copy without a stop; None if that is not wanted, or not all threads sleep for as long as it takes."""
-        if not self._unstopped or self._needs_registers:
+        if not self._unstopped or self._needs_registers or self._holds:
             return None
 
         maps = list(self.maps())
@@ -365,7 +387,7 @@ class SnapshotTarget(LocalProcess):
         finally:
             self._pages_at_stop = None
         selected = stopped.memory.selected_thread()
-        if not any(thread.signal for thread in threads):
+        if not self._holds and not any(thread.signal for thread in threads):
             self._release()
         self._paused_seconds += time.perf_counter() - started
         return StopCopy(self.pid, threads, PageCopy(pieces), selected.tid if selected else 0)

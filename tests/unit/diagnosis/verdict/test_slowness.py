@@ -20,7 +20,7 @@ from gdbext.diagnosis.verdict.slowness import (
     SlownessInputs,
     explanations,
     repeated_collector,
-    with_collection_history,
+    with_history,
 )
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
@@ -130,8 +130,17 @@ def test_many_that_wait_for_the_gil_and_a_lock_that_is_on_its_way():
 def test_subnormal_numbers():
     shares = [("self of aten::mul (f32[9] cpu)", 0.4), ("other of aten::mul (f32[9] cpu)", 0.05)]
     (found,) = explanations(facts(NOTHING)._replace(subnormals=lambda: shares))
-    assert (found.kind, found.proven) == (ExplanationKind.SUBNORMALS, True)
+    assert (found.kind, found.proven) == (ExplanationKind.SUBNORMALS, False)
     assert "40% of the numbers in self of aten::mul" in found.summary
+    having, other = Slowness(MachineSection(NOTHING), (found,)), Slowness(MachineSection(NOTHING), ())
+    for samples, proven in (
+        ((having, having, having), True),
+        ((other, having, having), True),
+        ((having, other, other, having), False),
+        ((having, having), False),  # too few
+    ):
+        (again,) = with_history(samples, 0.1).explanations
+        assert again.proven == proven, samples
 
 
 def found(*listed, threads=(BUSY,)):
@@ -179,7 +188,7 @@ NO_COLLECTION = Slowness(MachineSection(None), ())
     ],
 )
 def test_how_long_a_collection_takes_is_told_by_samples(looks, told):
-    (found,) = with_collection_history(looks, 0.5).explanations
+    (found,) = with_history(looks, 0.5).explanations
     assert found.against == ()
     assert len(found.for_) == len(told)
     assert all(part in text for part, text in zip(told, found.for_))
@@ -190,7 +199,7 @@ def test_who_collects_anew_has_left_its_place():
     assert repeated_collector([collecting(3), collecting(3)]) is None
     assert repeated_collector([collecting(3), collecting(3, survivors=8)]) is None, "counted in the middle of one"
     assert repeated_collector([collecting(3), NO_COLLECTION]) is None
-    assert with_collection_history([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
+    assert with_history([collecting(3), NO_COLLECTION], 0.5) == NO_COLLECTION
     stays = ThreadProgress(1, Progress.SPINNING, (), "gc_collect_main")
     moved = stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
     assert with_collections([stays], 1) == [moved]

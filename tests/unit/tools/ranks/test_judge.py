@@ -152,6 +152,13 @@ def test_one_rank_whose_own_verdict_explains_the_job() -> None:
     assert (found.verdict.kind.value, found.verdict.ranks, found.odd[0].rank) == ("deadlock", (1,), 1)
 
 
+def test_a_stopped_rank_does_not_run() -> None:
+    stopped = rank(1, kind="stopped", running=True, summary="The process is stopped by SIGSTOP.")
+    found = verdict(rank(0, running=True), stopped)
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("stopped", (1,))
+    assert "stopped by SIGSTOP" in found.verdict.summary
+
+
 def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
     """It has enqueued nothing, and still is not late: NCCL's own function blocks."""
     stuck = rank(1, entered_nccl="ncclAllReduce", summary="It waits for the device (cudaMalloc, in ncclAllReduce).")
