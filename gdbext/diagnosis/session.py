@@ -180,19 +180,25 @@ class Session:
             else:
                 return session, cast("Made", result)
 
-    def read_at_one_moment(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
+    def read_at_one_moment(
+        self, read: Callable[[Session], Made], marks_threads_that_ran: bool = False
+    ) -> tuple[Session, Made]:
         """As read_consistently, for values that the program changes while it runs: all that ``read`` reads is of one
-        moment. If threads ran meanwhile, the process is stopped, and everything is read again. Raises TargetError if it
-        must not be stopped."""
+        moment. If threads ran meanwhile, the process is stopped, and everything is read again. If it must not be
+        stopped, the result stands if values of threads that ran are marked as unknown in it
+        (``marks_threads_that_ran``); else TargetError is raised."""
         moment = self.target.moment
+        result: tuple[Session, Made] | None = None
         try:
-            session, made = self.read_consistently(read)
+            result = self.read_consistently(read)
             if not moment.threads_that_ran():
-                return session, made
+                return result
         except (MemoryFault, BadData, UsageError):
             if not moment.threads_that_ran():
                 raise
         if not moment.hold():
+            if result and marks_threads_that_ran:
+                return result
             raise TargetError(
                 f"process {self.target.pid} ran while it was read, so the values are of no one moment",
                 why=f"threads that ran: {', '.join(map(str, list(moment.threads_that_ran())[:8]))}",

@@ -5,6 +5,7 @@ the methods that the frame has called before.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,25 +114,48 @@ def _with_inner(runtime: PySpace, code: int, indexes: Sequence[int], names: Loop
 
 def _with_arguments(runtime: PySpace, code: int, calls: Sequence[FirstArgument], names: LoopNames) -> LoopNames:
     """``names`` with the first arguments of these calls of ``code``."""
-    if not calls:
-        return names
-    tables, objects = _NameTables(runtime, code), runtime.objects
-    items = objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES)
-
-    def text(index: int | None) -> str:
-        is_text = index is not None and index < len(items) and objects.type_of(items[index]).name == "str"
-        return objects.text(items[index or 0], 4096) if is_text else ""
-
+    tables, constants = _NameTables(runtime, code), _Constants(runtime, code)
     texts, arguments = set[tuple[str, int]](), set[tuple[str, str]]()
     for call in calls:
         function = tables.name(call.function)
-        if function == "open" and set(text(call.second)) & set("wax+"):
+        if function == "open" and call.second is not None and constants.opens_for_writing(call.second):
             continue
         if call.value:
             arguments.add((function, tables.name(call.value)))
-        elif call.constant is not None and text(call.constant):
-            texts.add((function, items[call.constant]))
+        elif call.constant is not None and constants.text(call.constant):
+            texts.add((function, constants.address(call.constant)))
     return names._replace(texts=frozenset(texts), arguments=frozenset(arguments))
+
+
+class _Constants:
+    """The constants of a code object, by their index in co_consts; a recording may lack them."""
+
+    def __init__(self, runtime: PySpace, code: int) -> None:
+        self._runtime = runtime
+        self._code = code
+
+    @cached_property
+    def _items(self) -> Sequence[int]:
+        with suppress(GdbextError):
+            constants = PyCodeObject(self._runtime.space, self._code).co_consts
+            return self._runtime.objects.tuple_items(constants, _NAMES)
+        return ()
+
+    def address(self, index: int) -> int:
+        """The address of the object, 0 if unknown."""
+        return self._items[index] if index < len(self._items) else 0
+
+    def text(self, index: int) -> str:
+        """The text of a str, "" for another object, and if it cannot be read."""
+        address, objects = self.address(index), self._runtime.objects
+        with suppress(GdbextError):
+            return objects.text(address, 4096) if address and objects.type_of(address).name == "str" else ""
+        return ""
+
+    def opens_for_writing(self, index: int) -> bool:
+        """True if the mode of open() that this constant is may allow to write."""
+        text = self.text(index)
+        return not text or bool(set(text) & set("wax+"))
 
 
 def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:

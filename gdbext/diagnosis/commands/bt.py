@@ -89,8 +89,10 @@ class DispatchBacktrace(Tool):
             return list(with_locals(session, threads, every_frame=True)) if args.locals else threads, errors
 
         has_values = args.args or args.values or args.locals
-        reading = session.read_at_one_moment if has_values else session.read_consistently
-        session, (threads, errors) = reading(read)
+        if has_values:
+            session, (threads, errors) = session.read_at_one_moment(read, marks_threads_that_ran=True)
+        else:
+            session, (threads, errors) = session.read_consistently(read)
         sources = {} if args.json else source_lines(session.target, threads)
         return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
 

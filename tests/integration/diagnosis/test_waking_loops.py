@@ -47,11 +47,11 @@ def could_be(loop: str, tensor: dict[str, Any]) -> bool:
             return sizes == [] and tensor["grad_fn"]["name"] == "AddBackward0" and is_full(tensor, 9)
         return sizes == [3] and tensor["grad_fn"] is None and is_full(tensor, 3)
     if loop == "deep-graph":
-        return (
-            sizes == [2]
-            and tensor["grad_fn"]["name"] == "MulBackward0"
-            and tensor["min"] in [2.0**k for k in range(1, 10)]
-        )
+        name = (tensor["grad_fn"] or {}).get("name")
+        return sizes == [2] and (name, tensor["min"]) in [
+            (None, 1.0),
+            *(("MulBackward0", 2.0**k) for k in range(1, 10)),
+        ]
     return len(sizes) == 1 and is_full(tensor, sizes[0])
 
 
@@ -73,7 +73,11 @@ def test_tensors_are_of_one_moment(inferior: Start, loop: str) -> None:
 def test_graphs_are_of_one_moment(inferior: Start) -> None:
     target = inferior("waking-loops", "deep-graph", "0.003")
     for _ in range(ROUNDS):
-        graph = target.dispatch("dispatch-autograd", "--py", "t", debugger="none").document["autograd"]["graph"]
+        outcome = target.dispatch("dispatch-autograd", "--py", "t", debugger="none", check=False)
+        if outcome.status:
+            assert "t has no grad_fn" in outcome.stdout, outcome  # it is w for a moment
+            continue
+        graph = outcome.document["autograd"]["graph"]
         assert graph["root"]["name"] == "MulBackward0"
         assert 2 <= graph["nodes"] <= 10  # multiplications, and AccumulateGrad
 
