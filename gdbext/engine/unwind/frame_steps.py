@@ -18,7 +18,6 @@ from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, 
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Union
 
     from gdbext.engine.arch import Architecture
@@ -28,60 +27,34 @@ if TYPE_CHECKING:
     FrameTable = Union[SearchTable, ScannedTable]
 
 
-class NativeFrame:
-    """One frame of a native stack.
+class NativeFrame(NamedTuple):
+    """One frame of a native stack."""
 
-    ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
-    is the caller's stack pointer after the return, 0 if unknown (the last frame of a walk that ended for lack of CFI).
-    ``registers`` are these two and the known callee-saved ones as they were in this frame; level 0 and a frame that a
-    signal interrupted have all. ``how`` is the method by which this frame was found:
+    level: int  # 0 for the innermost
+    pc: int
+    sp: int
+    registers: Registers
+    """pc, sp and the known callee-saved registers as they were in this frame. Level 0 and a frame that a signal
+    interrupted have all."""
+    cfa: int
+    """The caller's stack pointer after the return; 0 if unknown (the last frame of a walk that ended for lack of
+    call frame information, CFI)."""
+    how: str
+    """The method by which this frame was found:
 
     - ``registers``: the thread's own registers (level 0);
-    - ``cfi``: call frame information of the inner frame;
+    - ``cfi``: CFI of the inner frame;
     - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
+    - ``call``: CFI, with a CFA by the only return address on the stack whose call leads to the inner function;
     - ``return-address``: the word that a call has just pushed (a call to an invalid address, a function's first or last
       instructions);
     - ``code``: code without CFI was emulated to its return: nearly certain, but not proven;
     - ``frame-pointer``: the frame pointer, in code without CFI: likely, not proven.
-
-    ``lookup_pc`` is the address for symbols: ``pc - 1`` after a call (which may be a function's last instruction),
-    else ``pc``. ``is_signal`` marks the trampoline that a signal handler returns to.
     """
-
-    __slots__ = ("_registers", "cfa", "how", "is_signal", "level", "lookup_pc", "module", "pc", "sp")
-
-    def __init__(
-        self,
-        level: int,
-        pc: int,
-        sp: int,
-        registers: Registers | Callable[[int], Registers],
-        cfa: int,
-        how: str,
-        is_signal: bool,
-        lookup_pc: int,
-        module: Module | None,
-    ) -> None:
-        """``registers`` may be a function from the level to them, which is called on their first use."""
-        self.level = level
-        self.pc = pc
-        self.sp = sp
-        self.cfa = cfa
-        self._registers = registers
-        self.how = how
-        self.is_signal = is_signal
-        self.lookup_pc = lookup_pc
-        self.module = module
-
-    @property
-    def registers(self) -> Registers:
-        registers = self._registers
-        if not isinstance(registers, dict):
-            registers = self._registers = registers(self.level)
-        return registers
-
-    def __repr__(self) -> str:
-        return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
+    is_signal: bool  # the trampoline to which a signal handler returns
+    lookup_pc: int
+    """The address for symbols: ``pc - 1`` after a call (which may be a function's last instruction), else ``pc``."""
+    module: Module | None
 
 
 class FrameTables:
