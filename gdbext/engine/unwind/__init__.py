@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind.unwind_row import ReadMemory
-
-    Guess = tuple[int, Registers, str]  # (CFA, the caller's registers, the method: NativeFrame.how)
 
 END_OF_STACK = "end of stack"
 
@@ -201,6 +199,14 @@ _REACH = 1 << 31  # bytes that a direct call reaches
 _EDGE = 16  # bytes of code around pc that decide whether it is at a function's edge
 
 
+class Guess(NamedTuple):
+    """A likely caller of a frame without call frame information."""
+
+    cfa: int  # of the frame
+    registers: Registers  # the caller's
+    how: str  # the method, as in NativeFrame.how
+
+
 class FallbackUnwinder:
     """Finds callers by the return address at the top of the stack, by following the code, or by the frame pointer."""
 
@@ -216,13 +222,14 @@ class FallbackUnwinder:
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
         """A plausible caller of the frame with these registers, else None. ``exact``: pc is the next instruction to run
-        (innermost frame, or interrupted by a signal); ``is_code``: pc is in executable memory."""
-        guess = None
+        (innermost frame, or interrupted by a signal); ``is_code``: pc is in executable memory, else a call to an
+        invalid address has just pushed the return address."""
+        guess, pc = None, registers[self._pc]
         if exact:
-            pc, offset = registers[self._pc], None if is_code else 0
-            code = self._code.read(pc, _EDGE) if is_code else b""
-            if code:
-                offset = self._architecture.return_address_offset(code, self._code.read_before(pc, _EDGE))
+            offset: int | None = 0
+            if is_code:
+                before = self._code.read_before(pc, _EDGE)
+                offset = self._architecture.return_address_offset(self._code.read(pc, _EDGE), before)
             guess = None if offset is None else self._at_stack_top(registers, offset)
         if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
@@ -253,7 +260,7 @@ class FallbackUnwinder:
         pc = self._memory.try_u64(cfa - pushed) if pushed else registers.get(link)
         if pc is None or not self._is_return_address(pc):
             return None
-        return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
+        return Guess(cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address")
 
     def _by_code(self, registers: Registers) -> Guess | None:
         """The caller by emulating the code from pc to its returns; plausible results must agree on the CFA."""
@@ -270,9 +277,11 @@ class FallbackUnwinder:
             return None
         cfa, first = candidates[0]
         agreed = (name for name, value in first.items() if all(other.get(name) == value for _, other in candidates))
-        return cfa, {name: first[name] for name in agreed}, "code"
+        return Guess(cfa, {name: first[name] for name in agreed}, "code")
 
     def _by_frame_pointer(self, registers: Registers) -> Guess | None:
+        """The caller by the frame record (caller's frame pointer, return address) to which the frame pointer points, if
+        that lies in the stack above the stack pointer."""
         frame, sp = registers.get(self._architecture.frame_pointer, 0), registers[self._sp]
         mapping = self._modules.mapping_at(sp)
         if frame % 8 or frame < sp or (frame >= mapping.end if mapping else frame - sp >= MAX_FRAME):
@@ -282,7 +291,7 @@ class FallbackUnwinder:
         if pc is None or saved is None or not self._is_return_address(pc):
             return None
         end = frame + record.end
-        return end, {self._pc: pc, self._sp: end, self._architecture.frame_pointer: saved}, "frame-pointer"
+        return Guess(end, {self._pc: pc, self._sp: end, self._architecture.frame_pointer: saved}, "frame-pointer")
 
     def _is_return_address(self, pc: int) -> bool:
         """True if ``pc`` is in code, right behind a call instruction or one that cannot be read."""

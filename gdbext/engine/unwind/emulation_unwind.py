@@ -37,7 +37,7 @@ class SymbolicValue(NamedTuple):
         return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
 
     def loaded(self) -> SymbolicValue | None:
-        """The word at this address; None if its expression would be too long."""
+        """The word in memory at this address; None if its expression would be too long."""
         code = self.code() + DEREF
         return SymbolicValue(code, 0) if len(code) <= 64 else None
 
@@ -72,10 +72,12 @@ class SymbolicState:
         """Address → value of the words that the path has written (None: unknown); other memory is as it was at pc."""
 
     def copy(self) -> SymbolicState:
+        """The state for the other path of a conditional jump."""
         return SymbolicState(self._architecture, dict(self.registers), dict(self.slots))
 
     @property
     def top(self) -> SymbolicValue | None:
+        """The stack pointer, None if unknown."""
         return self.registers.get(self._sp)
 
     def set(self, name: str, value: SymbolicValue | None) -> None:
@@ -86,6 +88,7 @@ class SymbolicState:
             self.registers[name] = value
 
     def load(self, address: SymbolicValue | None) -> SymbolicValue | None:
+        """The word at an address, None if either is unknown."""
         if not address:
             return None
         return self.slots[address] if address in self.slots else address.loaded()
@@ -229,22 +232,17 @@ class EmulationUnwinder:
                 return "visited" if heights[insn.address] == top else "contradiction"
             if self._budget <= 0:
                 return "end"
-            if after_call and (
-                self._code.read_after(insn.address, 4).startswith(beyond) or self._starts_function(insn.address)
-            ):
-                return "end"  # the call does not return: another function's code
+            if after_call:
+                is_padding = self._code.read_after(insn.address, 4).startswith(beyond)
+                if is_padding or self._starts_function(insn.address):
+                    return "end"  # the call does not return: another function's code
             heights[insn.address] = top
             after_call = insn.kind == "call"
-            if insn.kind == "jcc":
-                if insn.target:
-                    pending.append((insn.target, state.copy()))
-            elif insn.kind == "jmp":
-                if insn.target:
-                    pending.append((insn.target, state))
-                return "jmp"
-            elif insn.kind in ("ret", "trap"):
+            if insn.kind in ("jcc", "jmp") and insn.target:
+                pending.append((insn.target, state.copy()))
+            if insn.kind in ("jmp", "ret", "trap"):
                 return insn.kind
-            else:
+            if insn.kind != "jcc":
                 state.execute(insn)
         return "end"
 

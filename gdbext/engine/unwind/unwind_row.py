@@ -42,46 +42,36 @@ class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
     __slots__ = (
-        *(
-            "_architecture",
-            "_followed_count",
-            "_low",
-            "_pc",
-            "_return",
-            "_saved",
-            "_sp",
-            "_span",
-            "_undefined",
-            "_unpack",
-        ),
-        *("cfa_offset", "cfa_register", "ends", "is_signal", "saves"),
+        *("_architecture", "_followed_count", "_low", "_pc", "_return", "_saved", "_sp", "_span", "_unpack"),
+        *("_undefined", "cfa_offset", "cfa_register", "ends", "is_signal", "saves"),
     )
 
     def __init__(
-        self, architecture: Architecture, row: cfi_program.CfiRow, saved: dict[int, int], undefined: list[str]
+        self,
+        architecture: Architecture,
+        cfa_register: str,
+        cfa_offset: int,
+        saved: dict[str, int],
+        undefined: list[str],
     ) -> None:
-        """``saved``: DWARF register → offset of its value from the CFA; ``undefined``: names of lost registers."""
-        names = architecture.dwarf_registers
-        self.is_signal = False
-        self.ends = False
+        """``saved``: register → offset of its value from the CFA, the return address among them; ``undefined``:
+        registers whose values in the caller are lost."""
+        self.is_signal = self.ends = False
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._architecture = architecture
         self._followed_count = len(architecture.tracked_registers)
-        self.cfa_register = names[row.cfa_register]
-        self.cfa_offset = row.cfa_offset
+        self.cfa_register, self.cfa_offset = cfa_register, cfa_offset
         self._low = min(saved.values())
         self._span = max(saved.values()) + 8 - self._low
         self._unpack = struct.Struct(f"<{self._span // 8}Q").unpack
-        self._return = (saved[row.return_register] - self._low) // 8
-        self._saved = [
-            (names[number], (offset - self._low) // 8)
-            for number, offset in saved.items()
-            if names[number] in architecture.callee_saved
-        ]
+        word_of = {name: (offset - self._low) // 8 for name, offset in saved.items()}
+        self._return = word_of[architecture.dwarf_registers[architecture.return_column]]
+        self._saved = [(name, word) for name, word in word_of.items() if name in architecture.callee_saved]
         self._undefined = undefined
         self.saves = frozenset((*(name for name, _ in self._saved), *undefined))
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """(CFA, the caller's registers), as UnwindRow.caller: one read gives all saved words."""
         if cfa is None:
             cfa = (registers[self.cfa_register] + self.cfa_offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
@@ -114,6 +104,7 @@ class InterpretedRow:
         self.ends = bool(rule and rule.kind == cfi_program.UNDEFINED)
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """(CFA, the caller's registers), as UnwindRow.caller: each register by its own rule."""
         architecture, row, names = self._architecture, self._row, self._architecture.dwarf_registers
         if cfa is None:
             if row.cfa_code is None:
@@ -133,20 +124,18 @@ class InterpretedRow:
                     callers.pop(name, None)
         # The caller continues at the value of the return column, which is a register of its own where calls leave the
         # return address in one.
-        name = names[row.return_register]
-        rule_of_return = row.rules.get(row.return_register)
-        is_unchanged = not rule_of_return or rule_of_return.kind == cfi_program.SAME
-        if name == architecture.program_counter:
-            if is_unchanged:
+        name, rule_of_return = names[row.return_register], row.rules.get(row.return_register)
+        if not rule_of_return or rule_of_return.kind == cfi_program.SAME:
+            if name == architecture.program_counter:
                 raise BadData("the call frame information does not say where the return address is")
-        elif is_unchanged:
             callers[architecture.program_counter] = registers[name]
         elif name in callers:
             callers[architecture.program_counter] = callers[name]
         return cfa, callers
 
     def _value(self, rule: cfi_program.Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
-        """The caller's value of the register ``name`` by its rule."""
+        """The caller's value of the register ``name`` by its rule. Raises KeyError if it is lost or depends on an
+        unknown register, MemoryFault, BadData."""
         if rule.kind == cfi_program.UNDEFINED:
             raise KeyError(name)
         if rule.kind == cfi_program.SAME:
@@ -162,6 +151,7 @@ class InterpretedRow:
         return value
 
     def _evaluate(self, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()) -> int:
+        """The value of a DWARF expression in this frame; ``initial`` is its stack at the start."""
         return cfi_program.evaluate(
             code,
             lambda number: registers[_register_name(self._architecture, number)],
@@ -178,10 +168,10 @@ class SigreturnRow:
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture
         self.saves = frozenset(architecture.signal_frame.saved)
-        self.is_signal = True
-        self.ends = False
+        self.is_signal, self.ends = True, False
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """(the interrupted frame's stack pointer, its registers), as UnwindRow.caller."""
         del cfa
         frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
         size = max(frame.saved.values()) + 8
@@ -191,7 +181,7 @@ class SigreturnRow:
 
 
 def preserved(architecture: Architecture, registers: Registers) -> Registers:
-    """The callee-saved ones of a frame's registers."""
+    """Those of a frame's registers that a called function restores, so that the caller has them, too."""
     return {name: registers[name] for name in architecture.callee_saved if name in registers}
 
 
@@ -202,27 +192,17 @@ def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRo
     if row.return_register != architecture.return_column:
         raise BadData(f"return address in DWARF register {row.return_register}")
     names = architecture.dwarf_registers
-    rules = {number: rule for number, rule in row.rules.items() if number < len(names)}
-    saved = {number: rule.number for number, rule in rules.items() if rule.kind == cfi_program.OFFSET}
-    if (
-        row.is_signal
-        or row.cfa_code is not None
-        or any(
-            rule.kind not in (cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME) for rule in rules.values()
-        )
-        or architecture.return_column not in saved
-        or names.index(architecture.stack_pointer) in saved
-    ):
+    rules = {names[number]: rule for number, rule in row.rules.items() if number < len(names)}
+    saved = {name: rule.number for name, rule in rules.items() if rule.kind == cfi_program.OFFSET}
+    is_plain = not row.is_signal and row.cfa_code is None and architecture.stack_pointer not in saved
+    is_plain &= {rule.kind for rule in rules.values()} <= {cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME}
+    if not is_plain or names[row.return_register] not in saved:
         return InterpretedRow(architecture, row)
     low, high = min(saved.values()), max(saved.values())
     if high + 8 - low > 1024 or any((offset - low) % 8 for offset in saved.values()):
         return InterpretedRow(architecture, row)  # not one small aligned read
-    undefined = [
-        names[number]
-        for number, rule in rules.items()
-        if rule.kind == cfi_program.UNDEFINED and number != row.return_register
-    ]
-    return CompiledRow(architecture, row, saved, undefined)
+    undefined = [name for name, rule in rules.items() if rule.kind == cfi_program.UNDEFINED]
+    return CompiledRow(architecture, names[row.cfa_register], row.cfa_offset, saved, undefined)
 
 
 def _register_name(architecture: Architecture, number: int) -> str:
