@@ -114,7 +114,7 @@ class _Program:
 
 
 _INSTRUCTIONS: Mapping[int, tuple[str, Callable[..., None]]] = {
-    0x00: ("", lambda program: None),  # DW_CFA_nop
+    0x00: ("", lambda *_: None),  # DW_CFA_nop
     0x02: ("1", _Program.advance),  # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8
     0x03: ("2", _Program.advance),
     0x04: ("4", _Program.advance),
@@ -137,11 +137,11 @@ _INSTRUCTIONS: Mapping[int, tuple[str, Callable[..., None]]] = {
     0x14: ("uf", lambda program, register, offset: program.set_rule(register, VAL_OFFSET, offset)),
     0x15: ("us", lambda program, register, offset: program.set_rule(register, VAL_OFFSET, offset)),
     0x16: ("ub", lambda program, register, code: program.set_rule(register, VAL_EXPRESSION, 0, code)),
-    0x2E: ("u", lambda program, size: None),  # DW_CFA_GNU_args_size, which matters to landing pads only
+    0x2E: ("u", lambda *_: None),  # DW_CFA_GNU_args_size, which matters to landing pads only
     0x2F: ("uf", lambda program, register, offset: program.set_rule(register, OFFSET, -offset)),  # of old GCCs
 }
-"""Opcode of a DW_CFA instruction → the forms of its operands, and its effect. Forms: an unsigned number of so many bytes
-("1" to "8"), ULEB128 ("u"), ULEB128 or SLEB128 in units of the CIE's data alignment ("f", "s"), an expression ("b")."""
+"""Opcode of a DW_CFA instruction → the forms of its operands, and its effect. Forms: a number of 1, 2, 4 or 8 bytes,
+ULEB128 ("u"), ULEB128 or SLEB128 in units of the CIE's data alignment ("f", "s"), an expression ("b")."""
 
 
 def row_at(fde: Fde, vaddr: int) -> CfiRow:
@@ -180,7 +180,7 @@ def _divide(dividend: int, divisor: int) -> int:
 
 _STACK_OPERATIONS: Mapping[int, tuple[int, Callable[..., tuple[int, ...]]]] = {
     0x12: (1, lambda top: (top, top)),  # DW_OP_dup
-    0x13: (1, lambda top: ()),  # DW_OP_drop
+    0x13: (1, lambda *_: ()),  # DW_OP_drop
     0x14: (2, lambda a, b: (a, b, a)),  # DW_OP_over
     0x16: (2, lambda a, b: (b, a)),  # DW_OP_swap
     0x17: (3, lambda a, b, c: (c, a, b)),  # DW_OP_rot
