@@ -35,6 +35,7 @@ DECLARED = {
     "words that we wrote ourselves": [
         *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/dispatch_places.py", "tools/outcome.py"),
         *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
+        *("engine/formats/cfi_program.py", "engine/layouts/declarations.py"),
     ],
     "words of the compiler and of the kernel": ["torch/measure/"],
 }
