@@ -17,8 +17,8 @@ from typing import NamedTuple
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.formats.eh_frame import sleb128, uleb128
 from gdbext.engine.formats.elf import ElfSection
-from gdbext.engine.formats.elf_header import Data
-from gdbext.errors import BadCore, BadData
+from gdbext.engine.formats.elf_header import EHDR, Data, parse_header
+from gdbext.errors import BadCore, BadData, SymbolFileError
 
 _LOUSER = 0x80000000
 _ELF_RELOCATED, _DEVICES, _SMS, _GRIDS, _LANES, _MODULES = (_LOUSER + kind for kind in (7, 9, 11, 12, 15, 16))
@@ -79,6 +79,7 @@ class GpuCore(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The sentence that names devices, kernels, exceptions and lines."""
         kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
@@ -88,7 +89,7 @@ class GpuCore(NamedTuple):
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """The first texts, with the number of the others."""
+    """The first texts, with the number of the others: ``a, b, c, d and 3 more``."""
     more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
     return ", ".join(texts[:_NAMED]) + more
 
@@ -100,12 +101,13 @@ class _Sections:
         """Raises BadCore if the file is truncated; ``path`` is for errors."""
         self._data = data
         self._path = path
-        if len(data) < 64:
-            raise BadCore(f"{path} is truncated: its ELF header is not all there")
-        head = data[:64]
-        start, size, count = struct.unpack_from("<Q", head, 40)[0], *struct.unpack_from("<HH", head, 58)
-        self.names_number = struct.unpack_from("<H", head, 62)[0]
-        if size != _SECTION.size or not 64 <= start <= len(data) - _SECTION.size:
+        try:
+            header = parse_header(data)
+        except SymbolFileError as error:
+            raise BadCore(f"{path} is truncated: its ELF header is not all there") from error
+        start, count = header.shoff, header.shnum
+        self.names_number = header.shstrndx  # the number of the section with the sections' names
+        if header.shentsize != _SECTION.size or not EHDR.size <= start <= len(data) - _SECTION.size:
             raise BadCore(f"{path} is truncated: its section headers are not there")
         if not count:  # so many that the first one has the number
             count = _SECTION.unpack(data[start : start + _SECTION.size])[5]
@@ -117,15 +119,17 @@ class _Sections:
         """Without their names: see ``named``."""
 
     def of_type(self, kind: int) -> list[ElfSection]:
+        """The sections whose type (sh_type) is ``kind``."""
         return [section for section in self.sections if section.type == kind]
 
     def contents(self, section: ElfSection) -> bytes:
+        """The section's bytes. Raises BadCore if the file is truncated before their end."""
         if section.offset + section.size > len(self._data):
             raise BadCore(f"{self._path} is truncated: section {section.number} is not all there")
         return self._data[section.offset : section.offset + section.size]
 
     def rows(self, kind: int, needed: int) -> Iterator[bytes]:
-        """The rows of all tables of that type whose rows have at least ``needed`` bytes."""
+        """The rows of all tables of type ``kind`` whose rows have at least ``needed`` bytes."""
         for section in self.of_type(kind):
             yield from self.rows_of(section, needed)
 
@@ -163,11 +167,13 @@ def _devices(core: _Sections) -> Iterator[str]:
 
 
 def _text(table: bytes, at: int) -> str:
+    """The text at an offset of a string table, "" if it is not printable ASCII."""
     raw = table[at : at + 128].split(b"\0", 1)[0] if at < len(table) else b""
     return raw.decode("ascii") if raw.isascii() and raw.decode("ascii").isprintable() else ""
 
 
 def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
+    """The grids of the core at ``path``, with the names of their kernels."""
     functions: dict[int, dict[int, str]] = {}  # handle of a module → address → function
     for row in islice(core.rows(_GRIDS, _GRID_ROW), _MOST_GRIDS):
         entry, module = struct.unpack_from("<QQ", row, 24)
@@ -202,7 +208,8 @@ def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
 
 
 def _exceptions(core: _Sections) -> list[tuple[str, int]]:
-    """(kind, number of threads with it), or of processors if no thread has one: the warps may have exited."""
+    """(kind of exception, number of the GPU's threads that hit it), or of its processors if no thread has one: the
+    warps may have exited."""
     for kind, offset, needed in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
         counts = Counter(struct.unpack_from("<I", row, offset)[0] for row in core.rows(kind, needed))
         del counts[0]
@@ -246,6 +253,7 @@ class _LineProgram:
     """One unit of DWARF's line table (DWARF 4, section 6.2). Raises the errors of _TORN."""
 
     def __init__(self, unit: bytes) -> None:
+        """``unit``: its bytes behind the length."""
         version, length = struct.unpack_from("<HI", unit)
         at = 7 if version < 4 else 8  # since 4 there is the number of operations of an instruction
         self._step = unit[6]
