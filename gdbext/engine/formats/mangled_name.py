@@ -161,6 +161,7 @@ class MangledName:
             raise _Unparsable
 
     def _encoding(self) -> None:
+        """Parse a function with its type, a variable, or a special name such as a vtable (TV)."""
         self._enter()
         if self._peek() in ("T", "G"):
             self._by_code(self._SPECIAL_NAMES)
@@ -170,6 +171,7 @@ class MangledName:
         self._depth -= 1
 
     def _call_offset(self) -> None:
+        """Skip the offsets of a thunk: one behind h, two behind v."""
         for _ in range(2 if self._take("v") else 1 if self._take("h") else 0):
             self._number()
 
@@ -193,12 +195,14 @@ class MangledName:
             self._add((references * scope[0], references * scope[1]))
 
     def _name_of_entity(self) -> None:
+        """Parse a <name>; afterwards ``_arguments`` has the cost of its largest template argument."""
         self._enter()
         self._arguments = None
         mark, following = self._mark(), self._peek()
-        if following in ("N", "Z"):
-            self._at += 1
-            self._nested_name() if following == "N" else self._local_name()
+        if self._take("N"):
+            self._nested_name()
+        elif self._take("Z"):
+            self._local_name()
         else:
             is_substitution = following == "S" and not self._take("St")
             if is_substitution:
@@ -212,6 +216,7 @@ class MangledName:
         self._depth -= 1
 
     def _nested_name(self) -> None:
+        """Parse the rest of N…E: each prefix, such as a namespace, is a component."""
         if self._peek() in ("r", "V", "K"):
             self._skip(_QUALIFIERS)
         if self._peek() in ("R", "O"):
@@ -239,6 +244,7 @@ class MangledName:
                 self._remember(mark)
 
     def _local_name(self) -> None:
+        """Parse the rest of Z…E…: an entity inside a function, with a discriminator."""
         self._encoding()
         self._end()
         self._arguments = None
@@ -253,12 +259,14 @@ class MangledName:
         self._arguments = arguments
 
     def _discriminator(self) -> None:
+        """Skip the number, if there is one, that tells entities with the same name in one function apart."""
         if self._take("__"):
             self._number()
         elif self._take("_"):
             self._skip(_NUMBER)
 
     def _unqualified_name(self) -> None:
+        """Parse an identifier, an operator, a constructor, a lambda or an unnamed type, with its ABI tags."""
         mark, following = self._mark(), self._peek()
         if following.isdigit():
             self._source_name()
@@ -285,6 +293,7 @@ class MangledName:
             raise _Unparsable
 
     def _source_name(self) -> None:
+        """Skip an identifier, behind its length, and count its characters as themselves."""
         if not self._peek().isdigit():
             raise _Unparsable
         length = int(self._skip(_NUMBER)[:5])
@@ -310,6 +319,7 @@ class MangledName:
         return number
 
     def _template_argument(self) -> None:
+        """Parse a type, an expression, a literal or a pack."""
         if self._take("X"):
             self._expression()
             self._end()
@@ -321,6 +331,7 @@ class MangledName:
             self._type()
 
     def _template_parameter(self) -> None:
+        """Parse T_, T0_, …, and count a reference to a template argument."""
         self._need("T")
         if self._take("L"):
             self._number()
@@ -329,6 +340,7 @@ class MangledName:
         self._add((0, 1 if self._expansions else self._pack_size))
 
     def _substitution(self) -> None:
+        """Parse S_, S0_, … and add the cost of the component, or a standard abbreviation such as St, Sa."""
         self._need("S")
         if self._peek().islower():
             self._at += 1
@@ -396,11 +408,13 @@ class MangledName:
         return True
 
     def _bare_function_type(self) -> None:
+        """Parse the result and the parameters of a function type."""
         self._take("Y")
         while not (self._take("E") or self._take("RE") or self._take("OE")):
             self._type()
 
     def _array_type(self) -> None:
+        """Parse an array or vector type behind its first letters: its size, then the elements' type."""
         if self._peek().isdigit():
             self._skip(_NUMBER)
         elif self._peek() != "_":
@@ -409,10 +423,12 @@ class MangledName:
         self._type()
 
     def _optional_arguments(self) -> None:
+        """Parse template arguments, if any follow."""
         if self._peek() == "I":
             self._template_arguments()
 
     def _literal(self) -> None:
+        """Parse the rest of L…E: a value, or the address of a function or object."""
         if self._take("_Z") or self._take("Z"):
             arguments = self._arguments
             self._encoding()
@@ -426,6 +442,7 @@ class MangledName:
         self._end()
 
     def _expression(self) -> None:
+        """Parse an operation by its code of two letters, a parameter, a literal or a name."""
         self._enter()
         following = self._peek()
         if following == "T":
@@ -441,16 +458,19 @@ class MangledName:
         self._optional_arguments()
 
     def _until_end(self, parse: Callable[[], None]) -> None:
+        """Parse with ``parse`` again and again, until the letter E."""
         while not self._take("E"):
             parse()
 
     def _converted_values(self) -> None:
+        """Parse what is converted to a type: one expression, or a list behind an underscore."""
         if self._take("_"):
             self._until_end(self._expression)
         else:
             self._expression()
 
     def _new_expression(self) -> None:
+        """Parse the rest of a new-expression: placement, type and initializer."""
         while not self._take("_"):
             self._expression()
         self._type()

@@ -15,7 +15,7 @@ import time
 from array import array
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
-from itertools import compress
+from itertools import chain, compress
 from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
@@ -86,14 +86,10 @@ def build_names(tables: Sequence[SymbolTable]) -> Built:
     total = sum(table.count for table in tables)
     head = array("I", bytes(4 << max(4, total.bit_length() - 1)))
     following = array("I")
-    append = following.append
     mask = len(head) - 1
-    number = 0
-    for table in tables:
-        for value in _name_hashes(table):
-            number += 1
-            append(head[value & mask])
-            head[value & mask] = number
+    for number, value in enumerate(chain.from_iterable(map(_name_hashes, tables)), 1):
+        following.append(head[value & mask])
+        head[value & mask] = number
     return head, following
 
 
@@ -119,6 +115,7 @@ def find_name(arrays: Arrays, name: bytes) -> list[int]:
 
 
 def _items(width: str, raw: bytes) -> array[int]:
+    """The little-endian numbers in ``raw``, of 4 ("I") or 8 ("Q") bytes each."""
     items = array(width)
     items.frombytes(raw)
     if sys.byteorder != "little":
@@ -160,18 +157,17 @@ class SymbolCache:
         """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
         ``key`` (cache.file_key) names the file's arrays in the folder; "": they are not stored."""
         name = f"{key}.{kind}"
-        arrays = self.load(name) if key else None
-        if arrays:
-            return arrays
         if not key:
             _log.debug("index of %s: built, nothing keeps it", kind)
             return build(tables)
-        with self._building(name):
-            arrays = self.load(name)
-            if not arrays:
-                _log.debug("index of %s: built for %s", kind, name)
-                arrays = built = build(tables)
-                self.store(name, built)
+        arrays = self.load(name)
+        if not arrays:
+            with self._building(name):
+                arrays = self.load(name)
+                if not arrays:
+                    _log.debug("index of %s: built for %s", kind, name)
+                    arrays = built = build(tables)
+                    self.store(name, built)
         return arrays
 
     @contextmanager
@@ -285,6 +281,7 @@ class TextCache:
     counts as missing."""
 
     def __init__(self, folder: str, name: str) -> None:
+        """Read the file ``name`` of the cache folder, if it is there and ours."""
         self._folder = folder
         self._path = f"{folder}/{name}"
         self._data = b""
@@ -334,4 +331,5 @@ _SEARCHES = 64  # linear searches before a dictionary is built: each costs as mu
 
 
 def _line(name: bytes, text: bytes) -> bytes:
+    """The line of a name: the text and a checksum of both behind it, without the line feed."""
     return b"%b\t%b\t%08x" % (name, text, crc32(text, crc32(name)))

@@ -62,6 +62,8 @@ class SymbolTable:
     """``count`` Elf64_Sym at file offset ``offset`` of ``data``, their names at ``strings``."""
 
     def __init__(self, data: Data, offset: int, size: int, strings: int, strings_size: int, locals_: int) -> None:
+        """``offset`` and ``strings`` are file offsets, the sizes are in bytes; ``locals_`` is the section's sh_info.
+        Raises SymbolFileError if the table lies outside the file."""
         total = len(data)
         if offset > total or strings >= total:
             raise SymbolFileError(f"symbol table lies outside the file ({offset:#x}, {strings:#x})")
@@ -233,14 +235,14 @@ class GnuHash:
     """DT_GNU_HASH, the file's own hash table of exported symbols."""
 
     def __init__(self, image: elf.ElfImage, vaddr: int) -> None:
+        """Read the header of the table at ``vaddr``. Raises SymbolFileError if there is none."""
         header = image.read(vaddr, 16)
         if not header:
             raise SymbolFileError("the hash table lies outside the file")
         self._image = image
         self._versions = image.dynamic.get(elf.DT_VERSYM)
-        self.buckets: int
-        self.first: int
-        self.buckets, self.first, self._bloom_words, self._bloom_shift = struct.unpack("<4I", header)
+        numbers: tuple[int, int, int, int] = struct.unpack("<4I", header)
+        self.buckets, self.first, self._bloom_words, self._bloom_shift = numbers
         if not self.buckets or not self._bloom_words:
             raise SymbolFileError("the hash table is empty")
         self._bloom = vaddr + 16

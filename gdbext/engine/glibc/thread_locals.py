@@ -39,8 +39,10 @@ class TlsPlace(NamedTuple):
 
 
 class _Relocation(NamedTuple):
-    slot: int
-    type: int
+    """A relocation of a thread-local variable."""
+
+    slot: int  # the address, in the file, of the word that the loader fills
+    type: int  # R_*
     value: int  # st_value of the symbol (0 without one) + addend: the variable's offset in the block
 
 
@@ -53,7 +55,7 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
         try:
             first = memory.u64(module.base + relocation.slot)
             if relocation.type == types.module_id:
-                module_id = first if not module_id and 0 < first < _MAX_ID else module_id
+                module_id = module_id or (first if 0 < first < _MAX_ID else 0)
             elif relocation.type == types.offset:
                 static = static or _static_offset(first, relocation, below)
             else:
@@ -71,18 +73,18 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
             continue
         if module_id and static:
             break
-    entry, image = memory.target.memory.auxv().get(AT_ENTRY, 0), module.image
-    if not module_id and entry and image and image.tls and image.entry + module.base == entry:
-        module_id = 1  # the program gets the first id (elf/rtld.c), and it never needs a slot
+    image = module.image
+    if not module_id and image and image.tls:
+        is_program = image.entry + module.base == memory.target.memory.auxv().get(AT_ENTRY)
+        module_id = int(is_program)  # the program gets the first id (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)
 
 
 def _static_offset(slot: int, relocation: _Relocation, below: bool) -> int:
-    """The block's offset from the thread pointer, by a variable's offset in ``slot``; 0 if it is impossible. ``below``:
-    glibc puts the blocks below the thread pointer."""
+    """The offset of the module's block from the thread pointer; 0 if it is impossible. ``slot``: the variable's offset
+    that the loader wrote; ``below``: glibc puts the blocks below the thread pointer."""
     offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
-    distance = -offset if below else offset
-    return offset if 0 < distance < 1 << 31 else 0
+    return offset if 0 < (-offset if below else offset) < 1 << 31 else 0
 
 
 def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
@@ -123,7 +125,7 @@ def _entries(image: ElfImage, start: int, end: int, memory: Memory) -> Iterator[
             position = image.find(pattern, position + _RELA.size, end, _RELA.size)
 
 
-_DTV_ENTRY = 16
+_DTV_ENTRY = 16  # bytes
 
 
 class ThreadLocalUntouched(GdbextError):
@@ -191,11 +193,12 @@ class ThreadLocals:
         return Dtv(address, entries, memory.u64(address))
 
     def _place(self, module: Module) -> TlsPlace:
-        place = self._places.get(module.start)
-        if not place:
-            if not self._modules.named("libc.so.6"):
-                raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
-            place = self._places[module.start] = _tls_place(module, self._memory)
+        """The location of a module's block, which is the same for all threads. Raises ThreadLocalUnknown."""
+        if not self._modules.named("libc.so.6"):
+            raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
+        if module.start not in self._places:
+            self._places[module.start] = _tls_place(module, self._memory)
+        place = self._places[module.start]
         if place == TlsPlace(0, 0):
             raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
         return place

@@ -18,7 +18,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdbext.engine.layouts import validate
 from gdbext.engine.process.memory import FieldLayout, StructLayout
@@ -27,14 +27,11 @@ from gdbext.errors import LayoutError
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
-    from typing import Any, Union
+    from typing import Union
 
     from gdbext.engine.layouts.declarations import Member
 
     AnyPath = Union[str, PathLike[str]]
-    Sections = Mapping[str, Any]
-else:
-    Sections = Mapping
 
 
 class Layout:
@@ -46,6 +43,7 @@ class Layout:
     """
 
     def __init__(self, document: Mapping[str, Any], match: str = "exact") -> None:
+        """``document`` is validated (validate.py)."""
         self.id: str = document["id"]
         self.kind: str = document["kind"]
         self.match = match
@@ -157,7 +155,7 @@ _DECODER = json.JSONDecoder()
 _OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6  # kinds of a member, by the length of its array
 
 
-class LayoutSection(Sections):
+class LayoutSection(Mapping[str, Any]):
     """One section of a layout document: each value is parsed when it is first asked for."""
 
     def __init__(self, lines: Mapping[str, str], shared: Sequence[str], where: str) -> None:
@@ -220,12 +218,8 @@ def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any
     except (ValueError, KeyError) as error:
         raise LayoutError(f"{shared} is damaged") from error
     identity = {key: value for key, value in head.items() if key not in ("parts", "crc32")}
-    sections = {
-        section: LayoutSection(entries, lines, str(path))
-        for section, entries in parts.items()
-        if entries or section != "dispatch"
-    }
-    return {**identity, "schema": schema, **sections}
+    names = [section for section in SECTIONS if parts[section] or section != "dispatch"]
+    return {**identity, "schema": schema, **{name: LayoutSection(parts[name], lines, str(path)) for name in names}}
 
 
 def _parse_line(line: str) -> Any:
