@@ -23,7 +23,7 @@ DECLARED = {
         *("tools/tensor/statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
-    "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],
+    "text that is cut short": ["engine/formats/mangled_name.py"],
     "numbers of a document, whose shapes are checked first": ["engine/layouts/__init__.py"],
     "words of the kernel's, which are numbers of a word of memory": [
         *("engine/targets/budget.py", "engine/targets/host_files.py", "engine/targets/rooted_paths.py"),

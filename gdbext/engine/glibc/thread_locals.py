@@ -76,7 +76,7 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
     image = module.image
     if not module_id and image and image.tls:
         is_program = image.entry + module.base == memory.target.memory.auxv().get(AT_ENTRY)
-        module_id = int(is_program)  # the program gets the first id (elf/rtld.c), and it never needs a slot
+        module_id = 1 if is_program else 0  # the program gets the first id (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)
 
 

@@ -167,7 +167,7 @@ def test_versions_in_order_of_nearness(tmp_path: Path) -> None:
     found = [Path(path).name for path, _ in store.by_version("2.13.0+cu126", tmp_path)]
     assert found == ["b.json", "d.json", "a.json", "f.json"]
     assert store.by_version("3.0.0", tmp_path) == []
-    assert store.by_version("", tmp_path) == ()
+    assert store.by_version("", tmp_path) == []
     assert [Path(path).name for path in store.nearest_older("2.14.0", tmp_path)] == ["a.json", "f.json"]
     for version in ("2.13.2", "2.12.9", "2.10.0", ""):  # of a minor version that is known, or older than the newest
         assert store.nearest_older(version, tmp_path) == []
