@@ -29,6 +29,7 @@ class RankRanges(Collection[int]):
         return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
 
     def __contains__(self, rank: object) -> bool:
+        """True if one of the ranges has the rank."""
         if not isinstance(rank, int):
             return False
         at = bisect_right(self._starts, rank) - 1

@@ -163,6 +163,7 @@ Dereference = Callable[[int, int], int]  # (address, size) → the unsigned litt
 
 
 def _signed(value: int) -> int:
+    """The signed number with the same 64 bits."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -216,6 +217,7 @@ class _Machine:
     """The interpreter of one expression."""
 
     def __init__(self, code: bytes, register: Callable[[int], int], read: Dereference, stack: list[int]) -> None:
+        """Parameters as of evaluate()."""
         self.code = code
         self.position = 0
         self.stack = stack

@@ -82,6 +82,10 @@ class SymbolTable:
         """True if a name in the string table starts with ``beginning``, even of an undefined symbol."""
         return self.data.find(b"\0" + beginning, self.strings, self.strings_end) >= 0
 
+    def entries(self) -> bytes:
+        """All entries, each of SYMBOL_SIZE bytes."""
+        return self.data[self.offset : self.offset + self.count * SYMBOL_SIZE]
+
     def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
         """st_name, st_info, st_other, st_shndx, st_value, st_size of one entry (0 ≤ number < count)."""
         at = self.offset + SYMBOL_SIZE * number
@@ -94,22 +98,19 @@ class SymbolTable:
             return None
         name, info, _, section, value, size = self.raw(number)
         kind = info & 15
-        if section == _SHN_UNDEF or (section >= _SHN_LORESERVE and section != _SHN_XINDEX):
-            return None
-        if kind not in _NAMED_TYPES:
+        is_defined = _SHN_UNDEF < section < _SHN_LORESERVE or section == _SHN_XINDEX
+        if not is_defined or kind not in _NAMED_TYPES:
             return None
         text = self.name_at(name).partition(b"@")[0]  # .symtab appends the version: pow@@GLIBC_2.29
         return Symbol(text.decode("utf-8", "surrogateescape"), value, size, kind, info >> 4) if text else None
 
     def name_at(self, position: int) -> bytes:
         """The string at that offset of the string table, b"" if there is none."""
-        start = self.strings + position
-        end = self.strings_end
-        piece = self.data[start : min(start + 256, end)]
-        head, nul, _ = piece.partition(b"\0")
+        start, end = self.strings + position, self.strings_end
+        name, nul, _ = self.data[start : min(start + 256, end)].partition(b"\0")
         if not nul and start < end:
-            head = self.data[start : min(start + _NAME_LIMIT, end)].partition(b"\0")[0]
-        return head
+            name = self.data[start : min(start + _NAME_LIMIT, end)].partition(b"\0")[0]
+        return name
 
     def is_named(self, number: int, name: bytes) -> bool:
         """True if entry ``number`` has exactly that name."""
@@ -152,7 +153,7 @@ class SymbolTable:
         if not starts:
             return []
         if self._offsets is None:
-            words = array("I", self.data[self.offset : self.offset + self.count * SYMBOL_SIZE])
+            words = array("I", self.entries())
             if sys.byteorder != "little":
                 words.byteswap()
             self._offsets = words[:: SYMBOL_SIZE // 4]

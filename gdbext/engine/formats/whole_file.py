@@ -67,6 +67,7 @@ class _PathWalk:
     """A walk along one path; ``folder`` is an fd of the last folder that it entered."""
 
     def __init__(self, path: str) -> None:
+        """Begin at "/" or in the current folder. Raises OSError."""
         if not path or "\0" in path:
             raise OSError(errno.ENOENT, "there is no file with such a name")
         self._steps = PathSteps(path)
@@ -98,10 +99,12 @@ class _PathWalk:
             self._enter(name)
 
     def _enter(self, name: str) -> None:
+        """Walk into the folder ``name``. Raises OSError."""
         flags = _FOLDER & ~os.O_NOFOLLOW if self._is_magic(name) else _FOLDER
         self._move(os.open(name, flags, dir_fd=self.folder))
 
     def _move(self, folder: int) -> None:
+        """Go on from the folder with this fd."""
         os.close(self.folder)
         self.folder = folder
 
@@ -179,6 +182,7 @@ class WholeFile:
             raise
 
     def _make(self, folder: int) -> int:
+        """An fd of a new file in ``folder``, without a name if the file system can do that. Raises OSError."""
         sweep(folder)
         try:
             return os.open(".", _NAMELESS, self._mode, dir_fd=folder)
@@ -186,6 +190,7 @@ class WholeFile:
             return self._make_hidden(folder)
 
     def _make_hidden(self, folder: int) -> int:
+        """An fd of a new, locked file in ``folder``, whose name becomes ``_hidden_name``. Raises OSError."""
         for _ in range(TRIES):
             name = hidden_name()
             fd = os.open(name, _NEW, self._mode, dir_fd=folder)
@@ -220,7 +225,7 @@ class WholeFile:
             return
         folder, name = self._entry.folder, self._entry.name
         if self._hidden_name or not self._link(folder, name):
-            if not self._hidden_name:  # a copy has a hidden name already
+            if not self._hidden_name:  # the name is taken; a copy has a hidden name already
                 hidden = hidden_name()
                 lock(self.fd)
                 if self._link(folder, hidden):
@@ -283,6 +288,7 @@ class WholeFile:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Keep the file, or discard it if the block raised an exception (``kind``)."""
         if kind:
             self.discard()
         else:

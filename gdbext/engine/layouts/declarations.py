@@ -111,6 +111,7 @@ class Member(Generic[Value]):
         def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember: ...  # a record has chosen it
 
     def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember | Value:
+        """The member's value in a structure; on a class, the member itself."""
         if not isinstance(instance, Struct):
             return self
         value: Value = instance.value(self)
@@ -140,6 +141,7 @@ class Member(Generic[Value]):
         return self.field(layout).offset if self.is_in(layout) else None
 
     def is_in(self, layout: Shapes) -> bool:
+        """True if the layout has the member."""
         try:
             return self.path in layout.struct(self.owner).fields
         except LayoutError:
@@ -306,11 +308,12 @@ def _bits(field: FieldLayout, data: bytes) -> int:
 
 
 class Inner(Member[SomeStruct]):
-    """A structure inside another one. ``what`` returns its class, which may be declared later in the file."""
+    """A structure inside another one."""
 
     def __init__(
         self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False, at: int | None = None
     ) -> None:
+        """``what`` returns the structure's class, which may be declared later in the file."""
         super().__init__(path, required=required, at=at)
         self.what = what
 

@@ -144,9 +144,10 @@ class NativeStack:
     """Frames innermost first; functions are looked up on demand."""
 
     def __init__(self, frames: list[NativeFrame], outer: str | None, symbolizer: Symbolizer) -> None:
+        """``outer``: why outer frames are missing ("no CFI at 0x…", "truncated at N frames"); None for a whole
+        stack."""
         self.frames = frames
         self.outer = outer
-        """Why outer frames are missing ("no CFI at 0x…", "truncated at N frames"); None for a whole stack."""
         self.floats: Callable[[], Mapping[str, int]] = dict
         """Reads the vector registers of the innermost frame: name → low 8 bytes."""
         self._symbolizer = symbolizer
@@ -211,6 +212,7 @@ class FallbackUnwinder:
     """Finds callers by the return address at the top of the stack, by following the code, or by the frame pointer."""
 
     def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps) -> None:
+        """``steps`` tells where functions start, and reads code."""
         self._architecture = memory.architecture
         self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
         self._memory = memory

@@ -156,6 +156,7 @@ class FrameSteps:
         return 0
 
     def _prepare(self, pc: int, exact: bool) -> FrameStep:
+        """The step at ``pc``, by call frame information or as a signal trampoline."""
         lookup_pc = pc if exact or pc == 0 else pc - 1
         module = self._modules.find(lookup_pc)
         row, problem = self._compiled(module, lookup_pc) if module else (None, f"no CFI at {pc:#x}")
