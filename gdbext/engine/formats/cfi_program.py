@@ -213,6 +213,19 @@ _CONSTANTS = {0x03: (8, False), **{0x08 + index: (1 << index // 2, index % 2 == 
 """DW_OP_addr, DW_OP_const1u, DW_OP_const1s … DW_OP_const8s → (bytes of the operand, True if it is signed)."""
 
 
+DEREF = b"\x06"  # DW_OP_deref
+
+
+def register_code(number: int) -> bytes:
+    """The expression whose value is that of a DWARF register below 32 (DW_OP_bregN 0)."""
+    return bytes((0x70 + number, 0))
+
+
+def sum_code(code: bytes, number: int) -> bytes:
+    """The expression whose value is that of ``code`` plus a number (DW_OP_const8s, DW_OP_plus)."""
+    return code + b"\x0f" + number.to_bytes(8, "little", signed=True) + b"\x22" if number else code
+
+
 class _Machine:
     """The interpreter of one expression."""
 

@@ -245,18 +245,6 @@ def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
     return tables
 
 
-def make_index(folder: AnyPath = DATA) -> dict[str, dict[str, str]]:
-    """Make the table that ``index`` reads, from the layout files themselves. Raises LayoutError."""
-    tables: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("torch-") and name.endswith(".json"):
-            layout = load(f"{folder}/{name}", full=True)
-            tables["torch"][name] = layout.version
-            if TORCH_LIBRARY in layout.build_ids:
-                tables["build_ids"][layout.build_ids[TORCH_LIBRARY]] = name
-    return tables
-
-
 def layout_cache() -> str:
     """The folder of layouts generated on this machine: $XDG_CACHE_HOME/gdbext/layouts."""
     return f"{cache.cache_folder()}/layouts"

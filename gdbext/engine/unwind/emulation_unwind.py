@@ -13,11 +13,21 @@ from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
-from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, CfiRow, Rule
+from gdbext.engine.formats.cfi_program import (
+    DEREF,
+    EXPRESSION,
+    OFFSET,
+    SAME,
+    UNDEFINED,
+    VAL_EXPRESSION,
+    CfiRow,
+    Rule,
+    register_code,
+    sum_code,
+)
 from gdbext.engine.process.code_reader import CodeReader
 
 WORD = 8
-DEREF = b"\x06"  # DWARF's operation DW_OP_deref
 _MAX_SLOTS = 4096
 
 
@@ -32,26 +42,12 @@ class SymbolicValue(NamedTuple):
 
     def code(self) -> bytes:
         """The DWARF expression of the whole value."""
-        if not self.added:
-            return self.root
-        return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
+        return sum_code(self.root, self.added)
 
     def loaded(self) -> SymbolicValue | None:
         """The word in memory at this address; None if its expression would be too long."""
         code = self.code() + DEREF
-        return SymbolicValue(code, 0) if len(code) <= 64 else None
-
-
-def _sleb(number: int) -> bytes:
-    """The number as DWARF's LEB128 (signed)."""
-    parts = bytearray()
-    while True:
-        byte = number & 0x7F
-        number >>= 7
-        if number == (-1 if byte & 0x40 else 0):
-            parts.append(byte)
-            return bytes(parts)
-        parts.append(byte | 0x80)
+        return SymbolicValue(code, 0) if len(code) <= 256 else None
 
 
 class SymbolicState:
@@ -165,16 +161,15 @@ class EmulationUnwinder:
     def __init__(self, architecture: Architecture, code: CodeReader, starts_function: Callable[[int], bool]) -> None:
         """``starts_function`` tells whether a function is known to begin at an address."""
         self._architecture = architecture
-        self._roots = {
-            name: bytes((0x70 + number, 0))
-            for number, name in enumerate(architecture.dwarf_registers)
-            if name != architecture.program_counter
-        }
-        """DW_OP_bregN 0: the value of a register at pc."""
+        self._roots = {name: register_code(number) for number, name in enumerate(architecture.dwarf_registers)}
+        """Register → the expression of its value at pc."""
+        del self._roots[architecture.program_counter]
         self._code = code
         self._starts_function = starts_function
         self._rows: dict[tuple[int, tuple[tuple[str, SymbolicValue], ...]], tuple[CfiRow, ...]] = {}
-        self._budget = 0
+        self._budget = 0  # instructions that the current search may still emulate
+        self._pending: list[tuple[int, SymbolicState]] = []  # its paths that are not followed yet, by their starts
+        self._heights: dict[int, SymbolicValue | None] = {}  # the stack pointer at each address that it has visited
 
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[CfiRow, ...]:
         """The different rows by the returns that are reachable from ``pc``; () if there are none. ``registers`` are the
@@ -196,14 +191,14 @@ class EmulationUnwinder:
 
     def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[CfiRow]:
         """The rows by up to four returns; [] if two paths contradict each other."""
-        pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
-        heights: dict[int, SymbolicValue | None] = {}  # the stack pointer at each address that was visited
-        rows: list[CfiRow] = []
+        self._pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
+        self._heights = {}
         self._budget = MAX_INSTRUCTIONS
+        rows: list[CfiRow] = []
         exits = 0
-        while pending and self._budget > 0 and exits < 4:
-            address, state = pending.pop()
-            end = self._follow(address, state, heights, pending)
+        while self._pending and self._budget > 0 and exits < 4:
+            address, state = self._pending.pop()
+            end = self._follow(address, state)
             row = self._row(state, initial) if end == "ret" else None
             if row:
                 exits += 1
@@ -214,32 +209,26 @@ class EmulationUnwinder:
                 return []
         return rows
 
-    def _follow(
-        self,
-        address: int,
-        state: SymbolicState,
-        heights: dict[int, SymbolicValue | None],
-        pending: list[tuple[int, SymbolicState]],
-    ) -> str:
-        """Emulate one path; add the paths that branch off to ``pending``. Returns why it ended: "ret", "jmp", "trap",
-        "visited", "contradiction" or "end"."""
+    def _follow(self, address: int, state: SymbolicState) -> str:
+        """Emulate one path, and note the paths that branch off. Returns why it ended: "ret", "jmp", "trap", "visited",
+        "contradiction" or "end"."""
         after_call = False
         beyond = (*self._architecture.padding, *self._architecture.entry_marks)
         for insn in self._straight(address):
             self._budget -= 1
             top = state.top
-            if insn.address in heights:  # in sound code every path to an address has the stack at the same height
-                return "visited" if heights[insn.address] == top else "contradiction"
+            if insn.address in self._heights:  # in sound code every path to an address has the stack at the same height
+                return "visited" if self._heights[insn.address] == top else "contradiction"
             if self._budget <= 0:
                 return "end"
             if after_call:
                 is_padding = self._code.read_after(insn.address, 4).startswith(beyond)
                 if is_padding or self._starts_function(insn.address):
                     return "end"  # the call does not return: another function's code
-            heights[insn.address] = top
+            self._heights[insn.address] = top
             after_call = insn.kind == "call"
             if insn.kind in ("jcc", "jmp") and insn.target:
-                pending.append((insn.target, state.copy()))
+                self._pending.append((insn.target, state.copy()))
             if insn.kind in ("jmp", "ret", "trap"):
                 return insn.kind
             if insn.kind != "jcc":

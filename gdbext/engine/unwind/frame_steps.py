@@ -14,7 +14,7 @@ from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, Searc
 from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.modules import MemoryImage
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
+from gdbext.engine.unwind.unwind_row import Registers, UnwindRow, compile_row, sigreturn_row
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
 
 if TYPE_CHECKING:
@@ -148,12 +148,8 @@ class FrameSteps:
 
     def function_start(self, address: int) -> int:
         """The start of the function whose call frame information covers an address; 0 if there is none."""
-        with suppress(BadData):
-            entry = self._tables.entry(address)
-            if entry:
-                module, fde = entry
-                return address - (module.vaddr(address) - fde.start)
-        return 0
+        function = self._tables.extent(address)
+        return function.start if function else 0
 
     def _prepare(self, pc: int, exact: bool) -> FrameStep:
         """The step at ``pc``, by call frame information or as a signal trampoline."""
@@ -162,7 +158,7 @@ class FrameSteps:
         row, problem = self._compiled(module, lookup_pc) if module else (None, f"no CFI at {pc:#x}")
         trampoline, entries = self._architecture.signal_frame[:2]
         if not row and any(self.code.read(pc - entry, len(trampoline)) == trampoline for entry in entries):
-            row = SigreturnRow(self._architecture)
+            row = sigreturn_row(self._architecture)
         if row and row.is_signal:
             lookup_pc = pc
         return FrameStep(lookup_pc, module, row, problem, bool(row) or self.code.is_code(lookup_pc))

@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.formats import cfi_program
+from gdbext.engine.formats.cfi_program import Rule
 from gdbext.errors import BadData
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class InterpretedRow:
             callers[architecture.program_counter] = callers[name]
         return cfa, callers
 
-    def _value(self, rule: cfi_program.Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
+    def _value(self, rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
         """The caller's value of the register ``name`` by its rule. Raises KeyError if it is lost or depends on an
         unknown register, MemoryFault, BadData."""
         if rule.kind == cfi_program.UNDEFINED:
@@ -160,24 +161,16 @@ class InterpretedRow:
         )
 
 
-class SigreturnRow:
-    """A signal trampoline, recognized by its code: the registers that the kernel saved are above the stack pointer."""
-
-    __slots__ = ("_architecture", "ends", "is_signal", "saves")
-
-    def __init__(self, architecture: Architecture) -> None:
-        self._architecture = architecture
-        self.saves = frozenset(architecture.signal_frame.saved)
-        self.is_signal, self.ends = True, False
-
-    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
-        """(the interrupted frame's stack pointer, its registers), as UnwindRow.caller."""
-        del cfa
-        frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
-        size = max(frame.saved.values()) + 8
-        words = struct.unpack(f"<{size // 8}Q", read((registers[sp] + frame.context) & MASK, size))
-        callers = {name: words[offset // 8] for name, offset in frame.saved.items()}
-        return callers[sp], callers
+def sigreturn_row(architecture: Architecture) -> UnwindRow:
+    """The row of a signal trampoline, recognized by its code: the registers that the kernel saved are at fixed offsets
+    above the stack pointer."""
+    frame, names = architecture.signal_frame, architecture.dwarf_registers
+    top = cfi_program.register_code(names.index(architecture.stack_pointer))
+    addresses = {name: cfi_program.sum_code(top, frame.context + offset) for name, offset in frame.saved.items()}
+    rules = {names.index(name): Rule(cfi_program.EXPRESSION, 0, code) for name, code in addresses.items()}
+    cfa_code = addresses[architecture.stack_pointer] + cfi_program.DEREF
+    row = cfi_program.CfiRow(-1, 0, cfa_code, rules, architecture.return_column, is_signal=True)
+    return InterpretedRow(architecture, row)
 
 
 def preserved(architecture: Architecture, registers: Registers) -> Registers:
