@@ -54,7 +54,7 @@ def guarded(point: EntryPoint, call: Callable[[], Result]) -> Result:
         raise AddOnError(
             f"{point.group} {point.name!r} of {point.package} failed: {type(error).__name__}: {error}",
             why=f"its code is at {point.object_ref}, which is not part of gdbext",
-            help=f"correct or uninstall that package ({point.folder})",
+            help=f"fix or uninstall that package ({point.folder})",
         ) from error
 
 

@@ -14,8 +14,6 @@ MOST_RANKS = 1 << 20  # most ranks of a job and of a set; larger claims are refu
 class RankRanges(Collection[int]):
     """A set of ranks as ranges: its memory use grows with its gaps, not with its claimed size."""
 
-    __slots__ = ("_lasts", "_starts")
-
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         """``ranges``: (first, last), ascending and not adjacent."""
         pairs = tuple(ranges)

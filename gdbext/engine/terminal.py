@@ -123,8 +123,6 @@ class CommandLine:
     """Writes suggested commands so that they can be pasted: in a debugger alone, in a shell behind the program and its
     target, as the user typed these."""
 
-    __slots__ = ("_starts", "may_run", "program", "source")
-
     def __init__(self, program: str = PROGRAM, source: str = "", may_run: bool = True) -> None:
         """``source``: the options that name the target, ``-p 7392``; "" in a debugger; ``-- PROGRAM …`` for a program
         that has to be started again. ``may_run``: the target still exists."""

@@ -190,7 +190,7 @@ class Architecture(Protocol):
         """Address of the stack word with the return address of the function whose frame ends at ``cfa``. Raises
         TargetError if a call leaves it in a register."""
         if not self.call_pushes:
-            raise TargetError(f"where a call returns to is in no fixed place of the stack on {self.title}")
+            raise TargetError(f"calls do not push the return address on {self.title}")
         return cfa - self.call_pushes
 
     def return_address(self, read: Callable[[int, int], bytes], cfa: int) -> int:

@@ -53,5 +53,5 @@ def argument(text: str) -> str:
     """``text``, if a program can take it for an argument but not for an option. Raises BadData if it begins with a
     dash, is empty, or is not printable."""
     if not text or text.startswith("-") or not text.isprintable():
-        raise BadData(f"{text[:100]!a} is no word for a command line")
+        raise BadData(f"{text[:100]!a} is not a valid command-line argument")
     return text

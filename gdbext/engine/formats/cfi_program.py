@@ -281,9 +281,9 @@ class _Machine:
             if opcode == 0x2F or stack.pop() != 0:
                 self.position += offset
                 if not 0 <= self.position <= len(self.code):
-                    raise BadData("DWARF expression jumps out of itself")
+                    raise BadData("DWARF expression jumps outside itself")
         else:
-            raise BadData(f"DWARF operation {opcode:#x} has no place in call frame information")
+            raise BadData(f"DWARF operation {opcode:#x} is not allowed in call frame information")
 
     def _fixed(self, size: int, signed: bool) -> int:
         """Read the operand of ``size`` bytes at ``position``. Raises BadData if the expression ends before."""
@@ -311,4 +311,4 @@ def evaluate(code: bytes, register: Callable[[int], int], read: Dereference, ini
     try:
         return _Machine(code, register, read, list(initial)).run()
     except IndexError:
-        raise BadData("DWARF expression takes more from its stack than there is") from None
+        raise BadData("DWARF expression underflows its stack") from None

@@ -130,7 +130,7 @@ class ElfCore:
             why = "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
             if self.is_truncated:
                 why = "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
-            raise BadCore(f"{self.path} describes no thread", why=why)
+            raise BadCore(f"{self.path} contains no threads", why=why)
         beyond = [segment for segment in self.segments if segment.offset + segment.filesz > self.size]
         if beyond:
             self.is_truncated = True
@@ -145,7 +145,7 @@ class ElfCore:
         if kind == NT_PRSTATUS and size > _PRSTATUS_REGISTERS_AT + _PRSTATUS_TAIL:
             signal, tid = _PRSTATUS_HEAD.unpack_from(data, start)
             if tid < 0:
-                self.warnings.append(f"{self.path}: the note on a thread is damaged and not used (its id is {tid})")
+                self.warnings.append(f"{self.path}: the note on a thread is damaged and ignored (its id is {tid})")
                 return
             registers = data[start + _PRSTATUS_REGISTERS_AT : start + size - _PRSTATUS_TAIL]
             self.threads.append(CoreThread(tid, signal, registers, None))
@@ -159,7 +159,7 @@ class ElfCore:
             if pid > 0:
                 self.pid = pid
             else:
-                self.warnings.append(f"{self.path}: the process's id is damaged and not used (it is {pid})")
+                self.warnings.append(f"{self.path}: the process id is damaged and ignored (it is {pid})")
             self.name = _text(data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
             self.arguments = _text(data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
         elif kind == NT_AUXV:
@@ -174,7 +174,7 @@ class ElfCore:
         count, page_size = struct.unpack_from("<QQ", note)
         names_at = 16 + 24 * count
         if names_at > len(note):
-            self.warnings.append(f"{self.path}: the list of mapped files (NT_FILE) is damaged and not used")
+            self.warnings.append(f"{self.path}: the list of mapped files (NT_FILE) is damaged and ignored")
             return
         names = note[names_at:].split(b"\0")
         for (start, end, offset), name in zip(struct.iter_unpack("<QQQ", note[16:names_at]), names):
@@ -217,7 +217,7 @@ def _map_file(path: str) -> mmap.mmap:
             if not stat.S_ISREG(status.st_mode):
                 raise _not_regular(path)
             if status.st_size == 0:
-                raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c cut it to nothing")
+                raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c truncated it")
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except PermissionError as error:
         raise NotPermitted(

@@ -31,21 +31,21 @@ _GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24
 """Least bytes of a row; an SM's exception is there since r555."""
 _EXCEPTIONS = {
     1: "an illegal address",
-    2: "an overflow of the user's stack",
-    3: "an overflow of the device's stack",
+    2: "a user stack overflow",
+    3: "a device stack overflow",
     4: "an illegal instruction",
     5: "an address out of range",
     6: "a misaligned address",
     7: "an invalid address space",
     8: "an invalid program counter",
-    9: "an overflow of the hardware's stack",
+    9: "a hardware stack overflow",
     10: "an illegal address",
     11: "a misaligned address",
     12: "an assertion",
-    13: "an error of a system call",
+    13: "a system call error",
     14: "an illegal address",
     17: "an address out of range in a cluster",
-    18: "a missing block of a cluster",
+    18: "a cluster block that is not present",
     19: "a stack canary",
 }
 _NAMED = 4  # most grids and exceptions that the text names
@@ -319,7 +319,7 @@ def refuse(path: str, data: Data) -> BadCore:
     """The error for a GPU's core in place of a process's: it says what the core holds, and how to read it."""
     return BadCore(
         f"{path} is {read_gpu_core(data, path).text}",
-        why="it has what ran on the device, and no thread of the process",
+        why="it records what ran on the GPU, not the threads of the process",
         help=f"examine it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
         "gcore PID",
     )

@@ -108,14 +108,15 @@ class SymbolIndex:
         return symbol_cache.find_name(self._names, name)
 
     def _search(self, name: bytes) -> Sequence[int] | None:
-        """The numbers of the entries with that name, by a linear search, which takes at most a tenth of the time of
-        building the hash table; for the first few names of a file that is large or whose hash table is not stored. None
-        if the hash table is to be used."""
-        is_worth_it = not self._key or self._total >= symbol_cache.WORTH_SEARCHING
-        if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
-            return self._searched.get(name)
-        if self._key:
-            self._names = self._cache.load(f"{self._key}.names")
+        """Numbers of the entries with that name by a linear search, which takes at most a tenth of the time of building
+        the hash table: for the first few names of a file that is large, or whose hash table is not stored. None if the
+        hash table is to be used."""
+        if name in self._searched:
+            return self._searched[name]
+        is_small = self._key and self._total < symbol_cache.WORTH_SEARCHING
+        if is_small or len(self._searched) >= self._cache.searches:
+            return None
+        self._names = self._cache.load(f"{self._key}.names") if self._key else None
         if self._names:
             return None
         numbers = self._load_numbers(f"named-{crc32(name):08x}", lambda table: table.numbers_named(name))

@@ -133,8 +133,8 @@ class SymbolTable:
                 yield number
 
     def _name_starts(self, find: Callable[[bytes], Iterator[int]]) -> set[int]:
-        """Offsets in the string table of the names that ``find`` finds, which gets pieces of whole names; the memory of
-        searched pieces is released."""
+        """Offsets in the string table of names, by ``find``: from a piece of the table, which has whole names, to the
+        offsets in that piece. The memory of searched pieces is released. Raises SymbolFileError for too many."""
         starts: set[int] = set()
         at = self.strings
         while at < self.strings_end:

@@ -117,7 +117,7 @@ class _PathWalk:
         if status.st_mode & _KIND != _IS_LINK:
             return False
         if not _may_follow(status, os.fstat(self.folder)):
-            raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have laid")
+            raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have made")
         if self._steps.follow(os.readlink(name, dir_fd=self.folder)):
             self._move(os.open("/", _FOLDER))
         return True
@@ -209,8 +209,8 @@ class WholeFile:
         if size > free:
             raise TargetError(
                 f"{self.path} would have {size} bytes, and its disk has room for {free}",
-                why="an expanded tensor has more elements than memory",
-                help="name a file on another disk; nothing was left behind",
+                why="an expanded tensor has more elements than its storage",
+                help="choose another disk; no partial file was left behind",
             )
 
     def write(self, data: bytes) -> None:
@@ -397,15 +397,15 @@ def write_text(path: str, text: str) -> None:
 
 _REASONS = {
     errno.ENOSPC: "its disk is full",
-    errno.EDQUOT: "your share of its disk is used up",
+    errno.EDQUOT: "your disk quota is used up",
     errno.ENOENT: "the folder does not exist",
-    errno.ENOTDIR: "what should be its folder is a file",
-    errno.EISDIR: "there is a folder of that name",
+    errno.ENOTDIR: "a component of its path is a file, not a folder",
+    errno.EISDIR: "a folder has that name",
     errno.EACCES: "the folder belongs to another user, or is write-protected",
     errno.EPERM: "the folder does not permit it",
-    errno.ENOTSUP: "files are written by scripts/dispatch itself, not by its server for agents",
+    errno.ENOTSUP: "the MCP server writes no files; run scripts/dispatch itself",
     errno.EROFS: "its disk is mounted read-only",
-    errno.ELOOP: "following it might overwrite a file that its maker may not write, and we may",
+    errno.ELOOP: "following the link could overwrite a file that its maker may not write",
 }
 
 
@@ -414,5 +414,5 @@ def cannot_write(path: str, error: OSError) -> TargetError:
     return TargetError(
         f"cannot write {path}: {error.strerror}",
         why=_REASONS.get(error.errno or 0, "the disk or the network that it is on failed"),
-        help="name a file in a folder that you may write to, with room for it; nothing was left behind",
+        help="choose a writable folder with enough free space; no partial file was left behind",
     )

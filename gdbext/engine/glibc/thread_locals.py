@@ -200,5 +200,5 @@ class ThreadLocals:
             self._places[module.start] = _tls_place(module, self._memory)
         place = self._places[module.start]
         if place == TlsPlace(0, 0):
-            raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
+            raise ThreadLocalUnknown(f"nothing in {module.name} gives its TLS module id")
         return place

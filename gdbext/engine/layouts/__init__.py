@@ -68,7 +68,7 @@ class Layout:
                 raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
             field = self.struct(member.owner).fields.get(member.path)
             if not field or 0 < field.size < member.width:
-                raise validate.unusable(f"layout {self.id}", f"{member!r} is not there, or too small")
+                raise validate.unusable(f"layout {self.id}", f"{member!r} is missing or too small")
         return self
 
     def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
@@ -166,7 +166,8 @@ class LayoutSection(Mapping[str, Any]):
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The value. Raises KeyError, LayoutError if it is damaged."""
+        """The value of entry ``name``, as in a document of schema "gdbext-layout/1". Raises KeyError if there is none,
+        LayoutError if it is damaged."""
         if name not in self._values:
             line = self._lines[name]
             try:
@@ -196,7 +197,7 @@ def shared_file(kind: str) -> str:
 def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any]:
     """The layout document (of ``schema``) of the file at ``path``, whose content is ``head``. Raises LayoutError."""
     if head.get("kind") not in validate.KINDS:
-        raise LayoutError(f"{path} is of no kind that shares its parts")
+        raise LayoutError(f"{path} has an unknown kind")
     name = shared_file(head["kind"])
     shared = os.path.join(os.path.dirname(path), name)
     try:
@@ -233,9 +234,9 @@ def checksum(shared: bytes) -> int:
 
 
 def _add_members(fields: dict[str, Any], lines: Sequence[str], number: int, prefix: str, start: int, base: str) -> None:
-    """Add the members in line ``number`` to ``fields``, with ``prefix`` before their names, for a structure at offset
-    ``start``; ``base`` is the base class that has them, "" for none. Raises TypeError, IndexError and the like if the
-    line is damaged."""
+    """Add the members in line number ``number`` of the shared file, a structure at offset ``start`` of another one, to
+    ``fields`` (name → JSON of a member), with ``prefix`` before their names. ``base``: the base class that has them,
+    "" for none. Raises TypeError, IndexError and the like if the line is damaged."""
     for entry in _parse_line(lines[number]):
         if len(entry) == _PLAIN:  # nearly all of them
             name, offset, size, kind = entry

@@ -101,17 +101,6 @@ def read_document(path: AnyPath) -> Any:
         raise LayoutError(f"{path} is not JSON: {error.what}", why="the file is damaged or was cut short") from error
 
 
-def saved_members(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
-    """Node class → member → offset of the tensors that autograd's nodes save, for the release of ``version`` and that
-    ABI of the standard library; {} if not measured. Raises LayoutError for a damaged file."""
-    return _members("saved-members", version, cxx11, folder)
-
-
-def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
-    """Class → member → offset in PyTorch's NCCL process groups, as ``saved_members``."""
-    return _members("nccl-groups", version, cxx11, folder)
-
-
 def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
     """The row of nccl.json for a release (``2.27.5``): offsets in NCCL's own structures, and the meaning of values;
     None if not measured. Raises LayoutError for a damaged file."""
@@ -126,8 +115,12 @@ def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
     return row
 
 
-def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str, dict[str, int]]:
-    """Class → member → offset in the file ``kind`` of a release; {} if there is none. Raises LayoutError."""
+def member_offsets(
+    kind: str, version: str, cxx11: bool = True, folder: AnyPath = DATA
+) -> Mapping[str, Mapping[str, int]]:
+    """Class → member → offset, for the release of ``version`` and that ABI of the standard library: of tensors that
+    autograd's nodes save (``kind`` "saved-members"), or of members of PyTorch's NCCL process groups ("nccl-groups");
+    {} if not measured. Raises LayoutError for a damaged file."""
     path = f"{folder}/{kind}-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
     if not os.path.exists(path):
         return {}
@@ -164,8 +157,8 @@ def _of_another(path: AnyPath, layout: Layout) -> LayoutError:
     """The error for a file with the layout of another build than its name or the index says."""
     return LayoutError(
         f"{path} holds the layout of another build, {layout.id}",
-        why="the file was replaced, or its name was changed",
-        help="install gdbext again",
+        why="the file was replaced or renamed",
+        help="reinstall gdbext",
     )
 
 

@@ -133,7 +133,7 @@ def _problem(error: Exception) -> str:
         return f"stack memory at {error.address:#x} cannot be read"
     if isinstance(error, BadData):
         return error.what
-    return f"{error.args[0]} is needed to unwind and is not known here"
+    return f"{error.args[0]}, which is needed to unwind, is unknown here"
 
 
 MAX_FRAMES = 200_000

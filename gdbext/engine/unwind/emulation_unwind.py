@@ -50,31 +50,22 @@ class SymbolicValue(NamedTuple):
         return SymbolicValue(code, 0) if len(code) <= 256 else None
 
 
-class SymbolicState:
-    """Registers and stack words on one path. A register that is not in ``registers`` is unknown."""
+class SymbolicState(NamedTuple):
+    """Registers and stack words on one path; both change as the path is followed."""
 
-    __slots__ = ("_architecture", "_sp", "registers", "slots")
-
-    def __init__(
-        self,
-        architecture: Architecture,
-        registers: dict[str, SymbolicValue],
-        slots: dict[SymbolicValue, SymbolicValue | None],
-    ) -> None:
-        self._architecture = architecture
-        self._sp = architecture.stack_pointer
-        self.registers = registers
-        self.slots = slots
-        """Address → value of the words that the path has written (None: unknown); other memory is as it was at pc."""
+    architecture: Architecture
+    registers: dict[str, SymbolicValue]  # without the unknown ones
+    slots: dict[SymbolicValue, SymbolicValue | None]
+    """Address → value of the words that the path has written (None: unknown); other memory is as it was at pc."""
 
     def copy(self) -> SymbolicState:
         """The state for the other path of a conditional jump."""
-        return SymbolicState(self._architecture, dict(self.registers), dict(self.slots))
+        return SymbolicState(self.architecture, dict(self.registers), dict(self.slots))
 
     @property
     def top(self) -> SymbolicValue | None:
         """The stack pointer, None if unknown."""
-        return self.registers.get(self._sp)
+        return self.registers.get(self.architecture.stack_pointer)
 
     def set(self, name: str, value: SymbolicValue | None) -> None:
         """Give a register a value; None makes it unknown."""
@@ -115,12 +106,12 @@ class SymbolicState:
             top = self.top
             value = registers.get(insn.source) if insn.source else self.load(self.address(insn.memory))
             if top:
-                registers[self._sp] = top.plus(-WORD)
+                registers[self.architecture.stack_pointer] = top.plus(-WORD)
                 self.store(top.plus(-WORD), value)
         elif insn.kind == "pop":
             self._pop(insn.destination, self.address(insn.memory))
         elif insn.kind == "leave":
-            self.set(self._sp, registers.get(insn.destination))
+            self.set(self.architecture.stack_pointer, registers.get(insn.destination))
             self._pop(insn.destination, None)
         elif insn.kind == "mov" and not insn.destination:
             self.store(self.address(insn.memory), registers.get(insn.source))
@@ -133,8 +124,8 @@ class SymbolicState:
         elif insn.kind == "add" and insn.destination in registers and insn.immediate is not None:
             registers[insn.destination] = registers[insn.destination].plus(insn.immediate)
         else:
-            preserved = (*self._architecture.callee_saved, self._sp) if insn.kind == "call" else ()
-            for name in insn.writes.difference(preserved):
+            preserved = (*self.architecture.callee_saved, self.architecture.stack_pointer)
+            for name in insn.writes.difference(preserved if insn.is_call else ()):
                 registers.pop(name, None)
             if insn.stored:
                 self.store(self.address(insn.memory), None, insn.stored)
@@ -144,7 +135,7 @@ class SymbolicState:
         top = self.top
         value = self.load(top)
         if top:
-            self.registers[self._sp] = top.plus(WORD)
+            self.registers[self.architecture.stack_pointer] = top.plus(WORD)
         if destination:
             self.set(destination, value)
         else:

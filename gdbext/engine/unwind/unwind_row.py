@@ -42,11 +42,6 @@ class UnwindRow(Protocol):
 class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
-    __slots__ = (
-        *("_architecture", "_followed_count", "_low", "_pc", "_return", "_saved", "_sp", "_span", "_unpack"),
-        *("_undefined", "cfa_offset", "cfa_register", "ends", "is_signal", "saves"),
-    )
-
     def __init__(
         self,
         architecture: Architecture,
@@ -91,9 +86,8 @@ class CompiledRow:
 class InterpretedRow:
     """Any other row: expressions, signal frames, registers in registers."""
 
-    __slots__ = ("_architecture", "_row", "ends", "is_signal", "saves")
-
     def __init__(self, architecture: Architecture, row: cfi_program.CfiRow) -> None:
+        """``row``: the rules to follow, one register after the other."""
         self._architecture = architecture
         self._row = row
         self.is_signal = row.is_signal

@@ -49,7 +49,7 @@ def test_a_layout_of_another_architecture_is_not_tried() -> None:
     other = store.data_of("aarch64")
     assert store.of_release("2.13.0", other) == store.nearest_older("99.0", other) == []
     assert store.by_build_id("b7066ed94f422786bd205cd2743c2722b5f366fd", other) is None
-    assert store.saved_members("2.13.0", folder=other) == {}
+    assert store.member_offsets("saved-members", "2.13.0", folder=other) == {}
     assert store.nccl_release("2.27.5", other) is None
     with pytest.raises(LayoutError, match="aarch64/cpython-3"):
         layout_for(next(abi for abi in SUPPORTED if abi.text == "3.12"), "aarch64")
