@@ -87,9 +87,7 @@ def is_text(char: str) -> bool:
 def escaped(char: str) -> str:
     """The character as an escape of Python: ``\\x1b``, ``\\u202e``."""
     code = ord(char)
-    if code > 0xFFFF:
-        return f"\\U{code:08x}"
-    return f"\\u{code:04x}" if code > 0xFF else f"\\x{code:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _replaced(text: str, allowed: str, marks: dict[str, str]) -> str:

@@ -79,15 +79,13 @@ class OffsetShapes:
 
 
 class Member(Generic[Value]):
-    """A member of a declared structure.
-
-    ``path`` is its name in the layout (default: the attribute's); ``required``: a layout without it cannot be used;
-    ``at``: its offset in bytes, if no header and so no layout document has the structure.
-    """
+    """A member of a declared structure."""
 
     width = 0  # bytes that are read; a member of the layout must have at least as many. 0: the layout's size.
 
     def __init__(self, path: str = "", *, required: bool = False, at: int | None = None) -> None:
+        """``path`` is its name in the layout (default: the attribute's); ``required``: a layout without it cannot be
+        used; ``at``: its offset in bytes, if no header and so no layout document has the structure."""
         self.path = path
         self.required = required
         self.at = at

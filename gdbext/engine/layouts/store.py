@@ -108,11 +108,10 @@ def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
         return None
     document = read_document(f"{folder}/nccl.json")
     try:
-        number_of_row = document["releases"].get(version)
-        row: dict[str, Any] | None = None if number_of_row is None else document["rows"][number_of_row]
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        row_number: int | None = document["releases"].get(version)
+        return None if row_number is None else dict(document["rows"][row_number])
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise LayoutError(f"{folder}/nccl.json is damaged: {error}") from error
-    return row
 
 
 def member_offsets(

@@ -116,7 +116,7 @@ def _call_pattern(lows: tuple[int, ...]) -> re.Pattern[bytes]:
 
 
 def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
-    """(offset, target) of each ``call rel32`` (E8) to one of ``targets``, which are offsets, too.
+    """(offset in ``code``, target) of each ``call rel32`` (E8) to one of ``targets``, which are offsets, too.
 
     Within a small window of code the second byte of the displacement has few values, and the highest byte one or two,
     so a search by pattern finds the candidates, even among calls of other stubs of the same table. The third byte
