@@ -67,6 +67,15 @@ def jump_targets(code: Iterable[Instruction]) -> set[int]:
     return {insn.target for insn in code if insn.kind in ("jmp", "jcc") and insn.target}
 
 
+def _added(insn: Instruction, register: str, stack_pointer: str) -> int | None:
+    """The number that an instruction adds to a register that it writes; None if it changes it in another way."""
+    if register == stack_pointer and insn.kind == "push":
+        return -_WORD
+    if register == stack_pointer and insn.kind == "pop" and insn.destination != register:
+        return _WORD
+    return insn.immediate if insn.kind == "add" and insn.destination == register else None
+
+
 class _OriginSearch:
     """Searches for the origin of a register's value at a call."""
 
@@ -142,20 +151,12 @@ class _OriginSearch:
     def _added_until_call(self, register: str, position: int) -> int | None:
         """The value of ``register`` before instruction number ``position``, less its value at the call; None if
         uncertain."""
-        added = 0
-        for insn in self._code[position : self._call]:
-            if register not in insn.writes:
-                continue
-            is_top = register == self._stack_pointer
-            if is_top and insn.kind == "push":
-                added += _WORD
-            elif is_top and insn.kind == "pop" and insn.destination != self._stack_pointer:
-                added -= _WORD
-            elif insn.kind == "add" and insn.immediate is not None:
-                added -= insn.immediate
-            else:
-                return None
-        return added
+        changes = [
+            _added(insn, register, self._stack_pointer)
+            for insn in self._code[position : self._call]
+            if register in insn.writes
+        ]
+        return None if None in changes else -sum(filter(None, changes))
 
     def _stores_elsewhere(
         self, position: int, register: str, displacement: int
@@ -327,14 +328,8 @@ def _stack_depths(architecture: Architecture, code: Sequence[Instruction]) -> di
             depth = None
         depths[insn.address] = depth
         if depth is not None and top in insn.writes and not insn.is_call:
-            if insn.kind == "push":
-                depth += _WORD
-            elif insn.kind == "pop" and insn.destination != top:
-                depth -= _WORD
-            elif insn.kind == "add" and insn.destination == top and insn.immediate is not None:
-                depth -= insn.immediate
-            else:
-                depth = None
+            change = _added(insn, top, top)
+            depth = None if change is None else depth - change
         if insn.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
             pending.append((number + 1, depth))
         if insn.kind in ("jmp", "jcc") and insn.target in numbers:

@@ -158,12 +158,8 @@ class NativeStack:
     ) -> NativeStack:
         """Unwind from ``registers``, at most ``most`` frames (default: MAX_FRAMES). Never raises for a damaged stack:
         ``outer`` tells why the walk ended."""
-        limit = MAX_FRAMES if most is None else most
-        frames = list(unwinder.frames(registers, limit))
-        if len(frames) >= limit:
-            return cls(frames, f"truncated at {limit} frames", symbolizer)
-        whole = unwinder.stopped is END_OF_STACK
-        return cls(frames, None if whole else unwinder.stopped, symbolizer)
+        frames = list(unwinder.frames(registers, MAX_FRAMES if most is None else most))
+        return cls(frames, None if unwinder.stopped is END_OF_STACK else unwinder.stopped, symbolizer)
 
     def __len__(self) -> int:
         return len(self.frames)
