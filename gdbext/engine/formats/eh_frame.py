@@ -45,17 +45,9 @@ MAX_SCAN = 1 << 26  # bytes of an .eh_frame without search table that are read
 
 _PE_OMIT = 0xFF
 _PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50
-_FORMATS = {
-    0x00: (8, False),
-    0x02: (2, False),
-    0x03: (4, False),
-    0x04: (8, False),
-    0x08: (8, True),
-    0x0A: (2, True),
-    0x0B: (4, True),
-    0x0C: (8, True),
-}
-"""DW_EH_PE_absptr, udata2, udata4, udata8, signed, sdata2, sdata4, sdata8 → (size in bytes, is signed)."""
+_SIZES = {0: 8, 2: 2, 3: 4, 4: 8}  # DW_EH_PE_absptr, _udata2, _udata4, _udata8 → bytes
+_FORMATS = {form + 8 * signed: (size, signed) for form, size in _SIZES.items() for signed in (False, True)}
+"""These, and DW_EH_PE_signed, _sdata2, _sdata4, _sdata8 → (size in bytes, is signed)."""
 _U64 = (1 << 64) - 1
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,8 +24,7 @@ from gdbext.engine.numbers import integer
 from gdbext.errors import TargetError
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_KIND, _IS_LINK, _REGULAR, _DIRECTORY = 0o170000, 0o120000, 0o100000, 0o040000
-_WRITABLE_BY_OTHERS, _STICKY = 0o022, 0o1000
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class ForeignLink(OSError):
@@ -114,7 +114,7 @@ class _PathWalk:
             status = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        if status.st_mode & _KIND != _IS_LINK:
+        if not stat.S_ISLNK(status.st_mode):
             return False
         if not _may_follow(status, os.fstat(self.folder)):
             raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have made")
@@ -127,7 +127,7 @@ class _PathWalk:
         try:
             if os.fstat(self.folder).st_dev != os.stat("/proc/self").st_dev:  # noqa: PTH116
                 return False
-            return os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode & _KIND == _IS_LINK
+            return stat.S_ISLNK(os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode)
         except OSError:
             return False
 
@@ -144,7 +144,7 @@ def is_closed(folder: os.stat_result) -> bool:
     """True if only we and the system can move a file of ours into that folder, or out of it."""
     if folder.st_uid not in (os.geteuid(), system_user()):
         return False
-    return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & _STICKY)
+    return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & stat.S_ISVTX)
 
 
 FORBIDDEN = "GDBEXT_NO_FILES"
@@ -347,9 +347,9 @@ def _delete_abandoned(name: str, folder: int) -> None:
         if status.st_uid != os.geteuid():
             return
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if status.st_mode & _KIND == _REGULAR:
+        if stat.S_ISREG(status.st_mode):
             os.unlink(name, dir_fd=folder)
-        elif status.st_mode & _KIND == _DIRECTORY:
+        elif stat.S_ISDIR(status.st_mode):
             delete_folder(name, folder, fd)
     finally:
         os.close(fd)
@@ -374,7 +374,7 @@ def _open_special(entry: FolderEntry) -> int | None:
         status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if status.st_mode & _KIND == _REGULAR:
+    if stat.S_ISREG(status.st_mode):
         return None
     if status.st_uid != os.geteuid() and not is_closed(os.fstat(entry.folder)):
         raise ForeignLink(errno.ELOOP, f"{entry.name!a} is a pipe or a device that another user may have put there")
