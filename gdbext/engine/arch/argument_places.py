@@ -45,8 +45,8 @@ class Location(NamedTuple):
             return False
         start = registers.get(self.register, 0) + self.displacement
         for register, displacement, size in self.others:
-            other = registers.get(register)
-            if other is None or (other + displacement < start + _WORD and start < other + displacement + size):
+            stored_at = registers.get(register, start) + displacement
+            if register not in registers or (stored_at < start + _WORD and start < stored_at + size):
                 return False
         return True
 

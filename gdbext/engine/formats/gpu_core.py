@@ -253,7 +253,7 @@ class _LineProgram:
     """One unit of DWARF's line table (DWARF 4, section 6.2). Raises the errors of _TORN."""
 
     def __init__(self, unit: bytes) -> None:
-        """``unit``: its bytes behind the length."""
+        """Read the header of ``unit``, the bytes of the unit behind its length."""
         version, length = struct.unpack_from("<HI", unit)
         at = 7 if version < 4 else 8  # since 4 there is the number of operations of an instruction
         self._step = unit[6]
@@ -271,42 +271,44 @@ class _LineProgram:
         self._at = 6 + length
 
     def _name(self) -> bytes:
+        """The next text up to its NUL."""
         start, self._at = self._at, self._code.index(b"\0", self._at) + 1
         return self._code[start : self._at - 1]
 
     def _number(self) -> int:
+        """The next ULEB128 number."""
         value, self._at = uleb128(self._code, self._at)
         return value
 
     def rows(self) -> Iterator[tuple[int, str]]:
-        """The rows as in _line_rows."""
+        """(first address, "file:line") of each row, as in _line_rows."""
         address, file, line = 0, 1, 1
         while self._at < len(self._code):
             operation = self._code[self._at]
             self._at += 1
-            if operation >= self._first:
+            if operation >= self._first:  # a special opcode advances both
                 steps, lines = divmod(operation - self._first, self._range)
                 address, line = address + steps * self._step, line + self._base + lines
                 yield address, self._text(file, line)
-            elif operation == 0:
+            elif operation == 0:  # an extended opcode, behind its size
                 size = self._number()
                 extended, self._at = self._code[self._at : self._at + size], self._at + size
-                if extended[0] == 1:
+                if extended[0] == 1:  # DW_LNE_end_sequence
                     yield address, ""
                     address, file, line = 0, 1, 1
-                elif extended[0] == 2:
+                elif extended[0] == 2:  # DW_LNE_set_address
                     (address,) = struct.unpack_from("<Q", extended, 1)
-            elif operation == 1:
+            elif operation == 1:  # DW_LNS_copy
                 yield address, self._text(file, line)
-            elif operation == 3:
+            elif operation == 3:  # DW_LNS_advance_line
                 change, self._at = sleb128(self._code, self._at)
                 line += change
-            elif operation == 9:
+            elif operation == 9:  # DW_LNS_fixed_advance_pc
                 address += struct.unpack_from("<H", self._code, self._at)[0]
                 self._at += 2
-            elif operation == 8:
+            elif operation == 8:  # DW_LNS_const_add_pc
                 address += (255 - self._first) // self._range * self._step
-            else:
+            else:  # DW_LNS_advance_pc (2), DW_LNS_set_file (4), and those without effect here
                 operands = [self._number() for _ in range(self._operands[operation - 1])]
                 address += operands[0] * self._step if operation == 2 else 0
                 file = operands[0] if operation == 4 else file

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import sys
 import time
 from array import array
 from contextlib import contextmanager, suppress
@@ -115,11 +114,9 @@ def find_name(arrays: Arrays, name: bytes) -> list[int]:
 
 
 def _items(width: str, raw: bytes) -> array[int]:
-    """The little-endian numbers in ``raw``, of 4 ("I") or 8 ("Q") bytes each."""
+    """The numbers in ``raw``, of 4 ("I") or 8 ("Q") bytes each."""
     items = array(width)
     items.frombytes(raw)
-    if sys.byteorder != "little":
-        items.byteswap()
     return items
 
 
@@ -204,7 +201,7 @@ class SymbolCache:
                 data = mmap(stream.fileno(), 0, access=ACCESS_READ)
         except (OSError, ValueError):
             return None
-        if len(data) < _HEADER.size or sys.byteorder != "little":
+        if len(data) < _HEADER.size:
             return None
         magic, version, width, first_count, second_count, checksum, header_checksum = _HEADER.unpack_from(data, 0)
         if magic != _MAGIC or version != _VERSION or crc32(data[: _HEADER.size - 4]) != header_checksum:

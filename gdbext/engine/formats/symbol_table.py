@@ -7,7 +7,6 @@ Elf64_Sym, the hash functions and tables are those of the System V gABI and of g
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -153,14 +152,11 @@ class SymbolTable:
         if not starts:
             return []
         if self._offsets is None:
-            words = array("I", self.entries())
-            if sys.byteorder != "little":
-                words.byteswap()
-            self._offsets = words[:: SYMBOL_SIZE // 4]
+            self._offsets = array("I", self.entries())[:: SYMBOL_SIZE // 4]
         if len(starts) > _FEW:
             return [number for number, start in enumerate(self._offsets) if start in starts]
         raw, width = self._offsets.tobytes(), self._offsets.itemsize
-        positions = chain.from_iterable(_positions(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
+        positions = chain.from_iterable(_positions(raw, start.to_bytes(width, "little")) for start in starts)
         return sorted(at // width for at in positions if not at % width)
 
 

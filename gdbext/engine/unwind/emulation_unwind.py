@@ -38,6 +38,7 @@ class SymbolicValue(NamedTuple):
     added: int
 
     def plus(self, number: int) -> SymbolicValue:
+        """The sum of this value and a number."""
         return SymbolicValue(self.root, self.added + number)
 
     def code(self) -> bytes:

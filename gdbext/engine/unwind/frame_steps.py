@@ -191,8 +191,8 @@ def cfa_rule_at_entry(architecture: Architecture) -> CfaRule:
 
 
 def cfa_rule_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
-    """The rule at an instruction, None if unknown; ``size`` is the frame's, if the CFA is not relative to the stack
-    pointer."""
+    """The rule at an instruction, None if unknown; ``size`` becomes its size if the CFA is not relative to the stack
+    pointer, so that call frame information does not tell it."""
     try:
         entry = tables.entry(address)
         row = row_at(entry[1], entry[0].vaddr(address)) if entry else None
