@@ -138,14 +138,6 @@ class ThreadLocalUnknown(GdbextError):
     why = "the layout of thread-local storage is known for glibc only, and the module must have it"
 
 
-class Dtv(NamedTuple):
-    """A thread's dynamic thread vector: its address, number of entries and generation."""
-
-    address: int
-    entries: int
-    generation: int
-
-
 class ThreadLocals:
     """Finds thread-local variables. It caches the locations of modules: use one instance for all threads."""
 
@@ -163,9 +155,9 @@ class ThreadLocals:
         """The address of the module's thread-local block in that thread. Raises as ``address`` does."""
         place = self._place(module)
         try:
-            dtv = self.vector(thread_pointer)
-            if 0 < place.module_id <= dtv.entries:
-                block = self._memory.u64(dtv.address + _DTV_ENTRY * place.module_id)
+            vector, entries = self._vector(thread_pointer)
+            if 0 < place.module_id <= entries:
+                block = self._memory.u64(vector + _DTV_ENTRY * place.module_id)
                 # TLS_DTV_UNALLOCATED (dl-dtv.h), or 0 in a vector that was made before the module was loaded
                 if block not in ((1 << 64) - 1, 0):
                     return block
@@ -178,8 +170,9 @@ class ThreadLocals:
             f"the thread with control block {thread_pointer:#x} has never used thread-local variables of {module.name}"
         )
 
-    def vector(self, thread_pointer: int) -> Dtv:
-        """The thread's dtv. Raises ThreadLocalUnknown if this is no control block of glibc's, MemoryFault."""
+    def _vector(self, thread_pointer: int) -> tuple[int, int]:
+        """(address, number of entries) of the thread's dtv. Raises ThreadLocalUnknown if there is no control block of
+        glibc's, MemoryFault."""
         memory = self._memory
         if not thread_pointer:
             raise ThreadLocalUnknown("the thread pointer is not known")
@@ -190,7 +183,7 @@ class ThreadLocals:
         entries = memory.u64(address - _DTV_ENTRY) if address > _DTV_ENTRY else 0
         if not 0 < entries <= 1 << 20:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")
-        return Dtv(address, entries, memory.u64(address))
+        return address, entries
 
     def _place(self, module: Module) -> TlsPlace:
         """The location of a module's block, which is the same for all threads. Raises ThreadLocalUnknown."""
