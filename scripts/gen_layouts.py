@@ -55,8 +55,19 @@ def main() -> int:
         failed = [name for name, make in jobs if not _do(name, make, keep)]
     if options.cache:
         return 1 if failed else 0
-    pack.write(store.make_index(options.output), options.output / store.INDEX)
+    pack.write(_index(options.output), options.output / store.INDEX)
     return 1 if failed else 0
+
+
+def _index(folder: Path) -> dict[str, dict[str, str]]:
+    """The table that store.index reads, made from the layout files themselves. Raises LayoutError."""
+    tables: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
+    for path in sorted(folder.glob("torch-*.json")):
+        layout = store.load(path, full=True)
+        tables["torch"][path.name] = layout.version
+        if store.TORCH_LIBRARY in layout.build_ids:
+            tables["build_ids"][layout.build_ids[store.TORCH_LIBRARY]] = path.name
+    return tables
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -39,14 +39,10 @@ class EntryPoint(NamedTuple):
 
     def load(self) -> Any:
         """Import the object. Raises AddOnError."""
-
-        def imported() -> Any:
-            if self.folder not in sys.path:  # scripts/dispatch starts Python without its site folders
-                sys.path.append(self.folder)
-            module, _, names = self.object_ref.partition(":")
-            return reduce(getattr, filter(None, names.split(".")), import_module(module))
-
-        return guarded(self, imported)
+        if self.folder not in sys.path:  # scripts/dispatch starts Python without its site folders
+            sys.path.append(self.folder)
+        module, _, names = self.object_ref.partition(":")
+        return guarded(self, lambda: reduce(getattr, filter(None, names.split(".")), import_module(module)))
 
 
 def guarded(point: EntryPoint, call: Callable[[], Result]) -> Result:
@@ -57,8 +53,8 @@ def guarded(point: EntryPoint, call: Callable[[], Result]) -> Result:
     except Exception as error:
         raise AddOnError(
             f"{point.group} {point.name!r} of {point.package} failed: {type(error).__name__}: {error}",
-            why=f"it stands at {point.object_ref}, and is no part of gdbext",
-            help=f"correct or uninstall that package ({point.folder})",
+            why=f"its code is at {point.object_ref}, which is not part of gdbext",
+            help=f"fix or uninstall that package ({point.folder})",
         ) from error
 
 
@@ -90,6 +86,7 @@ def _declared(folders: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _declared_in(folder: str) -> Iterator[EntryPoint]:
+    """The entry points for gdbext of all packages in a site folder; none if other users can change it."""
     if not cache.is_ours(folder):  # do not even open files in it: a pipe would block us
         return
     try:
@@ -98,19 +95,20 @@ def _declared_in(folder: str) -> Iterator[EntryPoint]:
         return
     for name in sorted(names):
         path = f"{folder}/{name}/entry_points.txt"
-        if name.endswith((".dist-info", ".egg-info")) and f"[{_PREFIX}" in _read(path) and cache.is_ours(path):
-            from importlib import metadata  # 20 ms, where a package adds something
+        is_package = name.endswith((".dist-info", ".egg-info"))
+        if not is_package or f"[{_PREFIX}" not in _read(path) or not cache.is_ours(path):
+            continue
+        from importlib import metadata  # 20 ms, where a package adds something
 
-            try:
-                points = list(metadata.Distribution.at(f"{folder}/{name}").entry_points)
-            except (ValueError, TypeError, AttributeError):  # the file is no list of entry points
-                continue
-            package, _, version = name.rpartition(".")[0].partition("-")  # gdbext_example-1.2.dist-info
-            title = f"{package.replace('_', '-')} {version}".strip()
-            for point in points:
-                if point.group.startswith(_PREFIX):
-                    object_ref = point.value.partition("[")[0].strip()
-                    yield EntryPoint(point.group, point.name, object_ref, title, folder)
+        try:
+            points = list(metadata.Distribution.at(f"{folder}/{name}").entry_points)
+        except (ValueError, TypeError, AttributeError):  # the file is no list of entry points
+            continue
+        package, _, version = name.rpartition(".")[0].partition("-")  # gdbext_example-1.2.dist-info
+        title = f"{package.replace('_', '-')} {version}".strip()
+        for point in points:
+            if point.group.startswith(_PREFIX):
+                yield EntryPoint(point.group, point.name, point.value.partition("[")[0].strip(), title, folder)
 
 
 def _read(path: str) -> str:

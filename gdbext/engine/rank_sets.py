@@ -14,8 +14,6 @@ MOST_RANKS = 1 << 20  # most ranks of a job and of a set; larger claims are refu
 class RankRanges(Collection[int]):
     """A set of ranks as ranges: its memory use grows with its gaps, not with its claimed size."""
 
-    __slots__ = ("_lasts", "_starts")
-
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         """``ranges``: (first, last), ascending and not adjacent."""
         pairs = tuple(ranges)
@@ -29,6 +27,7 @@ class RankRanges(Collection[int]):
         return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
 
     def __contains__(self, rank: object) -> bool:
+        """True if one of the ranges has the rank."""
         if not isinstance(rank, int):
             return False
         at = bisect_right(self._starts, rank) - 1
@@ -42,24 +41,19 @@ class RankRanges(Collection[int]):
             yield from range(first, last + 1)
 
     def __str__(self) -> str:
-        return ",".join(_range_text(first, last) for first, last in zip(self._starts, self._lasts))
+        ranges = zip(self._starts, self._lasts)
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def fold(ranks: Iterable[int]) -> str:
     """The text of a set; "" for an empty one."""
     if isinstance(ranks, RankRanges):
         return str(ranks)
-    ranges: list[list[int]] = []
+    ranges: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
-        if ranges and ranges[-1][1] == rank - 1:
-            ranges[-1][1] = rank
-        else:
-            ranges.append([rank, rank])
-    return ",".join(_range_text(first, last) for first, last in ranges)
-
-
-def _range_text(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == rank - 1 else rank
+        ranges.append((first, rank))
+    return str(RankRanges(ranges))
 
 
 def expand(text: str, limit: int = MOST_RANKS) -> list[int]:

@@ -19,14 +19,9 @@ _CODES = (*"01234", *map(str, (*range(30, 38), *range(90, 98))))
 """Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colors of letters. None hides text."""
 MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}  # SGR code → the mark that stands for it
 _SEQUENCES = {mark: f"\x1b[{code}m" for code, mark in MARKS.items()}
+_SINGLE_INVISIBLE = (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0)
 _INVISIBLE = frozenset(
-    map(
-        chr,
-        (
-            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0),
-            *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)),
-        ),
-    )
+    map(chr, (*_SINGLE_INVISIBLE, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))
 )
 """Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt) that isprintable() accepts."""
 _ASCII_CONTROLS = (*map(chr, range(0x20)), "\x7f")
@@ -125,8 +120,6 @@ TYPED = "GDBEXT_TYPED"  # the environment variable in which scripts/dispatch pas
 class CommandLine:
     """Writes suggested commands so that they can be pasted: in a debugger alone, in a shell behind the program and its
     target, as the user typed these."""
-
-    __slots__ = ("_starts", "may_run", "program", "source")
 
     def __init__(self, program: str = PROGRAM, source: str = "", may_run: bool = True) -> None:
         """``source``: the options that name the target, ``-p 7392``; "" in a debugger; ``-- PROGRAM …`` for a program

@@ -23,7 +23,7 @@ DECLARED = {
         *("tools/tensor/statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
-    "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],
+    "text that is cut short": ["engine/formats/mangled_name.py"],
     "numbers of a document, whose shapes are checked first": ["engine/layouts/__init__.py"],
     "words of the kernel's, which are numbers of a word of memory": [
         *("engine/targets/budget.py", "engine/targets/host_files.py", "engine/targets/rooted_paths.py"),
@@ -35,6 +35,7 @@ DECLARED = {
     "words that we wrote ourselves": [
         *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/dispatch_places.py", "tools/outcome.py"),
         *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
+        *("engine/formats/cfi_program.py", "engine/layouts/declarations.py"),
     ],
     "words of the compiler and of the kernel": ["torch/measure/"],
 }

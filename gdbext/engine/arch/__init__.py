@@ -7,10 +7,9 @@ the unwinder's speed: ``registers[architecture.stack_pointer]``.
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gdbext.errors import TargetError
 
@@ -69,8 +68,8 @@ class SignalFrame(NamedTuple):
 
 
 class TlsRelocations(NamedTuple):
-    """Types of the relocations of thread-local variables: of a module's id, of an offset from the
-    thread pointer, of a descriptor."""
+    """Types of the relocations of thread-local variables: of a module's id, of an offset from the thread pointer, of a
+    descriptor."""
 
     module_id: int
     offset: int
@@ -133,8 +132,8 @@ class ThreadsOrGlobal(NamedTuple):
     otherwise: int
 
 
-class Architecture(ABC):
-    """One architecture. There is one instance of each, made by ``registry``; it has no state."""
+class Architecture(Protocol):
+    """One architecture. There is one instance of each, which has no state (architectures.py finds it)."""
 
     name: str  # the name as the kernel has it (uname -m), and as layouts and recordings have it
     title: str  # the name in printed text
@@ -183,6 +182,9 @@ class Architecture(ABC):
     syscall_names: Mapping[int, str]  # number → name of the system calls in which a thread may block
     other_syscall_names: Mapping[int, str]  # of those that containers refuse
 
+    def __hash__(self) -> int:  # said for mypy, which takes no protocol for hashable by itself
+        return id(self)
+
     @cached_property
     def tracked_registers(self) -> frozenset[str]:
         """Registers that are known of a caller: what a call preserves, and what it returns to."""
@@ -198,7 +200,7 @@ class Architecture(ABC):
         """Address of the stack word with the return address of the function whose frame ends at ``cfa``. Raises
         TargetError if a call leaves it in a register."""
         if not self.call_pushes:
-            raise TargetError(f"where a call returns to is in no fixed place of the stack on {self.title}")
+            raise TargetError(f"calls do not push the return address on {self.title}")
         return cfa - self.call_pushes
 
     def return_address(self, read: Callable[[int, int], bytes], cfa: int) -> int:
@@ -224,117 +226,91 @@ class Architecture(ABC):
         """The address of the thread's control block, 0 if unknown."""
         return registers.get(self.thread_register, 0)
 
-    @abstractmethod
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         """(number, arguments) of the system call that a stopped thread is in; None if it runs user code."""
 
-    @abstractmethod
     def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
         """The number of the system call that resumes after a stop, if ``number`` says only that one does; else
         ``number``. ``cfa`` is that of the caller of the function with the system call."""
 
-    @abstractmethod
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
         """Address behind the instruction of the system call that a stopped thread is in; None if it runs user code."""
 
-    @abstractmethod
     def sleeping_registers(
         self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
     ) -> dict[str, int]:
         """Name → value of the registers that are known while a thread sleeps in system call ``number`` (-1: none)."""
 
-    @abstractmethod
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
         """True if the thread has just executed a breakpoint instruction that is in memory."""
 
-    @abstractmethod
     def is_behind_syscall(self, read: ReadCode, pc: int) -> bool:
         """True if the instruction before ``pc`` is a system call."""
 
-    @abstractmethod
     def refused_call(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
         """The number of the system call for which the kernel has just sent SIGSYS; None if the thread is not behind
         one."""
 
-    @abstractmethod
     def illegal_instruction(self, code: bytes) -> str:
         """What the instruction is that raised SIGILL, as a noun with an article; "" if it is not recognized. ``code``
         begins with it."""
 
-    @abstractmethod
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         """The instructions of ``code``, which is at ``address``, until its end or an unknown instruction."""
 
-    @abstractmethod
     def keeps_vectors(self, code: bytes) -> bool:
         """True if the first instruction of ``code`` surely changes no vector register."""
 
-    @abstractmethod
     def follows_call(self, before: bytes) -> bool:
         """True if ``before`` can end with a call instruction, so that a return address may follow."""
 
-    @abstractmethod
     def follows_call_by_pointer(self, before: bytes) -> bool:
         """True if ``before`` can end with a call through a register or through memory."""
 
-    @abstractmethod
     def call_target(self, before: bytes, returns_to: int) -> int:
         """The target of the direct call at the end of ``before``, which returns to ``returns_to``; 0 if none."""
 
-    @abstractmethod
     def call_slot(self, before: bytes, returns_to: int) -> int:
         """Address of the word from which the call at the end of ``before`` takes its target; 0 if it is not fixed."""
 
-    @abstractmethod
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:
         """Offset of the return address from the stack pointer, at a function's first or last instructions or in a jump
         stub; None anywhere else. ``at`` is the code at the program counter, ``before`` the code before it. Callers must
         check the word there."""
 
-    @abstractmethod
     def stub_slot(self, code: bytes, address: int) -> int:
         """Address of the word from which the stub of a procedure linkage table at ``address`` takes its target; 0 for
         other code."""
 
-    @abstractmethod
     def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:
         """(address of the stub, address of the word with its target) for each stub of a procedure linkage table."""
 
-    @abstractmethod
     def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
         """(offset in ``code``, target) of each direct call of one of ``targets``, which are offsets, too."""
 
-    @abstractmethod
     def slot_calls(self, code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
         """(offset in ``code``, slot) of each call through a word at one of ``slots``, which are offsets, too."""
 
-    @abstractmethod
     def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
         """The words of each argument of a call, by the calling convention."""
 
-    @abstractmethod
     def probe_offset(self, code: bytes, argument_count: int) -> int | None:
         """Offset in a function, which starts with ``code``, at which a kernel probe is cheap and the first
         ``argument_count`` arguments are still in their registers; None if there is none."""
 
-    @abstractmethod
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         """Offsets in ``code`` of the instructions that compute the address of an entry of a table, which is
         ``displacement`` bytes into a structure, at most ``within`` bytes behind a right shift by ``shift`` bits."""
 
-    @abstractmethod
     def has_operand(self, code: bytes, value: int) -> bool:
         """True if an instruction in ``code`` can have ``value`` as an immediate operand or a displacement."""
 
-    @abstractmethod
     def loaded_member(self, code: bytes) -> LoadedMember | None:
         """The result of a function, which starts with ``code``, if it only loads an unsigned member of its first
         argument; else None."""
 
-    @abstractmethod
     def threads_or_global(self, code: bytes, address: int) -> ThreadsOrGlobal | None:
         """The result of the function at ``address``, which starts with ``code``; None for another kind of function."""
 
-    @abstractmethod
     def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:
         """The instructions in ``code``, which starts at ``address``, that name a fixed address."""

@@ -8,6 +8,7 @@ never returned.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Location(NamedTuple):
             return False
         start = registers.get(self.register, 0) + self.displacement
         for register, displacement, size in self.others:
-            other = registers.get(register)
-            if other is None or (other + displacement < start + _WORD and start < other + displacement + size):
+            stored_at = registers.get(register, start) + displacement
+            if register not in registers or (stored_at < start + _WORD and start < stored_at + size):
                 return False
         return True
 
@@ -66,8 +67,20 @@ def jump_targets(code: Iterable[Instruction]) -> set[int]:
     return {insn.target for insn in code if insn.kind in ("jmp", "jcc") and insn.target}
 
 
+def _added(insn: Instruction, register: str, stack_pointer: str) -> int | None:
+    """The number that an instruction adds to a register that it writes; None if it changes it in another way."""
+    if register == stack_pointer and insn.kind == "push":
+        return -_WORD
+    if register == stack_pointer and insn.kind == "pop" and insn.destination != register:
+        return _WORD
+    return insn.immediate if insn.kind == "add" and insn.destination == register else None
+
+
 class _OriginSearch:
+    """Searches for the origin of a register's value at a call."""
+
     def __init__(self, architecture: Architecture, code: Sequence[Instruction], labels: set[int]) -> None:
+        """``code`` ends with the call; ``labels`` are the addresses to which jumps lead."""
         self._stack_pointer = architecture.stack_pointer
         self._preserved = frozenset((*architecture.callee_saved, architecture.stack_pointer))
         """Registers that a called function restores; unwinding recovers them."""
@@ -138,20 +151,12 @@ class _OriginSearch:
     def _added_until_call(self, register: str, position: int) -> int | None:
         """The value of ``register`` before instruction number ``position``, less its value at the call; None if
         uncertain."""
-        added = 0
-        for insn in self._code[position : self._call]:
-            if register not in insn.writes:
-                continue
-            is_top = register == self._stack_pointer
-            if is_top and insn.kind == "push":
-                added += _WORD
-            elif is_top and insn.kind == "pop" and insn.destination != self._stack_pointer:
-                added -= _WORD
-            elif insn.kind == "add" and insn.immediate is not None:
-                added -= insn.immediate
-            else:
-                return None
-        return added
+        changes = [
+            _added(insn, register, self._stack_pointer)
+            for insn in self._code[position : self._call]
+            if register in insn.writes
+        ]
+        return None if None in changes else -sum(filter(None, changes))
 
     def _stores_elsewhere(
         self, position: int, register: str, displacement: int
@@ -165,10 +170,9 @@ class _OriginSearch:
             if not insn.stored:
                 continue
             memory = insn.memory
-            if not memory or not memory.base or memory.index_register or memory.base not in self._preserved:
-                return None
-            base = self._base(number, memory.base)
-            if not base:
+            is_simple = memory and memory.base in self._preserved and not memory.index_register
+            base = self._base(number, memory.base) if memory and is_simple else None
+            if not memory or not base:
                 return None
             start = base.displacement + memory.displacement
             if base.register != register:
@@ -207,12 +211,14 @@ def saved_arguments(architecture: Architecture, code: Sequence[Instruction], sit
 
 
 class _SavedArgumentSearch:
+    """Searches for the places to which a function saves its own arguments."""
+
     def __init__(self, architecture: Architecture, code: Sequence[Instruction], site: int) -> None:
+        """``code`` is the function's from its start, ``site`` the address at which its arguments are wanted."""
         self._architecture = architecture
         self._code = code
         self._site = site
         self._before = _instructions_leading_to(code, site)
-        self._depths: Mapping[int, int | None] | None = None
 
     def find(self) -> dict[str, SavedArgument]:
         """The result of ``saved_arguments``."""
@@ -228,8 +234,8 @@ class _SavedArgumentSearch:
             if insn.address in joins or insn.kind in ("jmp", "jcc", "ret", "trap"):
                 # code without optimization copies before any of these
                 holding = {name: held for name, held in holding.items() if held[0] == name}
-            moves = insn.kind in ("mov", "fmov", "low", "part")
-            name, size = holding.get(insn.source, ("", 0)) if moves else ("", 0)
+            is_move = insn.kind in ("mov", "fmov", "low", "part")
+            name, size = holding.get(insn.source, ("", 0)) if is_move else ("", 0)
             if insn.kind in ("low", "part") and insn.immediate is not None:
                 size = min(size, insn.immediate)
             holder = self._holder(insn, size) if name and name not in saved else None
@@ -264,18 +270,12 @@ class _SavedArgumentSearch:
         """True if an instruction may write the location; called functions preserve it."""
         if holder.displacement is None:
             return holder.register in insn.writes and not insn.is_call
-        if not insn.stored or not insn.memory:
+        base = self._architecture.stack_pointer if holder.register == CFA else holder.register
+        if not insn.stored or not insn.memory or insn.memory.base != base:
             return False
-        if holder.register != CFA:
-            start = insn.memory.displacement if insn.memory.base == holder.register else None
-        elif insn.memory.base == self._architecture.stack_pointer:
-            start = self._cfa_offset(insn)
-            if start is None:
-                return True
-        else:
-            start = None
+        start = self._cfa_offset(insn) if holder.register == CFA else insn.memory.displacement
         if start is None:
-            return False
+            return True
         return start < holder.displacement + holder.size and start + insn.stored > holder.displacement
 
     def _cfa_offset(self, insn: Instruction) -> int | None:
@@ -283,10 +283,12 @@ class _SavedArgumentSearch:
         architecture = self._architecture
         if not insn.memory or insn.memory.base != architecture.stack_pointer:
             return None
-        if self._depths is None:
-            self._depths = _stack_depths(architecture, self._code)
         depth = self._depths.get(insn.address)
         return None if depth is None else insn.memory.displacement - depth - architecture.call_pushes
+
+    @cached_property
+    def _depths(self) -> Mapping[int, int | None]:
+        return _stack_depths(self._architecture, self._code)
 
 
 def _instructions_leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
@@ -326,14 +328,8 @@ def _stack_depths(architecture: Architecture, code: Sequence[Instruction]) -> di
             depth = None
         depths[insn.address] = depth
         if depth is not None and top in insn.writes and not insn.is_call:
-            if insn.kind == "push":
-                depth += _WORD
-            elif insn.kind == "pop" and insn.destination != top:
-                depth -= _WORD
-            elif insn.kind == "add" and insn.destination == top and insn.immediate is not None:
-                depth -= insn.immediate
-            else:
-                depth = None
+            change = _added(insn, top, top)
+            depth = None if change is None else depth - change
         if insn.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
             pending.append((number + 1, depth))
         if insn.kind in ("jmp", "jcc") and insn.target in numbers:

@@ -1,6 +1,5 @@
 """File and data formats that need no process: ELF, symbols, cores, call frames, names. Files that gdbext did not
-write are
-read without blocking and only up to a size limit."""
+write are read without blocking and only up to a size limit."""
 
 from __future__ import annotations
 
@@ -27,19 +26,13 @@ def open_nonblocking(path: str, flags: int) -> int:
 def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData. Never blocks on a pipe or a
     device, nor reads for ever from a file that grows."""
-    fd = open_nonblocking(path, os.O_RDONLY)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+    with open(path, "rb", opener=open_nonblocking) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BadData(f"{path} is not a regular file")
-        parts, left = [], limit + 1
-        while left and (part := os.read(fd, min(left, 1 << 24))):
-            parts.append(part)
-            left -= len(part)
-    finally:
-        os.close(fd)
-    if not left:
+        data = file.read(limit + 1)
+    if len(data) > limit:
         raise BadData(f"{path} has more than {limit} bytes")
-    return b"".join(parts)
+    return data
 
 
 def parse_json(data: bytes, limit: int = MAX_BYTES, values: int = MAX_VALUES) -> Any:
@@ -60,5 +53,5 @@ def argument(text: str) -> str:
     """``text``, if a program can take it for an argument but not for an option. Raises BadData if it begins with a
     dash, is empty, or is not printable."""
     if not text or text.startswith("-") or not text.isprintable():
-        raise BadData(f"{text[:100]!a} is no word for a command line")
+        raise BadData(f"{text[:100]!a} is not a valid command-line argument")
     return text

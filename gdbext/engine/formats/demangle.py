@@ -1,14 +1,13 @@
 """Demangles C++ names with the Itanium demangler of libstdc++ or libc++abi, called through ctypes.
 
 A reference may stand for everything before it, so a name of 200 bytes can stand for gigabytes of text, and no demangler
-in C stops half-way. Counting references bounds the text of most names; the others are parsed (mangled_name.py). ctypes,
-the library and that parser take 4 ms, and most inspections ask for the same few names: a cache file keeps their texts.
+in C stops half-way: the length of the text is bounded first. ctypes, the library and mangled_name.py take 4 ms, and
+most inspections ask for the same few names: a cache file keeps their texts.
 """
 
 from __future__ import annotations
 
 import ctypes
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,11 @@ from gdbext.engine.formats.mangled_name import LONGEST_BUILTIN, LONGEST_STANDARD
 from gdbext.engine.formats.symbol_cache import text_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from re import Match
+    from collections.abc import Callable
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
 _NAME_LIMIT = 1 << 16  # longer names (bytes) are left as they are; the longest in libtorch has 1,466
-_SIZE_LIMIT = 1 << 26
-"""Most characters that a name may stand for by counted_size, which is often twenty times too large: for names in
-libtorch it is at most 15,041,072."""
+_SIZE_LIMIT = 1 << 26  # most characters that printed_size may give; it is often twenty times too large
 _TEXT_LIMIT = 1 << 16  # most characters of a demangled name; the longest of libtorch has some thousand
 
 
@@ -46,7 +42,7 @@ def demangle(name: str) -> str:
     text = cached.text(raw)
     if text is None:
         demangler = _load()
-        if demangler and b"\0" not in raw and (counted_size(name) <= _SIZE_LIMIT or printed_size(name) <= _SIZE_LIMIT):
+        if demangler and b"\0" not in raw and _is_bounded(name):
             text = demangler(raw)
         if text is None:
             return name
@@ -77,6 +73,7 @@ def _load() -> Callable[[bytes], bytes | None] | None:
     string_at = ctypes.string_at
 
     def run(name: bytes) -> bytes | None:
+        """The demangled name; None if it cannot be demangled or is too long."""
         address = function(name, None, None, reference)
         if not address:
             return None
@@ -89,50 +86,11 @@ def _load() -> Callable[[bytes], bytes | None] | None:
     return run
 
 
-_REFERENCE = re.compile("[ST][0-9A-Z]*_")  # a substitution or a parameter of a template
-_PARAMETER = re.compile("T[0-9A-Z]*_")
-_REPEATED = re.compile("[CD][0-9I]|s[ZP]")
-"""Constructors and destructors, which repeat a name; the length and the elements of a pack."""
-_EXPANSION = re.compile("Dp|sp")  # pack expansions: their pattern is printed for each element of the pack
-_MAX_REFERENCES = 100
-_NUMBERED = 256
-"""Components that are counted separately (a name has a hundred); the last number stands for all higher ones."""
-
-
-def counted_size(name: str) -> int:
-    """An upper bound of printed_size that needs no parser: each reference at most doubles everything before it, each
-    pack expansion has at most as many elements as the name has characters. Letters of identifiers may be counted as
-    references, too."""
+def _is_bounded(name: str) -> bool:
+    """True if the name surely stands for at most _SIZE_LIMIT characters. Most need no parser: each substitution (S),
+    template parameter (T), constructor (C) and destructor (D) at most doubles all text before it, and letters of
+    identifiers may be counted as such, too. Only for packs there is no such limit."""
     plain = LONGEST_BUILTIN * (len(name) + 4) + LONGEST_STANDARD * name.count("S")
-    references, repeated = [*_REFERENCE.finditer(name)], len(_REPEATED.findall(name))
-    has_parameter = _PARAMETER.search(name)
-    if len(references) <= _MAX_REFERENCES and not has_parameter:
-        return plain + _substituted_size(references) << repeated
-    expansions = len(_EXPANSION.findall(name)) if has_parameter else 0
-    return int((plain << len(references) + repeated) * (len(name) + 1) ** expansions)
-
-
-def _substituted_size(references: Sequence[Match[str]]) -> int:
-    """Most characters that the references of a name stand for, if all are substitutions. A component precedes the
-    references to it and refers only to components with smaller numbers: so it is at most as large as all references
-    to those before it, plus the literal text before it."""
-    sizes, plain, end = [0] * _NUMBERED, 4 * LONGEST_BUILTIN, 0
-    total = 0
-    for reference in references:
-        start, end = end, reference.end()
-        plain += LONGEST_BUILTIN * (end - start) + LONGEST_STANDARD * reference.string.count("S", start, end)
-        below, number = _component_numbers(reference.group())
-        size = plain + sum(sizes[:below])
-        sizes[number] += size
-        total += size
-    return total
-
-
-@lru_cache(maxsize=4096)
-def _component_numbers(reference: str) -> tuple[int, int]:
-    """(upper bound of the component numbers that a reference may mean, exclusive; the lowest of them). The beginning of
-    a reference may be the end of an identifier: S1S_ means component 0 or 65."""
-    texts = (reference[1:-1], reference[reference.rindex("S") + 1 : -1])
-    # <seq-id>: base 36, none for the first component
-    below, number = (int(text.lstrip("0")[:8] or "0", 36) + 1 if text else 0 for text in texts)
-    return min(below, _NUMBERED), min(number, _NUMBERED - 1)
+    has_pack = any(code in name for code in ("Dp", "sp", "sP", "sZ"))
+    is_short = not has_pack and plain << sum(map(name.count, "STCD")) <= _SIZE_LIMIT
+    return is_short or printed_size(name) <= _SIZE_LIMIT

@@ -6,7 +6,6 @@ virtual addresses of the file (``vaddr``), whether the bytes come from the file 
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,10 +22,8 @@ MAX_BYTES = 10  # bytes of a LEB128 number (DWARF 5, 7.6) of 64 bits
 
 def uleb128(data: bytes, position: int) -> tuple[int, int]:
     """The unsigned number at ``position`` and the position after it. Raises BadData if it is too long."""
-    if position < len(data):
-        byte = data[position]
-        if byte < 0x80:
-            return byte, position + 1
+    if position < len(data) and data[position] < 0x80:  # nearly all are this short
+        return data[position], position + 1
     result = 0
     for index, byte in enumerate(data[position : position + MAX_BYTES]):
         result |= (byte & 0x7F) << (7 * index)
@@ -48,17 +45,9 @@ MAX_SCAN = 1 << 26  # bytes of an .eh_frame without search table that are read
 
 _PE_OMIT = 0xFF
 _PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50
-_FORMATS = {
-    0x00: (8, False),
-    0x02: (2, False),
-    0x03: (4, False),
-    0x04: (8, False),
-    0x08: (8, True),
-    0x0A: (2, True),
-    0x0B: (4, True),
-    0x0C: (8, True),
-}
-"""DW_EH_PE_absptr, udata2, udata4, udata8, signed, sdata2, sdata4, sdata8 → (size in bytes, is signed)."""
+_SIZES = {0: 8, 2: 2, 3: 4, 4: 8}  # DW_EH_PE_absptr, _udata2, _udata4, _udata8 → bytes
+_FORMATS = {form + 8 * signed: (size, signed) for form, size in _SIZES.items() for signed in (False, True)}
+"""These, and DW_EH_PE_signed, _sdata2, _sdata4, _sdata8 → (size in bytes, is signed)."""
 _U64 = (1 << 64) - 1
 
 
@@ -84,7 +73,8 @@ class Fde(NamedTuple):
 
 
 def _decode(data: bytes, position: int, encoding: int, vaddr: int, data_base: int) -> tuple[int, int]:
-    """The pointer at ``position`` in a DW_EH_PE encoding, and the position after it. ``data`` is at ``vaddr``."""
+    """The pointer at ``position`` of ``data`` (at ``vaddr``) in a DW_EH_PE encoding, and the position after it.
+    ``data_base`` is the address of the `.eh_frame_hdr`, to which DW_EH_PE_datarel is relative. Raises BadData."""
     kind, relation = encoding & 0x0F, encoding & 0x70
     if relation == _PE_ALIGNED:
         position += -(vaddr + position) % 8
@@ -110,42 +100,49 @@ def _decode(data: bytes, position: int, encoding: int, vaddr: int, data_base: in
     return value & _U64, position
 
 
+class _Entry(NamedTuple):
+    """A CIE or FDE: its bytes behind the length, their address, and the address of the next entry."""
+
+    data: bytes
+    vaddr: int
+    end: int
+
+
 class EntryReader:
-    """Parses CIEs and FDEs of one module. ``relocation`` is subtracted from absolute pointers (memory images)."""
+    """Parses CIEs and FDEs of one module."""
 
     def __init__(self, read: Reader, relocation: int = 0) -> None:
+        """``relocation`` is subtracted from absolute pointers, which the loader has changed in memory."""
         self.read = read
         self.relocation = relocation
         self._cies: dict[int, Cie] = {}
 
-    def raw(self, vaddr: int) -> tuple[bytes, int, int] | None:
-        """(bytes after the length, their vaddr, vaddr of the next entry); None at the terminator. Raises BadData."""
-        head = self._bytes(vaddr, 4)
-        length = int.from_bytes(head, "little")
-        start = vaddr + 4
+    def entry(self, vaddr: int) -> _Entry | None:
+        """The entry whose length is at ``vaddr``; None for the terminator of the section. Raises BadData."""
+        length, start = int.from_bytes(self._bytes(vaddr, 4), "little"), vaddr + 4
         if length == 0xFFFFFFFF:
-            length = int.from_bytes(self._bytes(start, 8), "little")
-            start += 8
+            length, start = int.from_bytes(self._bytes(start, 8), "little"), start + 8
         if length == 0:
             return None
         if not 4 < length <= 1 << 20:  # libtorch's longest has some thousands
             raise BadData(f"exception frame entry of {length} bytes at {vaddr:#x}")
-        return self._bytes(start, length), start, start + length
+        return _Entry(self._bytes(start, length), start, start + length)
 
     def fde(self, vaddr: int) -> Fde:
         """The FDE at ``vaddr``. Raises BadData for anything else."""
-        entry = self.raw(vaddr)
-        fde = self.parse(entry[0], entry[1]) if entry else None
+        entry = self.entry(vaddr)
+        fde = self.parse(entry) if entry else None
         if not fde:
             raise BadData(f"no frame description entry at {vaddr:#x}")
         return fde
 
-    def parse(self, data: bytes, start: int) -> Fde | None:
-        """The FDE whose bytes after the length are ``data`` at vaddr ``start``; None for a CIE."""
+    def parse(self, entry: _Entry) -> Fde | None:
+        """The FDE in ``entry``; None for a CIE. Raises BadData."""
+        data, start = entry.data, entry.vaddr
         back = int.from_bytes(data[:4], "little")
         if back == 0:
             return None
-        cie = self.cie(start - back)
+        cie = self._cie(start - back)
         code_start, position = _decode(data, 4, cie.fde_encoding, start, 0)
         if cie.fde_encoding & 0x70 == 0:
             code_start = (code_start - self.relocation) & _U64
@@ -155,20 +152,20 @@ class EntryReader:
             position += skip
         return Fde(code_start, code_start + size, cie, data[position:])
 
-    def cie(self, vaddr: int) -> Cie:
-        """The CIE at ``vaddr``, cached. Raises BadData."""
-        cie = self._cies.get(vaddr)
-        if not cie:
-            entry = self.raw(vaddr)
+    def _cie(self, vaddr: int) -> Cie:
+        """The CIE at ``vaddr``, which many FDEs share: it is parsed once. Raises BadData."""
+        if vaddr not in self._cies:
+            entry = self.entry(vaddr)
             if not entry:
                 raise BadData(f"no common information entry at {vaddr:#x}")
             try:
-                cie = self._cies[vaddr] = _parse_cie(entry[0], entry[1])
+                self._cies[vaddr] = _parse_cie(entry.data, entry.vaddr)
             except IndexError:
                 raise BadData(f"common information entry at {vaddr:#x} is cut short") from None
-        return cie
+        return self._cies[vaddr]
 
     def _bytes(self, vaddr: int, size: int) -> bytes:
+        """Exactly ``size`` bytes. Raises BadData if they are not mapped."""
         data = self.read(vaddr, size)
         if not data:
             raise BadData(f"exception frames at {vaddr:#x} cannot be read")
@@ -214,10 +211,11 @@ def _parse_cie(data: bytes, vaddr: int) -> Cie:
 
 
 class SearchTable:
-    """The binary search table of the `.eh_frame_hdr` at ``vaddr``."""
+    """The binary search table of a `.eh_frame_hdr`."""
 
     def __init__(self, read: Reader, vaddr: int, relocation: int = 0) -> None:
-        """Raises BadData if there is none."""
+        """``vaddr`` is that of the `.eh_frame_hdr`, ``relocation`` as for EntryReader. Raises BadData if there is
+        none."""
         self._read = read
         self._vaddr = vaddr
         self.entries = EntryReader(read, relocation)
@@ -243,45 +241,23 @@ class SearchTable:
     def find(self, vaddr: int) -> Fde | None:
         """The FDE that covers ``vaddr``, None if there is none. Raises BadData."""
         low, high = 0, self.count
-        if self._encoding == 0x3B:  # DW_EH_PE_datarel | sdata4, what every linker writes
-            read, table, wanted = self._read, self._table, vaddr - self._vaddr
-            while low < high:
-                middle = (low + high) >> 1
-                entry = read(table + 8 * middle, 4)
-                if not entry:
-                    raise BadData(f"search table at {table:#x} cannot be read")
-                if int.from_bytes(entry, "little", signed=True) <= wanted:
-                    low = middle + 1
-                else:
-                    high = middle
-        else:
-            while low < high:
-                middle = (low + high) >> 1
-                if self._decoded(middle, 0) <= vaddr:
-                    low = middle + 1
-                else:
-                    high = middle
-        if low == 0:
-            return None
-        fde = self.entries.fde(
-            self._vaddr + self.entry(low - 1)[1] if self._encoding == 0x3B else self._decoded(low - 1, 1)
-        )
-        return fde if fde.start <= vaddr < fde.end else None
+        while low < high:
+            middle = (low + high) >> 1
+            if self.address(middle, 0) <= vaddr:
+                low = middle + 1
+            else:
+                high = middle
+        fde = self.entries.fde(self.address(low - 1, 1)) if low else None
+        return fde if fde and fde.start <= vaddr < fde.end else None
 
-    def entry(self, index: int) -> tuple[int, int]:
-        """(start of the code, FDE) of a table row, relative to the section, if the encoding is 0x3B."""
-        entry = self._read(self._table + 8 * index, 8)
-        if not entry:
-            raise BadData(f"search table at {self._table:#x} cannot be read")
-        start, fde = struct.unpack("<ii", entry)
-        return start, fde
-
-    def _decoded(self, index: int, column: int) -> int:
-        """A vaddr of a table row in any encoding: ``column`` 0 is the start of the code, 1 the FDE."""
-        at = self._table + (2 * index + column) * self._width
+    def address(self, row: int, column: int) -> int:
+        """A vaddr in row number ``row`` of the table: in column 0 the start of code, in column 1 the FDE for it."""
+        at = self._table + (2 * row + column) * self._width
         data = self._read(at, self._width)
         if not data:
             raise BadData(f"search table at {self._table:#x} cannot be read")
+        if self._encoding == _PE_DATAREL | 0x0B:  # what every linker writes: without _decode this is twice as fast
+            return self._vaddr + int.from_bytes(data, "little", signed=True)
         value, _ = _decode(data, 0, self._encoding, at, self._vaddr)
         return (value - self.entries.relocation) & _U64 if self._encoding & 0x70 == 0 else value
 
@@ -290,15 +266,14 @@ class ScannedTable:
     """All FDEs of an `.eh_frame` without a search table, which is read once."""
 
     def __init__(self, entries: EntryReader, vaddr: int, size: int = MAX_SCAN) -> None:
-        self._fdes: list[Fde] = []
+        """Read the section of ``size`` bytes at ``vaddr``, up to its terminator or the first damaged entry."""
+        fdes: list[Fde | None] = []
         end = vaddr + min(size, MAX_SCAN)
         with suppress(BadData):
-            while vaddr < end and (entry := entries.raw(vaddr)):
-                fde = entries.parse(entry[0], entry[1])
-                if fde:
-                    self._fdes.append(fde)
-                vaddr = entry[2]
-        self._fdes.sort(key=lambda fde: fde.start)
+            while vaddr < end and (entry := entries.entry(vaddr)):
+                fdes.append(entries.parse(entry))
+                vaddr = entry.end
+        self._fdes = sorted(filter(None, fdes), key=lambda fde: fde.start)
         self._starts = [fde.start for fde in self._fdes]
 
     def find(self, vaddr: int) -> Fde | None:

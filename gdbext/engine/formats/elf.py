@@ -54,7 +54,7 @@ class ElfImage:
     SIGBUS, as with any debugger; package managers replace files instead.
     """
 
-    from_memory = False  # True for the part of the file that the target has mapped (engine/process/memory_image.py)
+    from_memory = False  # True for a MemoryImage: the part of the file that the target has mapped
 
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
         """``identity`` is the file's name in the cache (cache.file_key), "" for none. Raises SymbolFileError, also for
@@ -74,6 +74,7 @@ class ElfImage:
         """Map the file at ``path``, which the user or gdbext named. Raises SymbolFileError."""
 
         def open_file() -> int:
+            """An fd of the file. Raises OSError, also if it is not regular."""
             if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
                 raise OSError(EINVAL, "no regular file")
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -131,12 +132,11 @@ class ElfImage:
         """All sections by number; empty if there are none or they are damaged."""
         header = self.header
         size = max(header.shentsize, _SHDR.size)
-        if not header.shoff or not 0 < header.shnum <= _MAX_SECTIONS or header.shstrndx >= header.shnum:
+        end = header.shoff + header.shnum * size
+        if not header.shoff or header.shnum > _MAX_SECTIONS or header.shstrndx >= header.shnum or end > self.size:
             return []
-        if header.shoff + header.shnum * size > self.size:
-            return []
-        starts = range(header.shoff, header.shoff + header.shnum * size, size)
         try:
+            starts = range(header.shoff, end, size)
             rows = [_SHDR.unpack(self.data[start : start + _SHDR.size]) for start in starts]
         except SymbolFileError:
             return []
@@ -155,16 +155,16 @@ class ElfImage:
 
     def read(self, vaddr: int, size: int) -> bytes:
         """Exactly ``size`` bytes of the file at ``vaddr``; b"" if the file does not have them all."""
+        segment = self._stored_segment(vaddr, size)
+        piece = self.contents(vaddr - segment.vaddr + segment.offset, size) if segment else b""
+        return piece if len(piece) == size else b""
+
+    def _stored_segment(self, vaddr: int, size: int = 1) -> elf_header.Segment | None:
+        """The segment of which the file has all ``size`` bytes at ``vaddr``; None if there is none."""
         for segment in self.loads:
-            start = segment.vaddr
-            if start <= vaddr and vaddr + size <= start + segment.filesz:
-                offset = vaddr - start + segment.offset
-                try:
-                    piece = self.data[offset : offset + size]
-                except SymbolFileError:
-                    return b""
-                return piece if len(piece) == size else b""
-        return b""
+            if segment.vaddr <= vaddr and vaddr + size <= segment.vaddr + segment.filesz:
+                return segment
+        return None
 
     def pieces(self, vaddr: int, size: int, overlap: int) -> Iterator[tuple[int, bytes]]:
         """(address, bytes) of consecutive pieces of the contents at ``vaddr``, for reading hundreds of megabytes once.
@@ -180,23 +180,21 @@ class ElfImage:
 
     def file_offset(self, vaddr: int) -> int | None:
         """Offset in the file of the byte at ``vaddr``; None if it is not in the file."""
-        for segment in self.loads:
-            if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
-                return vaddr - segment.vaddr + segment.offset
-        return None
+        segment = self._stored_segment(vaddr)
+        return vaddr - segment.vaddr + segment.offset if segment else None
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
         """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` that has the bytes ``needle``;
         None if the segment of ``vaddr`` has none."""
-        for segment in self.loads:
-            if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
-                bias = segment.offset - segment.vaddr
-                start, stop = vaddr + bias, min(end, segment.vaddr + segment.filesz) + bias
-                at = self.data.find(needle, start, stop)
-                while at >= 0 and (at - start) % step:
-                    at = self.data.find(needle, at + 1, stop)
-                return at - bias if at >= 0 else None
-        return None
+        segment = self._stored_segment(vaddr)
+        if not segment:
+            return None
+        bias = segment.offset - segment.vaddr
+        start, stop = vaddr + bias, min(end, segment.vaddr + segment.filesz) + bias
+        at = self.data.find(needle, start, stop)
+        while at >= 0 and (at - start) % step:
+            at = self.data.find(needle, at + 1, stop)
+        return at - bias if at >= 0 else None
 
     def is_code(self, vaddr: int) -> bool:
         """True if an executable segment covers the address."""
@@ -226,9 +224,7 @@ class ElfImage:
         """DT_* tag → value (the first of each tag) of the dynamic section, as it is in the file."""
         segment = self.segment(elf_header.PT_DYNAMIC)
         table: dict[int, int] = {}
-        if not segment:
-            return table
-        raw = self.contents(segment.offset, min(segment.filesz, _MAX_DYNAMIC * _DYN.size))
+        raw = self.contents(segment.offset, min(segment.filesz, _MAX_DYNAMIC * _DYN.size)) if segment else b""
         for tag, value in _DYN.iter_unpack(raw[: len(raw) // _DYN.size * _DYN.size]):
             if tag == 0:
                 break

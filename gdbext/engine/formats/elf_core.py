@@ -22,7 +22,8 @@ NT_PRSTATUS, NT_PRFPREG, NT_PRPSINFO, NT_AUXV, NT_FILE, NT_SIGINFO = 1, 2, 3, 6,
 MAX_SEGMENTS = 10_000_000  # more than any vm.max_map_count; 56 bytes each must also fit into the file
 
 _SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
-_PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
+_PRSTATUS_HEAD = struct.Struct("<12xh18xi")  # pr_cursig, pr_pid
+_PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 112, 8
 _PRPSINFO_PID_AT, _PRPSINFO_NAME_AT, _PRPSINFO_ARGUMENTS_AT, _PRPSINFO_SIZE = 24, 40, 56, 136
 
 _FLOATS_LIMIT = 4096  # struct user_fpregs_struct has 512 bytes, struct user_fpsimd_state 528
@@ -106,6 +107,7 @@ class ElfCore:
         return self.data.find(wanted, min(start, self.size), min(end, self.size))
 
     def _parse(self) -> None:
+        """Read the program headers and the notes. Raises BadCore, NotPermitted and the errors of check_machine."""
         header, count = _checked_header(self.path, self.data, self._check_machine)
         self.machine = header.machine
         self.written_by_debugger = header.shnum > 1
@@ -128,7 +130,7 @@ class ElfCore:
             why = "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
             if self.is_truncated:
                 why = "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
-            raise BadCore(f"{self.path} describes no thread", why=why)
+            raise BadCore(f"{self.path} contains no threads", why=why)
         beyond = [segment for segment in self.segments if segment.offset + segment.filesz > self.size]
         if beyond:
             self.is_truncated = True
@@ -141,10 +143,9 @@ class ElfCore:
         """Read the note of type ``kind`` (NT_*) with ``size`` bytes at offset ``start`` of the file."""
         data = self.data
         if kind == NT_PRSTATUS and size > _PRSTATUS_REGISTERS_AT + _PRSTATUS_TAIL:
-            (signal,) = struct.unpack_from("<h", data, start + _PRSTATUS_SIGNAL_AT)
-            (tid,) = struct.unpack_from("<i", data, start + _PRSTATUS_PID_AT)
+            signal, tid = _PRSTATUS_HEAD.unpack_from(data, start)
             if tid < 0:
-                self.warnings.append(f"{self.path}: the note on a thread is damaged and not used (its id is {tid})")
+                self.warnings.append(f"{self.path}: the note on a thread is damaged and ignored (its id is {tid})")
                 return
             registers = data[start + _PRSTATUS_REGISTERS_AT : start + size - _PRSTATUS_TAIL]
             self.threads.append(CoreThread(tid, signal, registers, None))
@@ -158,7 +159,7 @@ class ElfCore:
             if pid > 0:
                 self.pid = pid
             else:
-                self.warnings.append(f"{self.path}: the process's id is damaged and not used (it is {pid})")
+                self.warnings.append(f"{self.path}: the process id is damaged and ignored (it is {pid})")
             self.name = _text(data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
             self.arguments = _text(data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
         elif kind == NT_AUXV:
@@ -173,7 +174,7 @@ class ElfCore:
         count, page_size = struct.unpack_from("<QQ", note)
         names_at = 16 + 24 * count
         if names_at > len(note):
-            self.warnings.append(f"{self.path}: the list of mapped files (NT_FILE) is damaged and not used")
+            self.warnings.append(f"{self.path}: the list of mapped files (NT_FILE) is damaged and ignored")
             return
         names = note[names_at:].split(b"\0")
         for (start, end, offset), name in zip(struct.iter_unpack("<QQQ", note[16:names_at]), names):
@@ -193,6 +194,7 @@ def is_core(path: str) -> bool:
 
 
 def _text(field: bytes) -> str:
+    """The text in a field of fixed size, which NULs fill up."""
     return os.fsdecode(field.split(b"\0", 1)[0])
 
 
@@ -215,7 +217,7 @@ def _map_file(path: str) -> mmap.mmap:
             if not stat.S_ISREG(status.st_mode):
                 raise _not_regular(path)
             if status.st_size == 0:
-                raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c cut it to nothing")
+                raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c truncated it")
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except PermissionError as error:
         raise NotPermitted(
@@ -224,9 +226,10 @@ def _map_file(path: str) -> mmap.mmap:
             help=f"{or_root('run it as that user')}; or let all read it: sudo chmod a+r {path}",
         ) from error
     except FileNotFoundError as error:
-        where = "see where the kernel puts cores: cat /proc/sys/kernel/core_pattern"
         raise BadCore(
-            f"there is no file {path}", why="the kernel, or systemd, puts cores elsewhere", help=where
+            f"there is no file {path}",
+            why="the kernel, or systemd, puts cores elsewhere",
+            help="see where the kernel puts cores: cat /proc/sys/kernel/core_pattern",
         ) from error
     except IsADirectoryError as error:
         raise BadCore(f"{path} is a folder", why="a core dump is a file") from error
@@ -245,21 +248,22 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
                 help=f"unpack it first: {command} {path}   (or, with systemd: coredumpctl dump PID -o core)",
             )
     identity = elf_header.identify(start)
-    if not identity and start[:4] != b"\x7fELF":
+    if start[:4] != b"\x7fELF":
         raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
+    truncated = BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
     if not identity:
-        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
+        raise truncated
     if identity.type != elf_header.ET_CORE:
-        what = _OTHER_TYPES.get(identity.type, "another kind of file")
-        what = f"{path} is an ELF file but not a core dump: it is {what}"
-        raise BadCore(what, why="scripts/dispatch -c wants a core")
+        kind = _OTHER_TYPES.get(identity.type, "another kind of file")
+        what = f"{path} is an ELF file but not a core dump: it is {kind}"
+        raise BadCore(what, why="scripts/dispatch -c needs a core dump")
     if identity.machine == EM_CUDA:
         raise refuse(path, data)
     check_machine(path, identity)
     try:
         header = elf_header.parse_header(data)
     except SymbolFileError:
-        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there") from None
+        raise truncated from None
     count = header.phnum
     if count == elf_header.PN_XNUM:
         if not elf_header.EHDR.size <= header.shoff <= len(data) - 64:

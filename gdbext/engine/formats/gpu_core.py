@@ -17,8 +17,8 @@ from typing import NamedTuple
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.formats.eh_frame import sleb128, uleb128
 from gdbext.engine.formats.elf import ElfSection
-from gdbext.engine.formats.elf_header import Data
-from gdbext.errors import BadCore, BadData
+from gdbext.engine.formats.elf_header import EHDR, Data, parse_header
+from gdbext.errors import BadCore, BadData, SymbolFileError
 
 _LOUSER = 0x80000000
 _ELF_RELOCATED, _DEVICES, _SMS, _GRIDS, _LANES, _MODULES = (_LOUSER + kind for kind in (7, 9, 11, 12, 15, 16))
@@ -31,21 +31,21 @@ _GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24
 """Least bytes of a row; an SM's exception is there since r555."""
 _EXCEPTIONS = {
     1: "an illegal address",
-    2: "an overflow of the user's stack",
-    3: "an overflow of the device's stack",
+    2: "a user stack overflow",
+    3: "a device stack overflow",
     4: "an illegal instruction",
     5: "an address out of range",
     6: "a misaligned address",
     7: "an invalid address space",
     8: "an invalid program counter",
-    9: "an overflow of the hardware's stack",
+    9: "a hardware stack overflow",
     10: "an illegal address",
     11: "a misaligned address",
     12: "an assertion",
-    13: "an error of a system call",
+    13: "a system call error",
     14: "an illegal address",
     17: "an address out of range in a cluster",
-    18: "a missing block of a cluster",
+    18: "a cluster block that is not present",
     19: "a stack canary",
 }
 _NAMED = 4  # most grids and exceptions that the text names
@@ -79,6 +79,7 @@ class GpuCore(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The sentence that names devices, kernels, exceptions and lines."""
         kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
@@ -88,7 +89,7 @@ class GpuCore(NamedTuple):
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """The first texts, with the number of the others."""
+    """The first texts, with the number of the others: ``a, b, c, d and 3 more``."""
     more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
     return ", ".join(texts[:_NAMED]) + more
 
@@ -100,12 +101,13 @@ class _Sections:
         """Raises BadCore if the file is truncated; ``path`` is for errors."""
         self._data = data
         self._path = path
-        if len(data) < 64:
-            raise BadCore(f"{path} is truncated: its ELF header is not all there")
-        head = data[:64]
-        start, size, count = struct.unpack_from("<Q", head, 40)[0], *struct.unpack_from("<HH", head, 58)
-        self.names_number = struct.unpack_from("<H", head, 62)[0]
-        if size != _SECTION.size or not 64 <= start <= len(data) - _SECTION.size:
+        try:
+            header = parse_header(data)
+        except SymbolFileError as error:
+            raise BadCore(f"{path} is truncated: its ELF header is not all there") from error
+        start, count = header.shoff, header.shnum
+        self.names_number = header.shstrndx  # the number of the section with the sections' names
+        if header.shentsize != _SECTION.size or not EHDR.size <= start <= len(data) - _SECTION.size:
             raise BadCore(f"{path} is truncated: its section headers are not there")
         if not count:  # so many that the first one has the number
             count = _SECTION.unpack(data[start : start + _SECTION.size])[5]
@@ -117,15 +119,17 @@ class _Sections:
         """Without their names: see ``named``."""
 
     def of_type(self, kind: int) -> list[ElfSection]:
+        """The sections whose type (sh_type) is ``kind``."""
         return [section for section in self.sections if section.type == kind]
 
     def contents(self, section: ElfSection) -> bytes:
+        """The section's bytes. Raises BadCore if the file is truncated before their end."""
         if section.offset + section.size > len(self._data):
             raise BadCore(f"{self._path} is truncated: section {section.number} is not all there")
         return self._data[section.offset : section.offset + section.size]
 
     def rows(self, kind: int, needed: int) -> Iterator[bytes]:
-        """The rows of all tables of that type whose rows have at least ``needed`` bytes."""
+        """The rows of all tables of type ``kind`` whose rows have at least ``needed`` bytes."""
         for section in self.of_type(kind):
             yield from self.rows_of(section, needed)
 
@@ -163,11 +167,13 @@ def _devices(core: _Sections) -> Iterator[str]:
 
 
 def _text(table: bytes, at: int) -> str:
+    """The text at an offset of a string table, "" if it is not printable ASCII."""
     raw = table[at : at + 128].split(b"\0", 1)[0] if at < len(table) else b""
     return raw.decode("ascii") if raw.isascii() and raw.decode("ascii").isprintable() else ""
 
 
 def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
+    """The grids of the core at ``path``, with the names of their kernels."""
     functions: dict[int, dict[int, str]] = {}  # handle of a module → address → function
     for row in islice(core.rows(_GRIDS, _GRID_ROW), _MOST_GRIDS):
         entry, module = struct.unpack_from("<QQ", row, 24)
@@ -202,7 +208,8 @@ def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
 
 
 def _exceptions(core: _Sections) -> list[tuple[str, int]]:
-    """(kind, number of threads with it), or of processors if no thread has one: the warps may have exited."""
+    """(kind of exception, number of the GPU's threads that hit it), or of its processors if no thread has one: the
+    warps may have exited."""
     for kind, offset, needed in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
         counts = Counter(struct.unpack_from("<I", row, offset)[0] for row in core.rows(kind, needed))
         del counts[0]
@@ -246,6 +253,7 @@ class _LineProgram:
     """One unit of DWARF's line table (DWARF 4, section 6.2). Raises the errors of _TORN."""
 
     def __init__(self, unit: bytes) -> None:
+        """Read the header of ``unit``, the bytes of the unit behind its length."""
         version, length = struct.unpack_from("<HI", unit)
         at = 7 if version < 4 else 8  # since 4 there is the number of operations of an instruction
         self._step = unit[6]
@@ -263,42 +271,44 @@ class _LineProgram:
         self._at = 6 + length
 
     def _name(self) -> bytes:
+        """The next text up to its NUL."""
         start, self._at = self._at, self._code.index(b"\0", self._at) + 1
         return self._code[start : self._at - 1]
 
     def _number(self) -> int:
+        """The next ULEB128 number."""
         value, self._at = uleb128(self._code, self._at)
         return value
 
     def rows(self) -> Iterator[tuple[int, str]]:
-        """The rows as in _line_rows."""
+        """(first address, "file:line") of each row, as in _line_rows."""
         address, file, line = 0, 1, 1
         while self._at < len(self._code):
             operation = self._code[self._at]
             self._at += 1
-            if operation >= self._first:
+            if operation >= self._first:  # a special opcode advances both
                 steps, lines = divmod(operation - self._first, self._range)
                 address, line = address + steps * self._step, line + self._base + lines
                 yield address, self._text(file, line)
-            elif operation == 0:
+            elif operation == 0:  # an extended opcode, behind its size
                 size = self._number()
                 extended, self._at = self._code[self._at : self._at + size], self._at + size
-                if extended[0] == 1:
+                if extended[0] == 1:  # DW_LNE_end_sequence
                     yield address, ""
                     address, file, line = 0, 1, 1
-                elif extended[0] == 2:
+                elif extended[0] == 2:  # DW_LNE_set_address
                     (address,) = struct.unpack_from("<Q", extended, 1)
-            elif operation == 1:
+            elif operation == 1:  # DW_LNS_copy
                 yield address, self._text(file, line)
-            elif operation == 3:
+            elif operation == 3:  # DW_LNS_advance_line
                 change, self._at = sleb128(self._code, self._at)
                 line += change
-            elif operation == 9:
+            elif operation == 9:  # DW_LNS_fixed_advance_pc
                 address += struct.unpack_from("<H", self._code, self._at)[0]
                 self._at += 2
-            elif operation == 8:
+            elif operation == 8:  # DW_LNS_const_add_pc
                 address += (255 - self._first) // self._range * self._step
-            else:
+            else:  # DW_LNS_advance_pc (2), DW_LNS_set_file (4), and those without effect here
                 operands = [self._number() for _ in range(self._operands[operation - 1])]
                 address += operands[0] * self._step if operation == 2 else 0
                 file = operands[0] if operation == 4 else file
@@ -311,7 +321,7 @@ def refuse(path: str, data: Data) -> BadCore:
     """The error for a GPU's core in place of a process's: it says what the core holds, and how to read it."""
     return BadCore(
         f"{path} is {read_gpu_core(data, path).text}",
-        why="it has what ran on the device, and no thread of the process",
+        why="it records what ran on the GPU, not the threads of the process",
         help=f"examine it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
         "gcore PID",
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Cost = tuple[int, int]  # characters, and references to template arguments
+    _Rules = dict[str, tuple[Callable[["MangledName"], object], ...]]  # code → what follows it, in order
 
 LONGEST_BUILTIN = 20
 """Most characters that one character of a mangled name stands for, except in references and identifiers: y is
@@ -52,9 +53,10 @@ def _larger(first: Cost, second: Cost) -> Cost:
 
 class MangledName:
     """One pass over a name: the current position, and the cost of everything before it. Methods with the name of a
-    nonterminal of the grammar parse one at the position."""
+    nonterminal of the ABI's grammar parse one at the position, and raise _Unparsable if none is there."""
 
     def __init__(self, name: str, pack_size: int) -> None:
+        """``pack_size``: the number of arguments that each template parameter pack is taken to have."""
         self.longest_pack = 1
         self._name = name + "\0"
         self._at = 0
@@ -74,9 +76,8 @@ class MangledName:
         """Most characters that the parsed name stands for."""
         return self._fixed + LONGEST_BUILTIN * self._at + self._references * (self._scope[0] + 1)
 
-    # the position
-
     def _peek(self, length: int = 1) -> str:
+        """The next ``length`` characters, which are not skipped; NUL marks the end of the name."""
         return self._name[self._at : self._at + length]
 
     def _take(self, text: str) -> bool:
@@ -87,6 +88,7 @@ class MangledName:
         return False
 
     def _need(self, text: str) -> None:
+        """Skip ``text``. Raises _Unparsable if it is not at the position."""
         if not self._take(text):
             raise _Unparsable
 
@@ -97,6 +99,22 @@ class MangledName:
             raise _Unparsable
         self._at = match.end()
         return match.group()
+
+    def _by_code(self, rules: _Rules) -> None:
+        """Skip the code of two letters or one that is at the position, and parse what its rule says behind it. Raises
+        _Unparsable if no rule begins with it."""
+        code = self._peek(2) if self._peek(2) in rules else self._peek()
+        if code not in rules:
+            raise _Unparsable
+        self._at += len(code)
+        for parse in rules[code]:
+            parse(self)
+
+    def _skip_letter(self) -> None:
+        self._at += 1
+
+    def _end(self) -> None:
+        self._need("E")
 
     def _number(self) -> None:
         self._skip(_NUMBER)
@@ -111,9 +129,8 @@ class MangledName:
         if self._depth > _MAX_DEPTH:
             raise _Unparsable
 
-    # costs
-
     def _add(self, cost: Cost) -> None:
+        """Add the cost of text that the name only refers to. Raises _Unparsable if the sum is absurd."""
         self._fixed += cost[0]
         self._references += cost[1]
         if self._fixed > UNLIMITED or self._references > UNLIMITED:
@@ -133,8 +150,6 @@ class MangledName:
         fixed, references = self._cost_since(mark)
         self._components.append((fixed, references * (self._pack_size if self._expansions else 1)))
 
-    # names
-
     def parse(self) -> None:
         """Parse the name of a symbol, with suffixes of clones. Raises _Unparsable."""
         for prefix in ("_GLOBAL__sub_I_", "_GLOBAL__I_", "_GLOBAL__D_"):
@@ -146,26 +161,24 @@ class MangledName:
             raise _Unparsable
 
     def _encoding(self) -> None:
+        """Parse a function with its type, a variable, or a special name such as a vtable (TV)."""
         self._enter()
-        if self._peek() not in ("T", "G"):
+        if self._peek() in ("T", "G"):
+            self._by_code(self._SPECIAL_NAMES)
+        else:
             self._name_of_entity()
             self._function_type()
-        else:
-            kind = self._peek(2)
-            self._at += 2
-            if kind in self._SPECIAL_NAMES:
-                for parse in self._SPECIAL_NAMES[kind]:
-                    parse(self)
-            elif kind == "Tc":
-                for _ in range(2):
-                    for _ in range(2 if self._take("v") else 1 if self._take("h") else 0):
-                        self._number()
-                self._encoding()
-            elif kind == "GT" and (self._take("t") or self._take("n")):
-                self._encoding()
-            else:
-                raise _Unparsable
         self._depth -= 1
+
+    def _call_offset(self) -> None:
+        """Skip the offsets of a thunk: one behind h, two behind v."""
+        for _ in range(2 if self._take("v") else 1 if self._take("h") else 0):
+            self._number()
+
+    def _transaction_clone(self) -> None:
+        if not self._take("t"):
+            self._need("n")
+        self._encoding()
 
     def _function_type(self) -> None:
         """Parse the types behind a function's name; their template parameters mean that name's arguments."""
@@ -182,12 +195,13 @@ class MangledName:
             self._add((references * scope[0], references * scope[1]))
 
     def _name_of_entity(self) -> None:
+        """Parse a <name>; afterwards ``_arguments`` has the cost of its largest template argument."""
         self._enter()
         self._arguments = None
         mark, following = self._mark(), self._peek()
-        if following == "N":
+        if self._take("N"):
             self._nested_name()
-        elif following == "Z":
+        elif self._take("Z"):
             self._local_name()
         else:
             is_substitution = following == "S" and not self._take("St")
@@ -202,7 +216,7 @@ class MangledName:
         self._depth -= 1
 
     def _nested_name(self) -> None:
-        self._need("N")
+        """Parse the rest of N…E: each prefix, such as a namespace, is a component."""
         if self._peek() in ("r", "V", "K"):
             self._skip(_QUALIFIERS)
         if self._peek() in ("R", "O"):
@@ -230,9 +244,9 @@ class MangledName:
                 self._remember(mark)
 
     def _local_name(self) -> None:
-        self._need("Z")
+        """Parse the rest of Z…E…: an entity inside a function, with a discriminator."""
         self._encoding()
-        self._need("E")
+        self._end()
         self._arguments = None
         if self._take("s"):
             self._discriminator()
@@ -245,53 +259,41 @@ class MangledName:
         self._arguments = arguments
 
     def _discriminator(self) -> None:
+        """Skip the number, if there is one, that tells entities with the same name in one function apart."""
         if self._take("__"):
             self._number()
         elif self._take("_"):
             self._skip(_NUMBER)
 
     def _unqualified_name(self) -> None:
+        """Parse an identifier, an operator, a constructor, a lambda or an unnamed type, with its ABI tags."""
         mark, following = self._mark(), self._peek()
-        if following == "L":
-            self._at += 1
+        if following.isdigit():
             self._source_name()
-            self._discriminator()
-        elif following.isdigit():
-            self._source_name()
-        elif self._take("CI"):
-            self._at += 1
-            self._type()
-            self._fixed += self._identifier
-        elif following in ("C", "D"):
-            self._at += 2
-            self._fixed += self._identifier
-        elif following == "U":
-            if self._take("Ul"):
-                while not self._take("E"):
-                    self._type()
-            else:
-                self._need("Ut")
-            self._number()
-            self._remember(mark)
-        elif self._take("cv"):
-            # An operator that converts to a template parameter means arguments that follow, or others: it is too rare.
-            mark = self._mark()
-            self._type()
-            if self._cost_since(mark)[1]:
-                raise _Unparsable
-        elif self._take("li"):
-            self._source_name()
-        elif self._peek(2).isalnum() and following.islower():
+        elif following in ("L", "C", "D", "U") or self._peek(2) in self._NAMES:
+            self._by_code(self._NAMES)
+        elif self._peek(2).isalnum() and following.islower():  # an operator
             self._at += 2
         else:
             raise _Unparsable
-        self._abi_tags()
-
-    def _abi_tags(self) -> None:
-        while self._take("B"):
+        if following == "U":
+            self._remember(mark)
+        while self._take("B"):  # ABI tags
             self._source_name()
 
+    def _repeated_identifier(self) -> None:
+        self._fixed += self._identifier
+
+    def _conversion_operator(self) -> None:
+        """Parse the type that the operator converts to. Template parameters in it may mean arguments that follow: too
+        rare to be counted."""
+        mark = self._mark()
+        self._type()
+        if self._cost_since(mark)[1]:
+            raise _Unparsable
+
     def _source_name(self) -> None:
+        """Skip an identifier, behind its length, and count its characters as themselves."""
         if not self._peek().isdigit():
             raise _Unparsable
         length = int(self._skip(_NUMBER)[:5])
@@ -300,8 +302,6 @@ class MangledName:
         self._at += length
         self._fixed -= (LONGEST_BUILTIN - 1) * length
         self._identifier = max(self._identifier, length)
-
-    # templates and substitutions
 
     def _template_arguments(self) -> int:
         """Parse the arguments; returns their number."""
@@ -319,19 +319,19 @@ class MangledName:
         return number
 
     def _template_argument(self) -> None:
-        following = self._peek()
-        if following == "X":
-            self._at += 1
+        """Parse a type, an expression, a literal or a pack."""
+        if self._take("X"):
             self._expression()
-            self._need("E")
-        elif following == "L":
+            self._end()
+        elif self._take("L"):
             self._literal()
-        elif following in ("I", "J"):
+        elif self._peek() in ("I", "J"):
             self.longest_pack = max(self.longest_pack, self._template_arguments())
         else:
             self._type()
 
     def _template_parameter(self) -> None:
+        """Parse T_, T0_, …, and count a reference to a template argument."""
         self._need("T")
         if self._take("L"):
             self._number()
@@ -340,10 +340,12 @@ class MangledName:
         self._add((0, 1 if self._expansions else self._pack_size))
 
     def _substitution(self) -> None:
+        """Parse S_, S0_, … and add the cost of the component, or a standard abbreviation such as St, Sa."""
         self._need("S")
         if self._peek().islower():
             self._at += 1
-            self._abi_tags()
+            while self._take("B"):
+                self._source_name()
             self._identifier = max(self._identifier, LONGEST_STANDARD)
             self._fixed += LONGEST_STANDARD
             return
@@ -362,8 +364,6 @@ class MangledName:
         fixed, references = self._cost_since(mark)
         self._add((fixed * (self._pack_size - 1), references * (self._pack_size - 1)))
 
-    # types
-
     def _type(self) -> None:
         """Parse a type with the pointers, references and qualifiers before it; each of these makes a component."""
         self._enter()
@@ -381,56 +381,40 @@ class MangledName:
 
     def _unqualified_type(self) -> bool:
         """Parse the type; True if it is a component that had no number before."""
-        following = self._peek()
+        mark, following = self._mark(), self._peek()
         if following in ("T", "S"):
-            mark, is_component = self._mark(), True
+            is_new = following == "T" or self._take("St")
             if following == "T":
                 self._template_parameter()
-            elif self._take("St"):
+            elif is_new:
                 self._unqualified_name()
             else:
                 self._substitution()
-                is_component = False
             if self._peek() != "I":
-                return is_component
-            if is_component:
+                return is_new
+            if is_new:
                 self._remember(mark)
             self._template_arguments()
         elif following.isdigit() or following in ("N", "Z"):
             self._name_of_entity()
-        elif following == "D":
-            kind = self._peek(2)
+        elif self._peek(2) in self._BUILTIN_TYPES:
             self._at += 2
-            if kind in ("DT", "Dt"):
-                self._expression()
-                self._need("E")
-            elif kind == "Dp":
-                self._expanded(self._type)
-            elif kind == "Dv":
-                self._array_type()
-            elif kind in ("Do", "Dx", "Dw", "DO"):
-                self._type()
-            elif kind in ("Da", "Dc", "Dn", "Di", "Ds", "Du", "Dh", "Df", "Dd", "De"):
-                return False
-            else:
-                raise _Unparsable
-        elif following in self._COMPOUND_TYPES:
-            self._at += 1
-            for parse in self._COMPOUND_TYPES[following]:
-                parse(self)
-        elif following.islower():
+            return False
+        elif following.islower() and following != "u":
             self._at += 1
             return False
         else:
-            raise _Unparsable
+            self._by_code(self._COMPOUND_TYPES)
         return True
 
     def _bare_function_type(self) -> None:
+        """Parse the result and the parameters of a function type."""
         self._take("Y")
         while not (self._take("E") or self._take("RE") or self._take("OE")):
             self._type()
 
     def _array_type(self) -> None:
+        """Parse an array or vector type behind its first letters: its size, then the elements' type."""
         if self._peek().isdigit():
             self._skip(_NUMBER)
         elif self._peek() != "_":
@@ -438,15 +422,13 @@ class MangledName:
         self._need("_")
         self._type()
 
-    def _vendor_type(self) -> None:
-        self._source_name()
+    def _optional_arguments(self) -> None:
+        """Parse template arguments, if any follow."""
         if self._peek() == "I":
             self._template_arguments()
 
-    # expressions (5.1.6)
-
     def _literal(self) -> None:
-        self._need("L")
+        """Parse the rest of L…E: a value, or the address of a function or object."""
         if self._take("_Z") or self._take("Z"):
             arguments = self._arguments
             self._encoding()
@@ -457,92 +439,98 @@ class MangledName:
             if end < 0:
                 raise _Unparsable
             self._at = end
-        self._need("E")
+        self._end()
 
     def _expression(self) -> None:
+        """Parse an operation by its code of two letters, a parameter, a literal or a name."""
         self._enter()
-        following, code = self._peek(), self._peek(2)
-        if following == "L":
-            self._literal()
-        elif following == "T":
+        following = self._peek()
+        if following == "T":
             self._template_parameter()
         elif following.isdigit():
             self._simple_name()
         else:
-            self._at += 2
-            if code not in self._OPERATIONS:
-                raise _Unparsable
-            for parse in self._OPERATIONS[code]:
-                parse(self)
+            self._by_code(self._EXPRESSIONS)
         self._depth -= 1
 
     def _simple_name(self) -> None:
         self._unqualified_name()
-        if self._peek() == "I":
-            self._template_arguments()
+        self._optional_arguments()
 
-    def _expressions(self) -> None:
+    def _until_end(self, parse: Callable[[], None]) -> None:
+        """Parse with ``parse`` again and again, until the letter E."""
         while not self._take("E"):
-            self._expression()
+            parse()
 
-    def _captured_pack(self) -> None:
-        while not self._take("E"):
-            self._template_argument()
-
-    def _conversion(self) -> None:
-        self._type()
+    def _converted_values(self) -> None:
+        """Parse what is converted to a type: one expression, or a list behind an underscore."""
         if self._take("_"):
-            self._expressions()
+            self._until_end(self._expression)
         else:
             self._expression()
 
-    def _folded_operator(self) -> None:
-        self._at += 2
-
     def _new_expression(self) -> None:
+        """Parse the rest of a new-expression: placement, type and initializer."""
         while not self._take("_"):
             self._expression()
         self._type()
         if self._take("pi"):
-            self._expressions()
+            self._until_end(self._expression)
         elif not self._take("E"):
             self._expression()
 
-    _SPECIAL_NAMES = {  # noqa: RUF012
+    _SPECIAL_NAMES: _Rules = {  # noqa: RUF012
         **dict.fromkeys(("TV", "TT", "TI", "TS", "TF", "TJ"), (_type,)),
         **dict.fromkeys(("GV", "TH", "TW"), (_name_of_entity,)),
+        "Tc": (_call_offset, _call_offset, _encoding),
         "Th": (_number, _encoding),
         "Tv": (_number, _number, _encoding),
         "TC": (_type, _number, _type),
         "GR": (_name_of_entity, _sequence),
         "GA": (_encoding,),
+        "GT": (_transaction_clone,),
     }
-    _COMPOUND_TYPES = {  # noqa: RUF012
+    _NAMES: _Rules = {  # noqa: RUF012
+        "L": (_source_name, _discriminator),
+        "CI": (_skip_letter, _type, _repeated_identifier),  # constructors and destructors
+        **dict.fromkeys("CD", (_skip_letter, _repeated_identifier)),
+        "Ul": (lambda self: self._until_end(self._type), _number),
+        "Ut": (_number,),
+        "cv": (_conversion_operator,),
+        "li": (_source_name,),
+    }
+    _BUILTIN_TYPES = ("Da", "Dc", "Dn", "Di", "Ds", "Du", "Dh", "Df", "Dd", "De")
+    _COMPOUND_TYPES: _Rules = {  # noqa: RUF012
+        **dict.fromkeys(("DT", "Dt"), (_expression, _end)),
+        **dict.fromkeys(("Do", "Dx", "Dw", "DO"), (_type,)),
+        "Dp": (lambda self: self._expanded(self._type),),
+        "Dv": (_array_type,),
         "F": (_bare_function_type,),
         "A": (_array_type,),
         "M": (_type, _type),
-        "u": (_vendor_type,),
-        "U": (_vendor_type, _type),
+        "u": (_source_name, _optional_arguments),
+        "U": (_source_name, _optional_arguments, _type),
     }
     _BINARY = "aN aS aa an cm ds dV dv eO eo eq ge gt ix lS le ls lt mI mL mi ml ne oR oo or pL pl pm rM rS rm rs ss"
     _UNARY = "ad aw co da de dl ng nt nx pp mm ps sz az te tw gs"
-    _OPERATIONS = {  # noqa: RUF012
+    _EXPRESSIONS: _Rules = {  # noqa: RUF012
+        "L": (_literal,),
         **dict.fromkeys(_BINARY.split(), (_expression, _expression)),
         **dict.fromkeys(_UNARY.split(), (lambda self: self._take("_"), _expression)),
         **dict.fromkeys(("st", "at", "ti"), (_type,)),
         **dict.fromkeys(("cc", "dc", "rc", "sc"), (_type, _expression)),
         **dict.fromkeys(("dt", "pt"), (_expression, _simple_name)),
-        **dict.fromkeys(("cl", "il"), (_expressions,)),
+        **dict.fromkeys(("cl", "il"), (lambda self: self._until_end(self._expression),)),
         **dict.fromkeys(("nw", "na"), (_new_expression,)),
-        **dict.fromkeys(("fl", "fr"), (_folded_operator, _expression)),
-        **dict.fromkeys(("fL", "fR"), (_folded_operator, _expression, _expression)),
+        **dict.fromkeys(("fl", "fr"), (_skip_letter, _skip_letter, _expression)),
+        **dict.fromkeys(("fL", "fR"), (_skip_letter, _skip_letter, _expression, _expression)),
         "sr": (_type, _simple_name),
         "sp": (lambda self: self._expanded(self._expression),),
-        "sP": (_captured_pack,),
+        "sP": (lambda self: self._until_end(self._template_argument),),
         "sZ": (_expression,),
         "fp": (_sequence,),
-        "tl": (_type, _expressions),
-        "cv": (_conversion,),
+        "tl": (_type, lambda self: self._until_end(self._expression)),
+        "cv": (_type, _converted_values),
         "qu": (_expression, _expression, _expression),
         "on": (_simple_name,),
     }

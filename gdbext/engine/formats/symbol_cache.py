@@ -10,12 +10,11 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import sys
 import time
 from array import array
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
-from itertools import compress
+from itertools import chain, compress
 from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
@@ -45,9 +44,9 @@ _ROOM, _FILE_COST = 1 << 29, 1 << 17
 at most 4,096."""
 
 _log = logger(__name__)
-_VERSION = 1
+_VERSION = 1  # of the format
 _HEADER = struct.Struct("<8sIIIIII")
-"""magic, version, width of the first array's items, lengths of both arrays, checksums of the contents and of this
+"""magic, version, bytes of an item of the first array, lengths of both arrays, checksums of the contents and of this
 header without its last field."""
 _MAGIC = b"gdbext\x1a\n"
 _SAMPLES, _SAMPLE_SIZE = 32, 4096
@@ -71,7 +70,7 @@ def build_addresses(tables: Sequence[SymbolTable]) -> Built:
     values: list[int] = []
     kinds = b""
     for table in tables:
-        raw = table.data[table.offset : table.offset + table.count * SYMBOL_SIZE]
+        raw = table.entries()
         values += _items("Q", raw)[1::3].tolist()
         kinds += raw[4::SYMBOL_SIZE].translate(_INDEXED_TYPES)
     order = sorted(compress(range(len(values)), kinds), key=values.__getitem__)
@@ -86,14 +85,10 @@ def build_names(tables: Sequence[SymbolTable]) -> Built:
     total = sum(table.count for table in tables)
     head = array("I", bytes(4 << max(4, total.bit_length() - 1)))
     following = array("I")
-    append = following.append
     mask = len(head) - 1
-    number = 0
-    for table in tables:
-        for value in _name_hashes(table):
-            number += 1
-            append(head[value & mask])
-            head[value & mask] = number
+    for number, value in enumerate(chain.from_iterable(map(_name_hashes, tables)), 1):
+        following.append(head[value & mask])
+        head[value & mask] = number
     return head, following
 
 
@@ -119,17 +114,15 @@ def find_name(arrays: Arrays, name: bytes) -> list[int]:
 
 
 def _items(width: str, raw: bytes) -> array[int]:
+    """The numbers in ``raw``, of 4 ("I") or 8 ("Q") bytes each."""
     items = array(width)
     items.frombytes(raw)
-    if sys.byteorder != "little":
-        items.byteswap()
     return items
 
 
 def _name_hashes(table: SymbolTable) -> list[int]:
     """crc32 of every entry's name. Raises SymbolFileError if that takes unreasonably long."""
-    raw = table.data[table.offset : table.offset + table.count * SYMBOL_SIZE]
-    starts = _items("I", raw)[0::6].tolist()
+    starts = _items("I", table.entries())[0::6].tolist()
     strings = table.data[table.strings : table.strings_end]
     release_memory(table.data, table.strings, len(strings))
     if not strings.endswith(b"\0"):
@@ -150,8 +143,7 @@ def _name_hashes(table: SymbolTable) -> list[int]:
 class SymbolCache:
     """The user's folder of index files. Failures are silent: the arrays are built instead."""
 
-    searches = 6
-    """Most names of a file that are searched for one by one; for further ones a hash table of all names is built."""
+    searches = 6  # names of a file that are searched for one by one; for further ones all names are hashed
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = cache_folder() if folder is None else os.fspath(folder)
@@ -160,28 +152,26 @@ class SymbolCache:
         """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
         ``key`` (cache.file_key) names the file's arrays in the folder; "": they are not stored."""
         name = f"{key}.{kind}"
-        arrays = self.load(name) if key else None
-        if arrays:
-            return arrays
         if not key:
             _log.debug("index of %s: built, nothing keeps it", kind)
             return build(tables)
-        with self._building(name):
-            arrays = self.load(name)
-            if not arrays:
-                _log.debug("index of %s: built for %s", kind, name)
-                arrays = built = build(tables)
-                self.store(name, built)
+        arrays = self.load(name)
+        if not arrays:
+            with self._building(name):
+                arrays = self.load(name)
+                if not arrays:
+                    _log.debug("index of %s: built for %s", kind, name)
+                    arrays = built = build(tables)
+                    self.store(name, built)
         return arrays
 
     @contextmanager
     def _building(self, name: str) -> Iterator[None]:
         """While another process builds the same index, wait for it, at most _PATIENCE: of ten crashes at the same
-        moment one builds the index, and nine load it."""
+        moment one builds the index, and nine load it. Each index locks a byte of its own in the file .building."""
         try:
             self._make_folder()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            # each index that is built locks a byte of its own in this file
             fd = os.open(f"{self.folder}/.building", flags, 0o600)
         except OSError:
             yield
@@ -211,7 +201,7 @@ class SymbolCache:
                 data = mmap(stream.fileno(), 0, access=ACCESS_READ)
         except (OSError, ValueError):
             return None
-        if len(data) < _HEADER.size or sys.byteorder != "little":
+        if len(data) < _HEADER.size:
             return None
         magic, version, width, first_count, second_count, checksum, header_checksum = _HEADER.unpack_from(data, 0)
         if magic != _MAGIC or version != _VERSION or crc32(data[: _HEADER.size - 4]) != header_checksum:
@@ -285,22 +275,17 @@ class TextCache:
     counts as missing."""
 
     def __init__(self, folder: str, name: str) -> None:
+        """Read the file ``name`` of the cache folder, if it is there and ours."""
         self._folder = folder
         self._path = f"{folder}/{name}"
-        self._data = b""
+        self._data = b""  # the file's contents at the start
         with suppress(OSError), open(open_ours(self._path), "rb", 0) as file:
             self._data = file.read(_FILE_LIMIT + _ADDED_LIMIT) or b""
         self._is_full = False  # this process has added as many names as it may
-        self._searches = 0
 
     def text(self, name: bytes) -> bytes | None:
         """The text of a name; None if the file does not have it."""
-        self._searches += 1
-        if self._searches <= _SEARCHES:
-            start = self._data.find(b"\n%b\t" % name) + 1
-            line = self._data[start : self._data.find(b"\n", start)] if start else b""
-        else:
-            line = self._lines.get(name, b"")
+        line = self._lines.get(name, b"")
         text = line[len(name) + 1 : -_CHECKSUM_SIZE]
         return text if line and line == _line(name, text) else None
 
@@ -330,8 +315,8 @@ _ADDED_LIMIT, _FILE_LIMIT = 1 << 16, 1 << 18
 """Most bytes that a process adds, and that the file may have: a thousand names. An inspection asks for twenty, a trace
 for thousands."""
 _CHECKSUM_SIZE = 9  # bytes of a line behind the text
-_SEARCHES = 64  # linear searches before a dictionary is built: each costs as much as ten lines of it
 
 
 def _line(name: bytes, text: bytes) -> bytes:
+    """The line of a name: the text and a checksum of both behind it, without the line feed."""
     return b"%b\t%b\t%08x" % (name, text, crc32(text, crc32(name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -44,9 +45,6 @@ class SymbolIndex:
         self._addresses: symbol_cache.Arrays | None = None
         self._names: symbol_cache.Arrays | None = None
         self._searched: dict[bytes, Sequence[int]] = {}
-        self._dynamic = next((table for table in self.tables if table.is_dynamic), None)
-        self._hash: GnuHash | None = None
-        self._is_hash_read = False
 
     @property
     def in_use(self) -> bool:
@@ -101,25 +99,24 @@ class SymbolIndex:
 
     def _numbers_of(self, name: bytes) -> Sequence[int]:
         """Numbers of the entries that may have that name, by the file's own hash table if all symbols are in it."""
-        table = self._hash_table()
-        if table and self.tables == (self._dynamic,):
-            return [*table.candidates(name)]
-        if not self._names:
-            numbers = self._search(name)
-            if numbers is not None:
-                return numbers
-            self._names = self._load("names", symbol_cache.build_names)
+        if self._hash and self.tables == (self._dynamic,):
+            return [*self._hash.candidates(name)]
+        numbers = None if self._names else self._search(name)
+        if numbers is not None:
+            return numbers
+        self._names = self._names or self._load("names", symbol_cache.build_names)
         return symbol_cache.find_name(self._names, name)
 
     def _search(self, name: bytes) -> Sequence[int] | None:
-        """The numbers of the entries with that name, by a linear search, which takes at most a tenth of the time of
-        building the hash table; for the first few names of a file that is large or whose hash table is not stored. None
-        if the hash table is to be used."""
-        is_worth_it = not self._key or self._total >= symbol_cache.WORTH_SEARCHING
-        if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
-            return self._searched.get(name)
-        if self._key:
-            self._names = self._cache.load(f"{self._key}.names")
+        """Numbers of the entries with that name by a linear search, which takes at most a tenth of the time of building
+        the hash table: for the first few names of a file that is large, or whose hash table is not stored. None if the
+        hash table is to be used."""
+        if name in self._searched:
+            return self._searched[name]
+        is_small = self._key and self._total < symbol_cache.WORTH_SEARCHING
+        if is_small or len(self._searched) >= self._cache.searches:
+            return None
+        self._names = self._cache.load(f"{self._key}.names") if self._key else None
         if self._names:
             return None
         numbers = self._load_numbers(f"named-{crc32(name):08x}", lambda table: table.numbers_named(name))
@@ -128,25 +125,28 @@ class SymbolIndex:
 
     def exported(self, name: str) -> Symbol | None:
         """The exported symbol of that name, by the file's own hash table: nothing is built or cached."""
-        table = self._hash_table()
-        if not table or not self._dynamic:
+        if not self._hash or not self._dynamic:
             return None
         raw = name.encode("utf-8", "surrogateescape")
         old_version: Symbol | None = None
-        for number in table.candidates(raw):
+        for number in self._hash.candidates(raw):
             symbol = self._dynamic.symbol(number) if self._dynamic.is_named(number, raw) else None
-            if symbol and table.is_default(number):
+            if symbol and self._hash.is_default(number):
                 return symbol
             old_version = old_version or symbol
         return old_version
 
-    def _hash_table(self) -> GnuHash | None:
-        if not self._is_hash_read:
-            self._is_hash_read = True
-            self._hash = GnuHash.of(self.image)
-            with suppress(SymbolFileError):
-                self._dynamic = self._dynamic or dynamic_table(self.image)
-        return self._hash
+    @cached_property
+    def _hash(self) -> GnuHash | None:
+        """The file's own hash table of exported symbols."""
+        return GnuHash.of(self.image)
+
+    @cached_property
+    def _dynamic(self) -> SymbolTable | None:
+        """The file's .dynsym, to whose entries that hash table refers; None if there is none."""
+        with suppress(SymbolFileError):
+            return next((table for table in self.tables if table.is_dynamic), None) or dynamic_table(self.image)
+        return None
 
     def matching(self, *needles: bytes) -> Iterator[Symbol]:
         """All symbols whose mangled names contain every needle, in table order. Reads all names, once."""
@@ -172,11 +172,13 @@ class SymbolIndex:
         return None, 0
 
     def _by_address(self) -> symbol_cache.Arrays:
+        """(ascending addresses, number of the entry at each)."""
         if not self._addresses:
             self._addresses = self._load("addresses", symbol_cache.build_addresses)
         return self._addresses
 
     def _load(self, kind: str, build: symbol_cache.Builder) -> symbol_cache.Arrays:
+        """The arrays ``kind`` of this file, from the cache or by ``build``."""
         return self._cache.arrays(self.tables, kind, self._key, build)
 
     def _load_numbers(self, kind: str, numbers_of: Callable[[SymbolTable], Iterable[int]]) -> symbol_cache.Numbers:

@@ -7,7 +7,6 @@ Elf64_Sym, the hash functions and tables are those of the System V gABI and of g
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,6 +61,8 @@ class SymbolTable:
     """``count`` Elf64_Sym at file offset ``offset`` of ``data``, their names at ``strings``."""
 
     def __init__(self, data: Data, offset: int, size: int, strings: int, strings_size: int, locals_: int) -> None:
+        """``offset`` and ``strings`` are file offsets, the sizes are in bytes; ``locals_`` is the section's sh_info.
+        Raises SymbolFileError if the table lies outside the file."""
         total = len(data)
         if offset > total or strings >= total:
             raise SymbolFileError(f"symbol table lies outside the file ({offset:#x}, {strings:#x})")
@@ -80,6 +81,10 @@ class SymbolTable:
         """True if a name in the string table starts with ``beginning``, even of an undefined symbol."""
         return self.data.find(b"\0" + beginning, self.strings, self.strings_end) >= 0
 
+    def entries(self) -> bytes:
+        """All entries, each of SYMBOL_SIZE bytes."""
+        return self.data[self.offset : self.offset + self.count * SYMBOL_SIZE]
+
     def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
         """st_name, st_info, st_other, st_shndx, st_value, st_size of one entry (0 ≤ number < count)."""
         at = self.offset + SYMBOL_SIZE * number
@@ -92,22 +97,19 @@ class SymbolTable:
             return None
         name, info, _, section, value, size = self.raw(number)
         kind = info & 15
-        if section == _SHN_UNDEF or (section >= _SHN_LORESERVE and section != _SHN_XINDEX):
-            return None
-        if kind not in _NAMED_TYPES:
+        is_defined = _SHN_UNDEF < section < _SHN_LORESERVE or section == _SHN_XINDEX
+        if not is_defined or kind not in _NAMED_TYPES:
             return None
         text = self.name_at(name).partition(b"@")[0]  # .symtab appends the version: pow@@GLIBC_2.29
         return Symbol(text.decode("utf-8", "surrogateescape"), value, size, kind, info >> 4) if text else None
 
     def name_at(self, position: int) -> bytes:
         """The string at that offset of the string table, b"" if there is none."""
-        start = self.strings + position
-        end = self.strings_end
-        piece = self.data[start : min(start + 256, end)]
-        head, nul, _ = piece.partition(b"\0")
+        start, end = self.strings + position, self.strings_end
+        name, nul, _ = self.data[start : min(start + 256, end)].partition(b"\0")
         if not nul and start < end:
-            head = self.data[start : min(start + _NAME_LIMIT, end)].partition(b"\0")[0]
-        return head
+            name = self.data[start : min(start + _NAME_LIMIT, end)].partition(b"\0")[0]
+        return name
 
     def is_named(self, number: int, name: bytes) -> bool:
         """True if entry ``number`` has exactly that name."""
@@ -130,8 +132,8 @@ class SymbolTable:
                 yield number
 
     def _name_starts(self, find: Callable[[bytes], Iterator[int]]) -> set[int]:
-        """Offsets in the string table of the names that ``find`` finds, which gets pieces of whole names; the memory of
-        searched pieces is released."""
+        """Offsets in the string table of names, by ``find``: from a piece of the table, which has whole names, to the
+        offsets in that piece. The memory of searched pieces is released. Raises SymbolFileError for too many."""
         starts: set[int] = set()
         at = self.strings
         while at < self.strings_end:
@@ -150,14 +152,11 @@ class SymbolTable:
         if not starts:
             return []
         if self._offsets is None:
-            words = array("I", self.data[self.offset : self.offset + self.count * SYMBOL_SIZE])
-            if sys.byteorder != "little":
-                words.byteswap()
-            self._offsets = words[:: SYMBOL_SIZE // 4]
+            self._offsets = array("I", self.entries())[:: SYMBOL_SIZE // 4]
         if len(starts) > _FEW:
             return [number for number, start in enumerate(self._offsets) if start in starts]
         raw, width = self._offsets.tobytes(), self._offsets.itemsize
-        positions = chain.from_iterable(_positions(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
+        positions = chain.from_iterable(_positions(raw, start.to_bytes(width, "little")) for start in starts)
         return sorted(at // width for at in positions if not at % width)
 
 
@@ -233,14 +232,14 @@ class GnuHash:
     """DT_GNU_HASH, the file's own hash table of exported symbols."""
 
     def __init__(self, image: elf.ElfImage, vaddr: int) -> None:
+        """Read the header of the table at ``vaddr``. Raises SymbolFileError if there is none."""
         header = image.read(vaddr, 16)
         if not header:
             raise SymbolFileError("the hash table lies outside the file")
         self._image = image
         self._versions = image.dynamic.get(elf.DT_VERSYM)
-        self.buckets: int
-        self.first: int
-        self.buckets, self.first, self._bloom_words, self._bloom_shift = struct.unpack("<4I", header)
+        numbers: tuple[int, int, int, int] = struct.unpack("<4I", header)
+        self.buckets, self.first, self._bloom_words, self._bloom_shift = numbers
         if not self.buckets or not self._bloom_words:
             raise SymbolFileError("the hash table is empty")
         self._bloom = vaddr + 16

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,8 +24,7 @@ from gdbext.engine.numbers import integer
 from gdbext.errors import TargetError
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_KIND, _IS_LINK, _REGULAR, _DIRECTORY = 0o170000, 0o120000, 0o100000, 0o040000
-_WRITABLE_BY_OTHERS, _STICKY = 0o022, 0o1000
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class ForeignLink(OSError):
@@ -67,6 +67,7 @@ class _PathWalk:
     """A walk along one path; ``folder`` is an fd of the last folder that it entered."""
 
     def __init__(self, path: str) -> None:
+        """Begin at "/" or in the current folder. Raises OSError."""
         if not path or "\0" in path:
             raise OSError(errno.ENOENT, "there is no file with such a name")
         self._steps = PathSteps(path)
@@ -98,10 +99,12 @@ class _PathWalk:
             self._enter(name)
 
     def _enter(self, name: str) -> None:
+        """Walk into the folder ``name``. Raises OSError."""
         flags = _FOLDER & ~os.O_NOFOLLOW if self._is_magic(name) else _FOLDER
         self._move(os.open(name, flags, dir_fd=self.folder))
 
     def _move(self, folder: int) -> None:
+        """Go on from the folder with this fd."""
         os.close(self.folder)
         self.folder = folder
 
@@ -111,10 +114,10 @@ class _PathWalk:
             status = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        if status.st_mode & _KIND != _IS_LINK:
+        if not stat.S_ISLNK(status.st_mode):
             return False
         if not _may_follow(status, os.fstat(self.folder)):
-            raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have laid")
+            raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have made")
         if self._steps.follow(os.readlink(name, dir_fd=self.folder)):
             self._move(os.open("/", _FOLDER))
         return True
@@ -124,7 +127,7 @@ class _PathWalk:
         try:
             if os.fstat(self.folder).st_dev != os.stat("/proc/self").st_dev:  # noqa: PTH116
                 return False
-            return os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode & _KIND == _IS_LINK
+            return stat.S_ISLNK(os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode)
         except OSError:
             return False
 
@@ -141,7 +144,7 @@ def is_closed(folder: os.stat_result) -> bool:
     """True if only we and the system can move a file of ours into that folder, or out of it."""
     if folder.st_uid not in (os.geteuid(), system_user()):
         return False
-    return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & _STICKY)
+    return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & stat.S_ISVTX)
 
 
 FORBIDDEN = "GDBEXT_NO_FILES"
@@ -179,6 +182,7 @@ class WholeFile:
             raise
 
     def _make(self, folder: int) -> int:
+        """An fd of a new file in ``folder``, without a name if the file system can do that. Raises OSError."""
         sweep(folder)
         try:
             return os.open(".", _NAMELESS, self._mode, dir_fd=folder)
@@ -186,6 +190,7 @@ class WholeFile:
             return self._make_hidden(folder)
 
     def _make_hidden(self, folder: int) -> int:
+        """An fd of a new, locked file in ``folder``, whose name becomes ``_hidden_name``. Raises OSError."""
         for _ in range(TRIES):
             name = hidden_name()
             fd = os.open(name, _NEW, self._mode, dir_fd=folder)
@@ -204,8 +209,8 @@ class WholeFile:
         if size > free:
             raise TargetError(
                 f"{self.path} would have {size} bytes, and its disk has room for {free}",
-                why="an expanded tensor has more elements than memory",
-                help="name a file on another disk; nothing was left behind",
+                why="an expanded tensor has more elements than its storage",
+                help="choose another disk; no partial file was left behind",
             )
 
     def write(self, data: bytes) -> None:
@@ -220,7 +225,7 @@ class WholeFile:
             return
         folder, name = self._entry.folder, self._entry.name
         if self._hidden_name or not self._link(folder, name):
-            if not self._hidden_name:  # a copy has a hidden name already
+            if not self._hidden_name:  # the name is taken; a copy has a hidden name already
                 hidden = hidden_name()
                 lock(self.fd)
                 if self._link(folder, hidden):
@@ -283,6 +288,7 @@ class WholeFile:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Keep the file, or discard it if the block raised an exception (``kind``)."""
         if kind:
             self.discard()
         else:
@@ -341,9 +347,9 @@ def _delete_abandoned(name: str, folder: int) -> None:
         if status.st_uid != os.geteuid():
             return
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if status.st_mode & _KIND == _REGULAR:
+        if stat.S_ISREG(status.st_mode):
             os.unlink(name, dir_fd=folder)
-        elif status.st_mode & _KIND == _DIRECTORY:
+        elif stat.S_ISDIR(status.st_mode):
             delete_folder(name, folder, fd)
     finally:
         os.close(fd)
@@ -368,7 +374,7 @@ def _open_special(entry: FolderEntry) -> int | None:
         status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if status.st_mode & _KIND == _REGULAR:
+    if stat.S_ISREG(status.st_mode):
         return None
     if status.st_uid != os.geteuid() and not is_closed(os.fstat(entry.folder)):
         raise ForeignLink(errno.ELOOP, f"{entry.name!a} is a pipe or a device that another user may have put there")
@@ -391,15 +397,15 @@ def write_text(path: str, text: str) -> None:
 
 _REASONS = {
     errno.ENOSPC: "its disk is full",
-    errno.EDQUOT: "your share of its disk is used up",
+    errno.EDQUOT: "your disk quota is used up",
     errno.ENOENT: "the folder does not exist",
-    errno.ENOTDIR: "what should be its folder is a file",
-    errno.EISDIR: "there is a folder of that name",
+    errno.ENOTDIR: "a component of its path is a file, not a folder",
+    errno.EISDIR: "a folder has that name",
     errno.EACCES: "the folder belongs to another user, or is write-protected",
     errno.EPERM: "the folder does not permit it",
-    errno.ENOTSUP: "files are written by scripts/dispatch itself, not by its server for agents",
+    errno.ENOTSUP: "the MCP server writes no files; run scripts/dispatch itself",
     errno.EROFS: "its disk is mounted read-only",
-    errno.ELOOP: "following it might overwrite a file that its maker may not write, and we may",
+    errno.ELOOP: "following the link could overwrite a file that its maker may not write",
 }
 
 
@@ -408,5 +414,5 @@ def cannot_write(path: str, error: OSError) -> TargetError:
     return TargetError(
         f"cannot write {path}: {error.strerror}",
         why=_REASONS.get(error.errno or 0, "the disk or the network that it is on failed"),
-        help="name a file in a folder that you may write to, with room for it; nothing was left behind",
+        help="choose a writable folder with enough free space; no partial file was left behind",
     )

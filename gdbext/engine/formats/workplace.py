@@ -32,10 +32,11 @@ class Workplace:
             self._fds.append(self._inside)
         except OSError as error:
             self.close()
-            raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
+            raise TargetError(f"cannot write to {folder}: {error.strerror}", help="choose another --save") from error
 
     def _make(self) -> tuple[str, int]:
-        """Its name and fd; it is locked, so that the next command deletes it if this one is killed."""
+        """Make the private folder; returns its name and fd. It is locked, so that the next command knows whether this
+        one was killed, and deletes it. Raises OSError."""
         for _ in range(whole_file.TRIES):
             name = whole_file.hidden_name()
             os.mkdir(name, 0o700, dir_fd=self._folder)
@@ -54,32 +55,32 @@ class Workplace:
 
     @property
     def path(self) -> str:
-        """A path to it that is valid while this process lives, even if folders above are renamed."""
+        """A path of the folder that is valid while this process lives, even if folders above are renamed."""
         return f"/proc/{os.getpid()}/fd/{self._inside}"
 
     def enter(self) -> None:
-        """Make it the current folder of this process."""
+        """Make the folder the current one of this process."""
         os.fchdir(self._inside)
 
     def create(self, name: str) -> int:
-        """Make an empty file in it; returns its fd. Raises OSError."""
+        """Make an empty file in the folder, in place of one with that name; returns its fd. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._inside)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, PRIVATE, dir_fd=self._inside)
 
     def write(self, name: str, text: str) -> None:
-        """Write a new file in it. Raises OSError."""
+        """Write a new file in the folder. Raises OSError."""
         with open(self.create(name), "w", encoding="utf-8") as file:
             file.write(text)
 
     def read(self, name: str) -> str:
-        """The text of a file in it. Raises OSError."""
+        """The text of a file in the folder. Raises OSError."""
         with open(name, errors="replace", opener=self._open) as file:
             return file.read()
 
     def data(self, name: str) -> bytes:
-        """The bytes of a file in it, b"" if it cannot be read."""
+        """The bytes of a file in the folder, b"" if it cannot be read."""
         try:
             with open(name, "rb", opener=self._open) as file:
                 return file.read()
@@ -102,8 +103,8 @@ class Workplace:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 what = f"{error.strerror}: less than {_ROOM >> 20} MB are free in {self._shown}"
-                why = "the files of an examination are written there first"
-                raise TargetError(what, why=why, help="make room, or name another folder") from error
+                why = "an inspection writes its files there first"
+                raise TargetError(what, why=why, help="free some space, or choose another folder") from error
 
     def publish(self, name: str, final: str = "") -> None:
         """Move a file to the results, as ``final`` (default: the same name), readable by its owner only, in place of a

@@ -56,6 +56,7 @@ ROWS: Mapping[str, GlibcAbi] = {
 
 
 def glibc_abi(architecture: Architecture) -> GlibcAbi:
+    """The offsets in glibc's structures on an architecture."""
     return ROWS[architecture.name]
 
 
@@ -129,7 +130,7 @@ def find_control_block(
 
 def _search_areas(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: bool) -> Iterator[tuple[int, int]]:
     """(start, size) of memory to search, the likeliest first."""
-    stack = next((mapping for mapping in mappings if mapping.start <= stack_pointer < mapping.end), None)
+    stack = mapping_at(mappings, stack_pointer)
     if stack and stack.path != "[stack]":  # the main thread's, which has no control block
         end = stack.end
         for size in _STACK_SEARCH:
@@ -164,24 +165,22 @@ def _own_addresses(data: bytes, start: int, abi: GlibcAbi) -> Iterator[int]:
 
 
 def _id_at(read: Read, address: int, abi: GlibcAbi) -> int | None:
+    """The thread id in the control block at ``address``, None if it cannot be read."""
     try:
         return int.from_bytes(read(address + abi.thread_id, 4), "little")
     except MemoryFault:
         return None
 
 
-# --- processes that are not stopped -----------------------------------------------------------------
-
-
 class ThreadFinder:
-    """Callable: (target, thread id, its id in its own PID namespace, stack pointer) → thread pointer, 0 if not
-    found."""
+    """Finds the thread pointers of the threads of one process that is not stopped."""
 
     def __init__(self) -> None:
         self._distances: list[int] = []
         """Distances from thread pointers to the ends of their stacks: most threads of a process have the same."""
 
     def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
+        """The thread pointer of thread ``tid``, 0 if it is not found; ``own_tid`` is its id in its PID namespace."""
         maps, abi, read = target.memory.maps(), glibc_abi(target.architecture), target.memory.read
         stack = mapping_at(maps, stack_pointer)
         try:

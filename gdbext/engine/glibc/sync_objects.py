@@ -146,6 +146,7 @@ class RwLock(NamedTuple):
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> RwLock | None:
+        """The lock at an address, None if it cannot be read."""
         raw = memory.try_read(address, _RWLOCK.size)
         if not raw:
             return None

@@ -39,8 +39,10 @@ class TlsPlace(NamedTuple):
 
 
 class _Relocation(NamedTuple):
-    slot: int
-    type: int
+    """A relocation of a thread-local variable."""
+
+    slot: int  # the address, in the file, of the word that the loader fills
+    type: int  # R_*
     value: int  # st_value of the symbol (0 without one) + addend: the variable's offset in the block
 
 
@@ -53,7 +55,7 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
         try:
             first = memory.u64(module.base + relocation.slot)
             if relocation.type == types.module_id:
-                module_id = first if not module_id and 0 < first < _MAX_ID else module_id
+                module_id = module_id or (first if 0 < first < _MAX_ID else 0)
             elif relocation.type == types.offset:
                 static = static or _static_offset(first, relocation, below)
             else:
@@ -71,18 +73,18 @@ def _tls_place(module: Module, memory: Memory) -> TlsPlace:
             continue
         if module_id and static:
             break
-    entry, image = memory.target.memory.auxv().get(AT_ENTRY, 0), module.image
-    if not module_id and entry and image and image.tls and image.entry + module.base == entry:
-        module_id = 1  # the program gets the first id (elf/rtld.c), and it never needs a slot
+    image = module.image
+    if not module_id and image and image.tls:
+        is_program = image.entry + module.base == memory.target.memory.auxv().get(AT_ENTRY)
+        module_id = 1 if is_program else 0  # the program gets the first id (elf/rtld.c), and it never needs a slot
     return TlsPlace(module_id, static)
 
 
 def _static_offset(slot: int, relocation: _Relocation, below: bool) -> int:
-    """The block's offset from the thread pointer, by a variable's offset in ``slot``; 0 if it is impossible. ``below``:
-    glibc puts the blocks below the thread pointer."""
+    """The offset of the module's block from the thread pointer; 0 if it is impossible. ``slot``: the variable's offset
+    that the loader wrote; ``below``: glibc puts the blocks below the thread pointer."""
     offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
-    distance = -offset if below else offset
-    return offset if 0 < distance < 1 << 31 else 0
+    return offset if 0 < (-offset if below else offset) < 1 << 31 else 0
 
 
 def _own_relocations(module: Module, memory: Memory) -> Iterator[_Relocation]:
@@ -123,7 +125,7 @@ def _entries(image: ElfImage, start: int, end: int, memory: Memory) -> Iterator[
             position = image.find(pattern, position + _RELA.size, end, _RELA.size)
 
 
-_DTV_ENTRY = 16
+_DTV_ENTRY = 16  # bytes
 
 
 class ThreadLocalUntouched(GdbextError):
@@ -134,14 +136,6 @@ class ThreadLocalUnknown(GdbextError):
     """The place of the variable is unknown (another C library, no evidence of the module's id, damage)."""
 
     why = "the layout of thread-local storage is known for glibc only, and the module must have it"
-
-
-class Dtv(NamedTuple):
-    """A thread's dynamic thread vector: its address, number of entries and generation."""
-
-    address: int
-    entries: int
-    generation: int
 
 
 class ThreadLocals:
@@ -161,9 +155,9 @@ class ThreadLocals:
         """The address of the module's thread-local block in that thread. Raises as ``address`` does."""
         place = self._place(module)
         try:
-            dtv = self.vector(thread_pointer)
-            if 0 < place.module_id <= dtv.entries:
-                block = self._memory.u64(dtv.address + _DTV_ENTRY * place.module_id)
+            vector, entries = self._vector(thread_pointer)
+            if 0 < place.module_id <= entries:
+                block = self._memory.u64(vector + _DTV_ENTRY * place.module_id)
                 # TLS_DTV_UNALLOCATED (dl-dtv.h), or 0 in a vector that was made before the module was loaded
                 if block not in ((1 << 64) - 1, 0):
                     return block
@@ -176,8 +170,9 @@ class ThreadLocals:
             f"the thread with control block {thread_pointer:#x} has never used thread-local variables of {module.name}"
         )
 
-    def vector(self, thread_pointer: int) -> Dtv:
-        """The thread's dtv. Raises ThreadLocalUnknown if this is no control block of glibc's, MemoryFault."""
+    def _vector(self, thread_pointer: int) -> tuple[int, int]:
+        """(address, number of entries) of the thread's dtv. Raises ThreadLocalUnknown if there is no control block of
+        glibc's, MemoryFault."""
         memory = self._memory
         if not thread_pointer:
             raise ThreadLocalUnknown("the thread pointer is not known")
@@ -188,14 +183,15 @@ class ThreadLocals:
         entries = memory.u64(address - _DTV_ENTRY) if address > _DTV_ENTRY else 0
         if not 0 < entries <= 1 << 20:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")
-        return Dtv(address, entries, memory.u64(address))
+        return address, entries
 
     def _place(self, module: Module) -> TlsPlace:
-        place = self._places.get(module.start)
-        if not place:
-            if not self._modules.named("libc.so.6"):
-                raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
-            place = self._places[module.start] = _tls_place(module, self._memory)
+        """The location of a module's block, which is the same for all threads. Raises ThreadLocalUnknown."""
+        if not self._modules.named("libc.so.6"):
+            raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
+        if module.start not in self._places:
+            self._places[module.start] = _tls_place(module, self._memory)
+        place = self._places[module.start]
         if place == TlsPlace(0, 0):
-            raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
+            raise ThreadLocalUnknown(f"nothing in {module.name} gives its TLS module id")
         return place

@@ -18,7 +18,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdbext.engine.layouts import validate
 from gdbext.engine.process.memory import FieldLayout, StructLayout
@@ -27,14 +27,11 @@ from gdbext.errors import LayoutError
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
-    from typing import Any, Union
+    from typing import Union
 
     from gdbext.engine.layouts.declarations import Member
 
     AnyPath = Union[str, PathLike[str]]
-    Sections = Mapping[str, Any]
-else:
-    Sections = Mapping
 
 
 class Layout:
@@ -46,6 +43,7 @@ class Layout:
     """
 
     def __init__(self, document: Mapping[str, Any], match: str = "exact") -> None:
+        """``document`` is validated (validate.py)."""
         self.id: str = document["id"]
         self.kind: str = document["kind"]
         self.match = match
@@ -70,7 +68,7 @@ class Layout:
                 raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
             field = self.struct(member.owner).fields.get(member.path)
             if not field or 0 < field.size < member.width:
-                raise validate.unusable(f"layout {self.id}", f"{member!r} is not there, or too small")
+                raise validate.unusable(f"layout {self.id}", f"{member!r} is missing or too small")
         return self
 
     def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
@@ -157,7 +155,7 @@ _DECODER = json.JSONDecoder()
 _OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6  # kinds of a member, by the length of its array
 
 
-class LayoutSection(Sections):
+class LayoutSection(Mapping[str, Any]):
     """One section of a layout document: each value is parsed when it is first asked for."""
 
     def __init__(self, lines: Mapping[str, str], shared: Sequence[str], where: str) -> None:
@@ -168,7 +166,8 @@ class LayoutSection(Sections):
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The value. Raises KeyError, LayoutError if it is damaged."""
+        """The value of entry ``name``, as in a document of schema "gdbext-layout/1". Raises KeyError if there is none,
+        LayoutError if it is damaged."""
         if name not in self._values:
             line = self._lines[name]
             try:
@@ -198,7 +197,7 @@ def shared_file(kind: str) -> str:
 def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any]:
     """The layout document (of ``schema``) of the file at ``path``, whose content is ``head``. Raises LayoutError."""
     if head.get("kind") not in validate.KINDS:
-        raise LayoutError(f"{path} is of no kind that shares its parts")
+        raise LayoutError(f"{path} has an unknown kind")
     name = shared_file(head["kind"])
     shared = os.path.join(os.path.dirname(path), name)
     try:
@@ -220,12 +219,8 @@ def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any
     except (ValueError, KeyError) as error:
         raise LayoutError(f"{shared} is damaged") from error
     identity = {key: value for key, value in head.items() if key not in ("parts", "crc32")}
-    sections = {
-        section: LayoutSection(entries, lines, str(path))
-        for section, entries in parts.items()
-        if entries or section != "dispatch"
-    }
-    return {**identity, "schema": schema, **sections}
+    names = [section for section in SECTIONS if parts[section] or section != "dispatch"]
+    return {**identity, "schema": schema, **{name: LayoutSection(parts[name], lines, str(path)) for name in names}}
 
 
 def _parse_line(line: str) -> Any:
@@ -239,9 +234,9 @@ def checksum(shared: bytes) -> int:
 
 
 def _add_members(fields: dict[str, Any], lines: Sequence[str], number: int, prefix: str, start: int, base: str) -> None:
-    """Add the members in line ``number`` to ``fields``, with ``prefix`` before their names, for a structure at offset
-    ``start``; ``base`` is the base class that has them, "" for none. Raises TypeError, IndexError and the like if the
-    line is damaged."""
+    """Add the members in line number ``number`` of the shared file, a structure at offset ``start`` of another one, to
+    ``fields`` (name → JSON of a member), with ``prefix`` before their names. ``base``: the base class that has them,
+    "" for none. Raises TypeError, IndexError and the like if the line is damaged."""
     for entry in _parse_line(lines[number]):
         if len(entry) == _PLAIN:  # nearly all of them
             name, offset, size, kind = entry

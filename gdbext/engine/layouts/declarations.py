@@ -20,6 +20,7 @@ Reading a member raises LayoutError if the layout lacks it or has it smaller tha
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gdbext.engine.process.memory import FieldLayout, StructLayout
@@ -78,15 +79,13 @@ class OffsetShapes:
 
 
 class Member(Generic[Value]):
-    """A member of a declared structure.
-
-    ``path`` is its name in the layout (default: the attribute's); ``required``: a layout without it cannot be used;
-    ``at``: its offset in bytes, if no header and so no layout document has the structure.
-    """
+    """A member of a declared structure."""
 
     width = 0  # bytes that are read; a member of the layout must have at least as many. 0: the layout's size.
 
     def __init__(self, path: str = "", *, required: bool = False, at: int | None = None) -> None:
+        """``path`` is its name in the layout (default: the attribute's); ``required``: a layout without it cannot be
+        used; ``at``: its offset in bytes, if no header and so no layout document has the structure."""
         self.path = path
         self.required = required
         self.at = at
@@ -110,6 +109,7 @@ class Member(Generic[Value]):
         def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember: ...  # a record has chosen it
 
     def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember | Value:
+        """The member's value in a structure; on a class, the member itself."""
         if not isinstance(instance, Struct):
             return self
         value: Value = instance.value(self)
@@ -139,6 +139,7 @@ class Member(Generic[Value]):
         return self.field(layout).offset if self.is_in(layout) else None
 
     def is_in(self, layout: Shapes) -> bool:
+        """True if the layout has the member."""
         try:
             return self.path in layout.struct(self.owner).fields
         except LayoutError:
@@ -211,59 +212,42 @@ class Struct:
             yield from (member for member in vars(base).values() if isinstance(member, Member))
 
 
-def declared_in(module: ModuleType) -> Iterator[type[Struct]]:
-    """The structures that a module declares."""
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Struct) and value.OF and value.__module__ == module.__name__:
-            yield value
+def declared_in(*modules: ModuleType) -> Iterator[type[Struct]]:
+    """The structures that these modules declare themselves."""
+    for module in modules:
+        for value in vars(module).values():
+            is_struct = isinstance(value, type) and issubclass(value, Struct) and bool(value.OF)
+            if is_struct and value.__module__ == module.__name__:
+                yield value
 
 
 def wanted(*modules: ModuleType) -> dict[str, str]:
     """Name → C++ (or C) type of the structures that modules declare and headers have, for a measurement."""
-    structures = (structure for module in modules for structure in declared_in(module))
-    return {structure.OF: structure.CPP for structure in structures if structure.CPP}
+    return {structure.OF: structure.CPP for structure in declared_in(*modules) if structure.CPP}
 
 
 def required_in(*modules: ModuleType) -> Iterator[Member[Any]]:
     """The required members of the structures that modules declare."""
-    structures = (structure for module in modules for structure in declared_in(module))
-    return (member for structure in structures for member in structure.members() if member.required)
+    return (member for structure in declared_in(*modules) for member in structure.members() if member.required)
 
 
 class Number(Member[int]):
-    """A whole number; the first bytes of a larger member (a smart pointer)."""
+    """A whole number; the first bytes of a larger member (a smart pointer). By default it is an unsigned number of 64
+    bits, or an address."""
 
-    reader = ""  # the method of Memory that reads it
+    def __init__(self, path: str = "", *, required: bool = False, at: int | None = None, kind: str = "u64") -> None:
+        """``kind``: "u" or "i" (signed) with the number of bits, as the method of Memory that reads it."""
+        super().__init__(path, required=required, at=at)
+        self.kind = kind
+        self.width = int(kind[1:]) // 8
 
     def read(self, space: Space, address: int) -> int:
-        value: int = getattr(space.memory, self.reader)(address)
+        value: int = getattr(space.memory, self.kind)(address)
         return value
 
 
-class U8(Number):
-    width, reader = 1, "u8"
-
-
-class U16(Number):
-    width, reader = 2, "u16"
-
-
-class U32(Number):
-    width, reader = 4, "u32"
-
-
-class I32(Number):
-    width, reader = 4, "i32"
-
-
-class U64(Number):
-    """An unsigned number of 64 bits, or an address."""
-
-    width, reader = 8, "u64"
-
-
-class I64(Number):
-    width, reader = 8, "i64"
+U64 = Number
+U8, U16, U32, I32, I64 = (partial(Number, kind=kind) for kind in ("u8", "u16", "u32", "i32", "i64"))
 
 
 class Flag(Member[bool]):
@@ -275,22 +259,20 @@ class Flag(Member[bool]):
         return space.memory.u8(address) != 0
 
 
-class Real(Member[float]):
-    """A floating-point number; ``code`` is its format for the module struct."""
+class F64(Member[float]):
+    """A ``double``."""
 
-    code = ""
+    width, form = 8, "<d"
 
     def read(self, space: Space, address: int) -> float:
-        value: float = struct.unpack(self.code, space.memory.read(address, self.width))[0]
+        value: float = struct.unpack(self.form, space.memory.read(address, self.width))[0]
         return value
 
 
-class F32(Real):
-    width, code = 4, "<f"
+class F32(F64):
+    """A ``float``."""
 
-
-class F64(Real):
-    width, code = 8, "<d"
+    width, form = 4, "<f"
 
 
 class Place(Member[int]):
@@ -305,29 +287,31 @@ class BitField(Member[int]):
 
     def read(self, space: Space, address: int) -> int:
         field = self.field(space.layout)
-        return bits_of(field, int.from_bytes(space.memory.read(address, field.size), "little"))
+        return _bits(field, space.memory.read(address, field.size))
 
     def of(self, layout: Shapes, raw: bytes) -> int:
         """The number in ``raw``, the bytes of a whole object; 0 if the layout does not have the member."""
         if not self.is_in(layout):
             return 0
         field = self.field(layout)
-        return bits_of(field, int.from_bytes(raw[field.offset : field.offset + field.size], "little"))
+        return _bits(field, raw[field.offset : field.offset + field.size])
 
 
-def bits_of(field: FieldLayout, value: int) -> int:
-    """The value of the bit-field ``field``, whose bytes are the number ``value``."""
+def _bits(field: FieldLayout, data: bytes) -> int:
+    """The value of the bit-field ``field``, whose bytes are ``data``; their number if it is an ordinary member."""
+    value = int.from_bytes(data, "little")
     if not field.bit_size:
         return value
     return value >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1
 
 
 class Inner(Member[SomeStruct]):
-    """A structure inside another one. ``what`` returns its class, which may be declared later in the file."""
+    """A structure inside another one."""
 
     def __init__(
         self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False, at: int | None = None
     ) -> None:
+        """``what`` returns the structure's class, which may be declared later in the file."""
         super().__init__(path, required=required, at=at)
         self.what = what
 

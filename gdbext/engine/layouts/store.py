@@ -39,12 +39,9 @@ def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
     text = files.foreign_text(f"{torch}/version.py", 1 << 16)
     line = r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]"
     values = dict(re.findall(line, text, re.MULTILINE))
-    version = values.get("__version__", "")
-    if not version:
-        names = sorted(
-            filter(re.compile(r"torch-.*\.dist-info").fullmatch, files.foreign_names(os.path.dirname(torch)))
-        )
-        version = names[0][len("torch-") : -len(".dist-info")] if names else ""
+    names = sorted(files.foreign_names(os.path.dirname(torch))) if not values.get("__version__") else []
+    named = (re.fullmatch(r"torch-(.*)\.dist-info", name) for name in names)
+    version = values.get("__version__") or next((match[1] for match in named if match), "")
     return version, values.get("git_version", "")
 
 
@@ -104,17 +101,6 @@ def read_document(path: AnyPath) -> Any:
         raise LayoutError(f"{path} is not JSON: {error.what}", why="the file is damaged or was cut short") from error
 
 
-def saved_members(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
-    """Node class → member → offset of the tensors that autograd's nodes save, for the release of ``version`` and that
-    ABI of the standard library; {} if not measured. Raises LayoutError for a damaged file."""
-    return _members("saved-members", version, cxx11, folder)
-
-
-def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
-    """Class → member → offset in PyTorch's NCCL process groups, as ``saved_members``."""
-    return _members("nccl-groups", version, cxx11, folder)
-
-
 def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
     """The row of nccl.json for a release (``2.27.5``): offsets in NCCL's own structures, and the meaning of values;
     None if not measured. Raises LayoutError for a damaged file."""
@@ -122,14 +108,18 @@ def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
         return None
     document = read_document(f"{folder}/nccl.json")
     try:
-        number_of_row = document["releases"].get(version)
-        row: dict[str, Any] | None = None if number_of_row is None else document["rows"][number_of_row]
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        row_number: int | None = document["releases"].get(version)
+        return None if row_number is None else dict(document["rows"][row_number])
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise LayoutError(f"{folder}/nccl.json is damaged: {error}") from error
-    return row
 
 
-def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str, dict[str, int]]:
+def member_offsets(
+    kind: str, version: str, cxx11: bool = True, folder: AnyPath = DATA
+) -> Mapping[str, Mapping[str, int]]:
+    """Class → member → offset, for the release of ``version`` and that ABI of the standard library: of tensors that
+    autograd's nodes save (``kind`` "saved-members"), or of members of PyTorch's NCCL process groups ("nccl-groups");
+    {} if not measured. Raises LayoutError for a damaged file."""
     path = f"{folder}/{kind}-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
     if not os.path.exists(path):
         return {}
@@ -163,10 +153,11 @@ def shipped(path: AnyPath) -> Layout:
 
 
 def _of_another(path: AnyPath, layout: Layout) -> LayoutError:
+    """The error for a file with the layout of another build than its name or the index says."""
     return LayoutError(
         f"{path} holds the layout of another build, {layout.id}",
-        why="the file was replaced, or its name was changed",
-        help="install gdbext again",
+        why="the file was replaced or renamed",
+        help="reinstall gdbext",
     )
 
 
@@ -191,20 +182,15 @@ def has(build_id: str) -> bool:
 
 def of_release(version: str, folder: AnyPath = DATA) -> list[str]:
     """The files of the shipped layouts of the release of ``version`` (2.13.0), the nearest build first."""
-    return [
-        path for path, shipped_version in by_version(version, folder) if release(shipped_version) == release(version)
-    ]
+    return [path for path, measured in by_version(version, folder) if release(measured) == release(version)]
 
 
 def nearest_older(version: str, folder: AnyPath = DATA) -> list[str]:
     """The files of the newest shipped release, if ``version`` is of a newer minor version; else []."""
-    releases = {
-        f"{folder}/{name}": release(shipped_version) for name, shipped_version in index(folder)["torch"].items()
-    }
+    releases = {f"{folder}/{name}": release(measured) for name, measured in index(folder)["torch"].items()}
     newest = max(releases.values(), default=())
-    if release(version)[:2] <= newest[:2]:
-        return []
-    return [path for path, of_path in sorted(releases.items()) if of_path == newest]
+    is_newer = release(version)[:2] > newest[:2]
+    return [path for path in sorted(releases) if is_newer and releases[path] == newest]
 
 
 def by_version(version: str, folder: AnyPath = DATA) -> Sequence[tuple[str, str]]:
@@ -214,14 +200,9 @@ def by_version(version: str, folder: AnyPath = DATA) -> Sequence[tuple[str, str]
     dispatch keys differ, and a probe of the live structure cannot see that.
     """
     wanted = release(version)
-    if len(wanted) < 2:
-        return ()
-    layouts = [
-        (f"{folder}/{name}", candidate)
-        for name, candidate in index(folder)["torch"].items()
-        if release(candidate)[:2] == wanted[:2]
-    ]
-    return sorted(layouts, key=lambda item: (release(item[1]) != wanted, item[1] != version, item[1]))
+    layouts = [(f"{folder}/{name}", measured) for name, measured in index(folder)["torch"].items()]
+    minor = [layout for layout in layouts if len(wanted) > 1 and release(layout[1])[:2] == wanted[:2]]
+    return sorted(minor, key=lambda layout: (release(layout[1]) != wanted, layout[1] != version, layout[1]))
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -256,18 +237,6 @@ def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
     return tables
 
 
-def make_index(folder: AnyPath = DATA) -> dict[str, dict[str, str]]:
-    """Make the table that ``index`` reads, from the layout files themselves. Raises LayoutError."""
-    tables: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("torch-") and name.endswith(".json"):
-            layout = load(f"{folder}/{name}", full=True)
-            tables["torch"][name] = layout.version
-            if TORCH_LIBRARY in layout.build_ids:
-                tables["build_ids"][layout.build_ids[TORCH_LIBRARY]] = name
-    return tables
-
-
 def layout_cache() -> str:
     """The folder of layouts generated on this machine: $XDG_CACHE_HOME/gdbext/layouts."""
     return f"{cache.cache_folder()}/layouts"
@@ -286,6 +255,7 @@ def measured_by(uid: int, build_id: str | None) -> Layout | None:
 
 
 def _cached(build_id: str, uid: int | None = None) -> Layout | None:
+    """The layout of that build that was measured on this machine (path_of_measured); None if there is no sound one."""
     path = path_of_measured(build_id, uid)
     try:
         os.close(cache.open_ours(path))

@@ -8,12 +8,12 @@ guess must give a return address in executable memory, right behind a call instr
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
-from gdbext.engine.unwind.known_path import KnownPaths
 from gdbext.engine.unwind.unwind_row import MASK, Registers, UnwindRow, compile_row, preserved
 from gdbext.errors import BadData, MemoryFault
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind.unwind_row import ReadMemory
 
-    Guess = tuple[int, Registers, str]  # (CFA, the caller's registers, the method: NativeFrame.how)
-
-
 END_OF_STACK = "end of stack"
 
 
@@ -35,83 +32,59 @@ class Unwinder:
     """Walks stacks. One instance serves all threads of a stopped target, as long as its module map stays the same."""
 
     def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps | None = None) -> None:
+        """``steps``: the prepared steps of that process, shared with other unwinders (default: new ones)."""
         architecture = memory.architecture
         self.stopped = ""  # why the last walk ended: END_OF_STACK, or a sentence
         self.steps = steps or FrameSteps(memory, modules)
         self._read = memory.read
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
-        self._kept = frozenset((*architecture.dwarf_registers, self._pc))
+        self._tracked = frozenset((*architecture.dwarf_registers, self._pc))
         self._least_growth = architecture.call_pushes
         """Least bytes between the stack pointers of a frame and its caller, except for an exact address: at longjmp's
         end the stack pointer is already the target's."""
-        self._paths = KnownPaths(self.steps, self._pc, self._sp)
         self._guesser = FallbackUnwinder(memory, modules, self.steps)
 
     def frames(self, registers: Mapping[str, int], limit: int = 1_000_000) -> Iterator[NativeFrame]:
         """All frames of the thread with these registers, innermost first; at least one. Never raises for a damaged
         stack: ``stopped`` tells why the walk ended. Memory use does not grow with the number of frames."""
-        return self.walk(self._tracked(registers), self._read, limit=limit)
-
-    def stack(self, registers: Mapping[str, int], limit: int = 1_000_000) -> list[NativeFrame]:
-        """frames() as a list. Innermost frames that match a cached path are not unwound again; the rest starts at a
-        return address."""
-        current = self._tracked(registers)
-        known = self._paths.match(current, self._read, limit)
-        if not known:
-            frames = list(self.walk(current, self._read, limit=limit))
-        else:
-            rest = self.walk(known.registers(known.count), self._read, known.count, limit, exact=False)
-            frames = [*known.frames(), *rest]
-        if not known or not known.is_whole:
-            self._paths.learn(current, frames)
-        return frames
-
-    def _tracked(self, registers: Mapping[str, int]) -> Registers:
-        return {name: value for name, value in registers.items() if name in self._kept}
+        tracked = {name: value for name, value in registers.items() if name in self._tracked}
+        return self.walk(tracked, self._read, limit)
 
     def walk(
-        self,
-        registers: Registers,
-        read: ReadMemory,
-        first: int = 0,
-        limit: int = 1_000_000,
-        exact: bool = True,
-        guess: bool = True,
+        self, registers: Registers, read: ReadMemory, limit: int = 1_000_000, exact: bool = True, guess: bool = True
     ) -> Iterator[NativeFrame]:
-        """The frame with these registers, then its callers; at the end ``stopped`` tells why there are no more.
+        """The frame with these registers, then its callers, ``limit`` at most; at the end ``stopped`` tells why there
+        are no more.
 
-        ``read`` reads the stack. ``first`` is the level of the first frame, ``limit`` the level that ends the walk.
-        ``exact``: the program counter is the next instruction to run, not a return address. Without ``guess`` only call
-        frame information is used.
+        ``read`` reads the stack. ``exact``: the program counter is the next instruction to run, not a return address.
+        Without ``guess`` only call frame information is used.
         """
         self.stopped = "not finished"
         pc, sp, at, how = self._pc, self._sp, self.steps.at, "registers" if exact else "cfi"
         trampolines: set[int] = set()
-        for level in range(first, limit):
+        for level in range(limit):
             step = at(registers[pc], exact)
             row = step.row
             is_signal = row is not None and row.is_signal
-            if not row:
-                if not exact and not step.is_code:
-                    address = registers[pc]
-                    self.stopped = (
-                        f"return address {address:#x} is not in executable memory" if address else END_OF_STACK
-                    )
-                    return
+            if row:
+                next_how = "signal" if is_signal else "cfi"
+                try:
+                    cfa, callers = row.caller(registers, read)
+                    reason = END_OF_STACK if row.ends else self._objection(registers, callers, exact, row, trampolines)
+                except KeyError as error:
+                    next_how = "call"
+                    cfa, callers = self._by_call(step, registers, read)
+                    reason = self._objection(registers, callers, False, row) if callers else _problem(error)
+                except (MemoryFault, BadData) as error:
+                    cfa, callers, reason = 0, {}, _problem(error)
+            elif exact or step.is_code:
                 guessed = self._guesser.caller(registers, exact, step.is_code) if guess else None
                 cfa, callers, next_how = guessed or (0, {}, "")
                 reason = self._objection(registers, callers, exact) if guessed else step.problem
             else:
-                next_how = "signal" if is_signal else "cfi"
-                try:
-                    cfa, callers = row.caller(registers, read)
-                except KeyError as error:
-                    cfa, callers, reason = self._by_call(step, registers, read) or (0, {}, _problem(error))
-                    next_how = "call"
-                except (MemoryFault, BadData) as error:
-                    cfa, callers, reason = 0, {}, _problem(error)
-                else:
-                    reason = END_OF_STACK if row.ends else self._objection(registers, callers, exact, row, trampolines)
+                address = registers[pc]
+                self.stopped = f"return address {address:#x} is not in executable memory" if address else END_OF_STACK
+                return
             end = cfa if reason else callers[sp]
             yield NativeFrame(
                 level, registers[pc], registers[sp], registers, end, how, is_signal, step.lookup_pc, step.module
@@ -122,18 +95,15 @@ class Unwinder:
             registers, how, exact = callers, next_how, is_signal
         self.stopped = f"truncated at {limit} frames"
 
-    def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
-        """(CFA, the caller's registers, an objection), if the register is unknown from which the CFA is computed: by
-        the only return address whose call leads to the function; None if there is none."""
+    def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
+        """(CFA, the caller's registers) if the register is unknown from which ``step`` computes the CFA: found by the
+        only return address on the stack whose call leads to this function. (0, {}) if there is not just one."""
         start = self.steps.function_start(step.lookup_pc)
         cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start else 0
-        if not cfa or not step.row:
-            return None
-        try:
-            callers = step.row.caller(registers, read, cfa)[1]
-        except (MemoryFault, KeyError, BadData):
-            return None
-        return cfa, callers, self._objection(registers, callers, exact=False, row=step.row)
+        if cfa and step.row:
+            with suppress(MemoryFault, KeyError, BadData):
+                return step.row.caller(registers, read, cfa)
+        return 0, {}
 
     def _objection(
         self,
@@ -143,8 +113,8 @@ class Unwinder:
         row: UnwindRow | None = None,
         trampolines: set[int] | None = None,
     ) -> str:
-        """Why ``callers`` cannot be the caller's registers, or are not to be followed; "" if they are plausible.
-        ``trampolines`` are the stack pointers of the signal frames so far."""
+        """Why ``callers`` cannot be the caller's registers, or must not be followed; "" if they are plausible.
+        ``trampolines`` collects the stack pointers of the walk's signal frames, to stop at a cycle of them."""
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
             return "the return address is not known"
@@ -158,12 +128,12 @@ class Unwinder:
 
 
 def _problem(error: Exception) -> str:
-    """Why the caller's registers cannot be computed."""
+    """The sentence for an error in computing the caller's registers; a KeyError names a register that is unknown."""
     if isinstance(error, MemoryFault):
         return f"stack memory at {error.address:#x} cannot be read"
     if isinstance(error, BadData):
         return error.what
-    return f"{error.args[0]} is needed to unwind and is not known here"
+    return f"{error.args[0]}, which is needed to unwind, is unknown here"
 
 
 MAX_FRAMES = 200_000
@@ -174,9 +144,10 @@ class NativeStack:
     """Frames innermost first; functions are looked up on demand."""
 
     def __init__(self, frames: list[NativeFrame], outer: str | None, symbolizer: Symbolizer) -> None:
+        """``outer``: why outer frames are missing ("no CFI at 0x…", "truncated at N frames"); None for a whole
+        stack."""
         self.frames = frames
         self.outer = outer
-        """Why outer frames are missing ("no CFI at 0x…", "truncated at N frames"); None for a whole stack."""
         self.floats: Callable[[], Mapping[str, int]] = dict
         """Reads the vector registers of the innermost frame: name → low 8 bytes."""
         self._symbolizer = symbolizer
@@ -187,12 +158,8 @@ class NativeStack:
     ) -> NativeStack:
         """Unwind from ``registers``, at most ``most`` frames (default: MAX_FRAMES). Never raises for a damaged stack:
         ``outer`` tells why the walk ended."""
-        limit = MAX_FRAMES if most is None else most
-        frames = unwinder.stack(registers, limit)
-        if len(frames) >= limit:
-            return cls(frames, f"truncated at {limit} frames", symbolizer)
-        whole = unwinder.stopped is END_OF_STACK
-        return cls(frames, None if whole else unwinder.stopped, symbolizer)
+        frames = list(unwinder.frames(registers, MAX_FRAMES if most is None else most))
+        return cls(frames, None if unwinder.stopped is END_OF_STACK else unwinder.stopped, symbolizer)
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -229,10 +196,19 @@ _REACH = 1 << 31  # bytes that a direct call reaches
 _EDGE = 16  # bytes of code around pc that decide whether it is at a function's edge
 
 
+class Guess(NamedTuple):
+    """A likely caller of a frame without call frame information."""
+
+    cfa: int  # of the frame
+    registers: Registers  # the caller's
+    how: str  # the method, as in NativeFrame.how
+
+
 class FallbackUnwinder:
     """Finds callers by the return address at the top of the stack, by following the code, or by the frame pointer."""
 
     def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps) -> None:
+        """``steps`` tells where functions start, and reads code."""
         self._architecture = memory.architecture
         self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
         self._memory = memory
@@ -244,13 +220,14 @@ class FallbackUnwinder:
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
         """A plausible caller of the frame with these registers, else None. ``exact``: pc is the next instruction to run
-        (innermost frame, or interrupted by a signal); ``is_code``: pc is in executable memory."""
-        guess = None
+        (innermost frame, or interrupted by a signal); ``is_code``: pc is in executable memory, else a call to an
+        invalid address has just pushed the return address."""
+        guess, pc = None, registers[self._pc]
         if exact:
-            pc, offset = registers[self._pc], None if is_code else 0
-            code = self._code.read(pc, _EDGE) if is_code else b""
-            if code:
-                offset = self._architecture.return_address_offset(code, self._code.read_before(pc, _EDGE))
+            offset: int | None = 0
+            if is_code:
+                before = self._code.read_before(pc, _EDGE)
+                offset = self._architecture.return_address_offset(self._code.read(pc, _EDGE), before)
             guess = None if offset is None else self._at_stack_top(registers, offset)
         if not guess and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
@@ -281,7 +258,7 @@ class FallbackUnwinder:
         pc = self._memory.try_u64(cfa - pushed) if pushed else registers.get(link)
         if pc is None or not self._is_return_address(pc):
             return None
-        return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
+        return Guess(cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address")
 
     def _by_code(self, registers: Registers) -> Guess | None:
         """The caller by emulating the code from pc to its returns; plausible results must agree on the CFA."""
@@ -298,9 +275,11 @@ class FallbackUnwinder:
             return None
         cfa, first = candidates[0]
         agreed = (name for name, value in first.items() if all(other.get(name) == value for _, other in candidates))
-        return cfa, {name: first[name] for name in agreed}, "code"
+        return Guess(cfa, {name: first[name] for name in agreed}, "code")
 
     def _by_frame_pointer(self, registers: Registers) -> Guess | None:
+        """The caller by the frame record (caller's frame pointer, return address) to which the frame pointer points, if
+        that lies in the stack above the stack pointer."""
         frame, sp = registers.get(self._architecture.frame_pointer, 0), registers[self._sp]
         mapping = self._modules.mapping_at(sp)
         if frame % 8 or frame < sp or (frame >= mapping.end if mapping else frame - sp >= MAX_FRAME):
@@ -310,7 +289,7 @@ class FallbackUnwinder:
         if pc is None or saved is None or not self._is_return_address(pc):
             return None
         end = frame + record.end
-        return end, {self._pc: pc, self._sp: end, self._architecture.frame_pointer: saved}, "frame-pointer"
+        return Guess(end, {self._pc: pc, self._sp: end, self._architecture.frame_pointer: saved}, "frame-pointer")
 
     def _is_return_address(self, pc: int) -> bool:
         """True if ``pc`` is in code, right behind a call instruction or one that cannot be read."""

@@ -121,6 +121,7 @@ class _StackPiece:
         self._data = read(low, high - low)
 
     def read(self, address: int, size: int) -> bytes:
+        """The bytes at an address. Raises MemoryFault, and sets ``is_damaged``, outside the piece."""
         start = address - self._low
         data = self._data[start : start + size] if start >= 0 else b""
         if len(data) < size:

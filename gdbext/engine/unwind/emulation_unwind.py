@@ -13,11 +13,21 @@ from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
-from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, CfiRow, Rule
+from gdbext.engine.formats.cfi_program import (
+    DEREF,
+    EXPRESSION,
+    OFFSET,
+    SAME,
+    UNDEFINED,
+    VAL_EXPRESSION,
+    CfiRow,
+    Rule,
+    register_code,
+    sum_code,
+)
 from gdbext.engine.process.code_reader import CodeReader
 
 WORD = 8
-DEREF = b"\x06"  # DWARF's operation DW_OP_deref
 _MAX_SLOTS = 4096
 
 
@@ -28,55 +38,35 @@ class SymbolicValue(NamedTuple):
     added: int
 
     def plus(self, number: int) -> SymbolicValue:
+        """The sum of this value and a number."""
         return SymbolicValue(self.root, self.added + number)
 
     def code(self) -> bytes:
         """The DWARF expression of the whole value."""
-        if not self.added:
-            return self.root
-        return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
+        return sum_code(self.root, self.added)
 
     def loaded(self) -> SymbolicValue | None:
-        """The word at this address; None if its expression would be too long."""
+        """The word in memory at this address; None if its expression would be too long."""
         code = self.code() + DEREF
-        return SymbolicValue(code, 0) if len(code) <= 64 else None
+        return SymbolicValue(code, 0) if len(code) <= 256 else None
 
 
-def _sleb(number: int) -> bytes:
-    """The number as DWARF's LEB128 (signed)."""
-    parts = bytearray()
-    while True:
-        byte = number & 0x7F
-        number >>= 7
-        if number == (-1 if byte & 0x40 else 0):
-            parts.append(byte)
-            return bytes(parts)
-        parts.append(byte | 0x80)
+class SymbolicState(NamedTuple):
+    """Registers and stack words on one path; both change as the path is followed."""
 
-
-class SymbolicState:
-    """Registers and stack words on one path. A register that is not in ``registers`` is unknown."""
-
-    __slots__ = ("_architecture", "_sp", "registers", "slots")
-
-    def __init__(
-        self,
-        architecture: Architecture,
-        registers: dict[str, SymbolicValue],
-        slots: dict[SymbolicValue, SymbolicValue | None],
-    ) -> None:
-        self._architecture = architecture
-        self._sp = architecture.stack_pointer
-        self.registers = registers
-        self.slots = slots
-        """Address → value of the words that the path has written (None: unknown); other memory is as it was at pc."""
+    architecture: Architecture
+    registers: dict[str, SymbolicValue]  # without the unknown ones
+    slots: dict[SymbolicValue, SymbolicValue | None]
+    """Address → value of the words that the path has written (None: unknown); other memory is as it was at pc."""
 
     def copy(self) -> SymbolicState:
-        return SymbolicState(self._architecture, dict(self.registers), dict(self.slots))
+        """The state for the other path of a conditional jump."""
+        return SymbolicState(self.architecture, dict(self.registers), dict(self.slots))
 
     @property
     def top(self) -> SymbolicValue | None:
-        return self.registers.get(self._sp)
+        """The stack pointer, None if unknown."""
+        return self.registers.get(self.architecture.stack_pointer)
 
     def set(self, name: str, value: SymbolicValue | None) -> None:
         """Give a register a value; None makes it unknown."""
@@ -86,6 +76,7 @@ class SymbolicState:
             self.registers[name] = value
 
     def load(self, address: SymbolicValue | None) -> SymbolicValue | None:
+        """The word at an address, None if either is unknown."""
         if not address:
             return None
         return self.slots[address] if address in self.slots else address.loaded()
@@ -116,12 +107,12 @@ class SymbolicState:
             top = self.top
             value = registers.get(insn.source) if insn.source else self.load(self.address(insn.memory))
             if top:
-                registers[self._sp] = top.plus(-WORD)
+                registers[self.architecture.stack_pointer] = top.plus(-WORD)
                 self.store(top.plus(-WORD), value)
         elif insn.kind == "pop":
             self._pop(insn.destination, self.address(insn.memory))
         elif insn.kind == "leave":
-            self.set(self._sp, registers.get(insn.destination))
+            self.set(self.architecture.stack_pointer, registers.get(insn.destination))
             self._pop(insn.destination, None)
         elif insn.kind == "mov" and not insn.destination:
             self.store(self.address(insn.memory), registers.get(insn.source))
@@ -134,8 +125,8 @@ class SymbolicState:
         elif insn.kind == "add" and insn.destination in registers and insn.immediate is not None:
             registers[insn.destination] = registers[insn.destination].plus(insn.immediate)
         else:
-            preserved = (*self._architecture.callee_saved, self._sp) if insn.kind == "call" else ()
-            for name in insn.writes.difference(preserved):
+            preserved = (*self.architecture.callee_saved, self.architecture.stack_pointer)
+            for name in insn.writes.difference(preserved if insn.is_call else ()):
                 registers.pop(name, None)
             if insn.stored:
                 self.store(self.address(insn.memory), None, insn.stored)
@@ -145,7 +136,7 @@ class SymbolicState:
         top = self.top
         value = self.load(top)
         if top:
-            self.registers[self._sp] = top.plus(WORD)
+            self.registers[self.architecture.stack_pointer] = top.plus(WORD)
         if destination:
             self.set(destination, value)
         else:
@@ -162,16 +153,15 @@ class EmulationUnwinder:
     def __init__(self, architecture: Architecture, code: CodeReader, starts_function: Callable[[int], bool]) -> None:
         """``starts_function`` tells whether a function is known to begin at an address."""
         self._architecture = architecture
-        self._roots = {
-            name: bytes((0x70 + number, 0))
-            for number, name in enumerate(architecture.dwarf_registers)
-            if name != architecture.program_counter
-        }
-        """DW_OP_bregN 0: the value of a register at pc."""
+        self._roots = {name: register_code(number) for number, name in enumerate(architecture.dwarf_registers)}
+        """Register → the expression of its value at pc."""
+        del self._roots[architecture.program_counter]
         self._code = code
         self._starts_function = starts_function
         self._rows: dict[tuple[int, tuple[tuple[str, SymbolicValue], ...]], tuple[CfiRow, ...]] = {}
-        self._budget = 0
+        self._budget = 0  # instructions that the current search may still emulate
+        self._pending: list[tuple[int, SymbolicState]] = []  # its paths that are not followed yet, by their starts
+        self._heights: dict[int, SymbolicValue | None] = {}  # the stack pointer at each address that it has visited
 
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[CfiRow, ...]:
         """The different rows by the returns that are reachable from ``pc``; () if there are none. ``registers`` are the
@@ -193,14 +183,14 @@ class EmulationUnwinder:
 
     def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[CfiRow]:
         """The rows by up to four returns; [] if two paths contradict each other."""
-        pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
-        heights: dict[int, SymbolicValue | None] = {}  # the stack pointer at each address that was visited
-        rows: list[CfiRow] = []
+        self._pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
+        self._heights = {}
         self._budget = MAX_INSTRUCTIONS
+        rows: list[CfiRow] = []
         exits = 0
-        while pending and self._budget > 0 and exits < 4:
-            address, state = pending.pop()
-            end = self._follow(address, state, heights, pending)
+        while self._pending and self._budget > 0 and exits < 4:
+            address, state = self._pending.pop()
+            end = self._follow(address, state)
             row = self._row(state, initial) if end == "ret" else None
             if row:
                 exits += 1
@@ -211,40 +201,29 @@ class EmulationUnwinder:
                 return []
         return rows
 
-    def _follow(
-        self,
-        address: int,
-        state: SymbolicState,
-        heights: dict[int, SymbolicValue | None],
-        pending: list[tuple[int, SymbolicState]],
-    ) -> str:
-        """Emulate one path; add the paths that branch off to ``pending``. Returns why it ended: "ret", "jmp", "trap",
-        "visited", "contradiction" or "end"."""
+    def _follow(self, address: int, state: SymbolicState) -> str:
+        """Emulate one path, and note the paths that branch off. Returns why it ended: "ret", "jmp", "trap", "visited",
+        "contradiction" or "end"."""
         after_call = False
         beyond = (*self._architecture.padding, *self._architecture.entry_marks)
         for insn in self._straight(address):
             self._budget -= 1
             top = state.top
-            if insn.address in heights:  # in sound code every path to an address has the stack at the same height
-                return "visited" if heights[insn.address] == top else "contradiction"
+            if insn.address in self._heights:  # in sound code every path to an address has the stack at the same height
+                return "visited" if self._heights[insn.address] == top else "contradiction"
             if self._budget <= 0:
                 return "end"
-            if after_call and (
-                self._code.read_after(insn.address, 4).startswith(beyond) or self._starts_function(insn.address)
-            ):
-                return "end"  # the call does not return: another function's code
-            heights[insn.address] = top
+            if after_call:
+                is_padding = self._code.read_after(insn.address, 4).startswith(beyond)
+                if is_padding or self._starts_function(insn.address):
+                    return "end"  # the call does not return: another function's code
+            self._heights[insn.address] = top
             after_call = insn.kind == "call"
-            if insn.kind == "jcc":
-                if insn.target:
-                    pending.append((insn.target, state.copy()))
-            elif insn.kind == "jmp":
-                if insn.target:
-                    pending.append((insn.target, state))
-                return "jmp"
-            elif insn.kind in ("ret", "trap"):
+            if insn.kind in ("jcc", "jmp") and insn.target:
+                self._pending.append((insn.target, state.copy()))
+            if insn.kind in ("jmp", "ret", "trap"):
                 return insn.kind
-            else:
+            if insn.kind != "jcc":
                 state.execute(insn)
         return "end"
 

@@ -14,11 +14,10 @@ from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, Searc
 from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.modules import MemoryImage
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
+from gdbext.engine.unwind.unwind_row import Registers, UnwindRow, compile_row, sigreturn_row
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Union
 
     from gdbext.engine.arch import Architecture
@@ -28,60 +27,34 @@ if TYPE_CHECKING:
     FrameTable = Union[SearchTable, ScannedTable]
 
 
-class NativeFrame:
-    """One frame of a native stack.
+class NativeFrame(NamedTuple):
+    """One frame of a native stack."""
 
-    ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
-    is the caller's stack pointer after the return, 0 if unknown (the last frame of a walk that ended for lack of CFI).
-    ``registers`` are these two and the known callee-saved ones as they were in this frame; level 0 and a frame that a
-    signal interrupted have all. ``how`` is the method by which this frame was found:
+    level: int  # 0 for the innermost
+    pc: int
+    sp: int
+    registers: Registers
+    """pc, sp and the known callee-saved registers as they were in this frame. Level 0 and a frame that a signal
+    interrupted have all."""
+    cfa: int
+    """The caller's stack pointer after the return; 0 if unknown (the last frame of a walk that ended for lack of
+    call frame information, CFI)."""
+    how: str
+    """The method by which this frame was found:
 
     - ``registers``: the thread's own registers (level 0);
-    - ``cfi``: call frame information of the inner frame;
+    - ``cfi``: CFI of the inner frame;
     - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
+    - ``call``: CFI, with a CFA by the only return address on the stack whose call leads to the inner function;
     - ``return-address``: the word that a call has just pushed (a call to an invalid address, a function's first or last
       instructions);
     - ``code``: code without CFI was emulated to its return: nearly certain, but not proven;
     - ``frame-pointer``: the frame pointer, in code without CFI: likely, not proven.
-
-    ``lookup_pc`` is the address for symbols: ``pc - 1`` after a call (which may be a function's last instruction),
-    else ``pc``. ``is_signal`` marks the trampoline that a signal handler returns to.
     """
-
-    __slots__ = ("_registers", "cfa", "how", "is_signal", "level", "lookup_pc", "module", "pc", "sp")
-
-    def __init__(
-        self,
-        level: int,
-        pc: int,
-        sp: int,
-        registers: Registers | Callable[[int], Registers],
-        cfa: int,
-        how: str,
-        is_signal: bool,
-        lookup_pc: int,
-        module: Module | None,
-    ) -> None:
-        """``registers`` may be a function from the level to them, which is called on their first use."""
-        self.level = level
-        self.pc = pc
-        self.sp = sp
-        self.cfa = cfa
-        self._registers = registers
-        self.how = how
-        self.is_signal = is_signal
-        self.lookup_pc = lookup_pc
-        self.module = module
-
-    @property
-    def registers(self) -> Registers:
-        registers = self._registers
-        if not isinstance(registers, dict):
-            registers = self._registers = registers(self.level)
-        return registers
-
-    def __repr__(self) -> str:
-        return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
+    is_signal: bool  # the trampoline to which a signal handler returns
+    lookup_pc: int
+    """The address for symbols: ``pc - 1`` after a call (which may be a function's last instruction), else ``pc``."""
+    module: Module | None
 
 
 class FrameTables:
@@ -175,20 +148,17 @@ class FrameSteps:
 
     def function_start(self, address: int) -> int:
         """The start of the function whose call frame information covers an address; 0 if there is none."""
-        with suppress(BadData):
-            entry = self._tables.entry(address)
-            if entry:
-                module, fde = entry
-                return address - (module.vaddr(address) - fde.start)
-        return 0
+        function = self._tables.extent(address)
+        return function.start if function else 0
 
     def _prepare(self, pc: int, exact: bool) -> FrameStep:
+        """The step at ``pc``, by call frame information or as a signal trampoline."""
         lookup_pc = pc if exact or pc == 0 else pc - 1
         module = self._modules.find(lookup_pc)
         row, problem = self._compiled(module, lookup_pc) if module else (None, f"no CFI at {pc:#x}")
         trampoline, entries = self._architecture.signal_frame[:2]
         if not row and any(self.code.read(pc - entry, len(trampoline)) == trampoline for entry in entries):
-            row = SigreturnRow(self._architecture)
+            row = sigreturn_row(self._architecture)
         if row and row.is_signal:
             lookup_pc = pc
         return FrameStep(lookup_pc, module, row, problem, bool(row) or self.code.is_code(lookup_pc))
@@ -221,8 +191,8 @@ def cfa_rule_at_entry(architecture: Architecture) -> CfaRule:
 
 
 def cfa_rule_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
-    """The rule at an instruction, None if unknown; ``size`` is the frame's, if the CFA is not relative to the stack
-    pointer."""
+    """The rule at an instruction, None if unknown; ``size`` becomes its size if the CFA is not relative to the stack
+    pointer, so that call frame information does not tell it."""
     try:
         entry = tables.entry(address)
         row = row_at(entry[1], entry[0].vaddr(address)) if entry else None

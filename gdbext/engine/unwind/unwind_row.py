@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.formats import cfi_program
+from gdbext.engine.formats.cfi_program import Rule
 from gdbext.errors import BadData
 
 if TYPE_CHECKING:
@@ -41,47 +42,32 @@ class UnwindRow(Protocol):
 class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
-    __slots__ = (
-        *(
-            "_architecture",
-            "_followed_count",
-            "_low",
-            "_pc",
-            "_return",
-            "_saved",
-            "_sp",
-            "_span",
-            "_undefined",
-            "_unpack",
-        ),
-        *("cfa_offset", "cfa_register", "ends", "is_signal", "saves"),
-    )
-
     def __init__(
-        self, architecture: Architecture, row: cfi_program.CfiRow, saved: dict[int, int], undefined: list[str]
+        self,
+        architecture: Architecture,
+        cfa_register: str,
+        cfa_offset: int,
+        saved: dict[str, int],
+        undefined: list[str],
     ) -> None:
-        """``saved``: DWARF register → offset of its value from the CFA; ``undefined``: names of lost registers."""
-        names = architecture.dwarf_registers
-        self.is_signal = False
-        self.ends = False
+        """``saved``: register → offset of its value from the CFA, the return address among them; ``undefined``:
+        registers whose values in the caller are lost."""
+        self.is_signal = self.ends = False
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._architecture = architecture
         self._followed_count = len(architecture.tracked_registers)
-        self.cfa_register = names[row.cfa_register]
-        self.cfa_offset = row.cfa_offset
+        self.cfa_register, self.cfa_offset = cfa_register, cfa_offset
         self._low = min(saved.values())
         self._span = max(saved.values()) + 8 - self._low
         self._unpack = struct.Struct(f"<{self._span // 8}Q").unpack
-        self._return = (saved[row.return_register] - self._low) // 8
-        self._saved = [
-            (names[number], (offset - self._low) // 8)
-            for number, offset in saved.items()
-            if names[number] in architecture.callee_saved
-        ]
+        word_of = {name: (offset - self._low) // 8 for name, offset in saved.items()}
+        self._return = word_of[architecture.dwarf_registers[architecture.return_column]]
+        self._saved = [(name, word) for name, word in word_of.items() if name in architecture.callee_saved]
         self._undefined = undefined
         self.saves = frozenset((*(name for name, _ in self._saved), *undefined))
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """(CFA, the caller's registers), as UnwindRow.caller: one read gives all saved words."""
         if cfa is None:
             cfa = (registers[self.cfa_register] + self.cfa_offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
@@ -100,9 +86,8 @@ class CompiledRow:
 class InterpretedRow:
     """Any other row: expressions, signal frames, registers in registers."""
 
-    __slots__ = ("_architecture", "_row", "ends", "is_signal", "saves")
-
     def __init__(self, architecture: Architecture, row: cfi_program.CfiRow) -> None:
+        """``row``: the rules to follow, one register after the other."""
         self._architecture = architecture
         self._row = row
         self.is_signal = row.is_signal
@@ -114,6 +99,7 @@ class InterpretedRow:
         self.ends = bool(rule and rule.kind == cfi_program.UNDEFINED)
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """(CFA, the caller's registers), as UnwindRow.caller: each register by its own rule."""
         architecture, row, names = self._architecture, self._row, self._architecture.dwarf_registers
         if cfa is None:
             if row.cfa_code is None:
@@ -133,20 +119,18 @@ class InterpretedRow:
                     callers.pop(name, None)
         # The caller continues at the value of the return column, which is a register of its own where calls leave the
         # return address in one.
-        name = names[row.return_register]
-        rule_of_return = row.rules.get(row.return_register)
-        is_unchanged = not rule_of_return or rule_of_return.kind == cfi_program.SAME
-        if name == architecture.program_counter:
-            if is_unchanged:
+        name, rule_of_return = names[row.return_register], row.rules.get(row.return_register)
+        if not rule_of_return or rule_of_return.kind == cfi_program.SAME:
+            if name == architecture.program_counter:
                 raise BadData("the call frame information does not say where the return address is")
-        elif is_unchanged:
             callers[architecture.program_counter] = registers[name]
         elif name in callers:
             callers[architecture.program_counter] = callers[name]
         return cfa, callers
 
-    def _value(self, rule: cfi_program.Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
-        """The caller's value of the register ``name`` by its rule."""
+    def _value(self, rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
+        """The caller's value of the register ``name`` by its rule. Raises KeyError if it is lost or depends on an
+        unknown register, MemoryFault, BadData."""
         if rule.kind == cfi_program.UNDEFINED:
             raise KeyError(name)
         if rule.kind == cfi_program.SAME:
@@ -162,6 +146,7 @@ class InterpretedRow:
         return value
 
     def _evaluate(self, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()) -> int:
+        """The value of a DWARF expression in this frame; ``initial`` is its stack at the start."""
         return cfi_program.evaluate(
             code,
             lambda number: registers[_register_name(self._architecture, number)],
@@ -170,28 +155,20 @@ class InterpretedRow:
         )
 
 
-class SigreturnRow:
-    """A signal trampoline, recognized by its code: the registers that the kernel saved are above the stack pointer."""
-
-    __slots__ = ("_architecture", "ends", "is_signal", "saves")
-
-    def __init__(self, architecture: Architecture) -> None:
-        self._architecture = architecture
-        self.saves = frozenset(architecture.signal_frame.saved)
-        self.is_signal = True
-        self.ends = False
-
-    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
-        del cfa
-        frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
-        size = max(frame.saved.values()) + 8
-        words = struct.unpack(f"<{size // 8}Q", read((registers[sp] + frame.context) & MASK, size))
-        callers = {name: words[offset // 8] for name, offset in frame.saved.items()}
-        return callers[sp], callers
+def sigreturn_row(architecture: Architecture) -> UnwindRow:
+    """The row of a signal trampoline, recognized by its code: the registers that the kernel saved are at fixed offsets
+    above the stack pointer."""
+    frame, names = architecture.signal_frame, architecture.dwarf_registers
+    top = cfi_program.register_code(names.index(architecture.stack_pointer))
+    addresses = {name: cfi_program.sum_code(top, frame.context + offset) for name, offset in frame.saved.items()}
+    rules = {names.index(name): Rule(cfi_program.EXPRESSION, 0, code) for name, code in addresses.items()}
+    cfa_code = addresses[architecture.stack_pointer] + cfi_program.DEREF
+    row = cfi_program.CfiRow(-1, 0, cfa_code, rules, architecture.return_column, is_signal=True)
+    return InterpretedRow(architecture, row)
 
 
 def preserved(architecture: Architecture, registers: Registers) -> Registers:
-    """The callee-saved ones of a frame's registers."""
+    """Those of a frame's registers that a called function restores, so that the caller has them, too."""
     return {name: registers[name] for name in architecture.callee_saved if name in registers}
 
 
@@ -202,27 +179,17 @@ def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRo
     if row.return_register != architecture.return_column:
         raise BadData(f"return address in DWARF register {row.return_register}")
     names = architecture.dwarf_registers
-    rules = {number: rule for number, rule in row.rules.items() if number < len(names)}
-    saved = {number: rule.number for number, rule in rules.items() if rule.kind == cfi_program.OFFSET}
-    if (
-        row.is_signal
-        or row.cfa_code is not None
-        or any(
-            rule.kind not in (cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME) for rule in rules.values()
-        )
-        or architecture.return_column not in saved
-        or names.index(architecture.stack_pointer) in saved
-    ):
+    rules = {names[number]: rule for number, rule in row.rules.items() if number < len(names)}
+    saved = {name: rule.number for name, rule in rules.items() if rule.kind == cfi_program.OFFSET}
+    is_plain = not row.is_signal and row.cfa_code is None and architecture.stack_pointer not in saved
+    is_plain &= {rule.kind for rule in rules.values()} <= {cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME}
+    if not is_plain or names[row.return_register] not in saved:
         return InterpretedRow(architecture, row)
     low, high = min(saved.values()), max(saved.values())
     if high + 8 - low > 1024 or any((offset - low) % 8 for offset in saved.values()):
         return InterpretedRow(architecture, row)  # not one small aligned read
-    undefined = [
-        names[number]
-        for number, rule in rules.items()
-        if rule.kind == cfi_program.UNDEFINED and number != row.return_register
-    ]
-    return CompiledRow(architecture, row, saved, undefined)
+    undefined = [name for name, rule in rules.items() if rule.kind == cfi_program.UNDEFINED]
+    return CompiledRow(architecture, names[row.cfa_register], row.cfa_offset, saved, undefined)
 
 
 def _register_name(architecture: Architecture, number: int) -> str:

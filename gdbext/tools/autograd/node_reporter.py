@@ -295,7 +295,7 @@ class NodeReporter:
         """None for a release whose saved tensors are not measured."""
         session = self._session
         data = store.data_of(session.memory.architecture.name)
-        members = store.saved_members(self._version, has_cxx11_abi(session.layout), data)
+        members = store.member_offsets("saved-members", self._version, has_cxx11_abi(session.layout), data)
         return SavedTensorReader(self.nodes, members, session.tensors, self._fields) if members else None
 
     @property

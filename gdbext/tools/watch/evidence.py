@@ -112,7 +112,7 @@ def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
         for ending in endings:
             place.publish(f"{stem}.{ending}")
     except OSError as error:
-        raise TargetError(f"the diagnosis cannot be kept: {error.strerror}", help="name another --save") from error
+        raise TargetError(f"the diagnosis cannot be kept: {error.strerror}", help="choose another --save") from error
     return text
 
 

@@ -233,7 +233,7 @@ class History:
             self._place.write(file, "".join(f"{line}\n" for line in lines))
             self._place.publish(file)
         except OSError as error:
-            raise TargetError(f"the history cannot be kept: {error.strerror}", help="name another --save") from error
+            raise TargetError(f"the history cannot be kept: {error.strerror}", help="choose another --save") from error
         return "history.txt", summary
 
     def end(self) -> None:

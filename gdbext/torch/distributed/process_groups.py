@@ -231,7 +231,9 @@ class ProcessGroupReader:
         if not backend or self._layout.match != "exact":
             return None
         data = store.data_of(self._memory.architecture.name)
-        members = store.nccl_groups(self._layout.version, containers.has_cxx11_abi(self._layout), data)
+        members = store.member_offsets(
+            "nccl-groups", self._layout.version, containers.has_cxx11_abi(self._layout), data
+        )
         if not members:
             return None
         try:

@@ -29,7 +29,7 @@ def declared_schemas(path: str = SCHEMAS) -> Mapping[str, Sequence[str]]:
                 for number in range(int(first), int(last) + 1):
                     schemas[releases[number]].append(schema)
     except (OSError, EOFError, ValueError, IndexError) as error:
-        raise LayoutError(f"cannot read {path}", why=str(error), help="install gdbext again") from error
+        raise LayoutError(f"cannot read {path}", why=str(error), help="reinstall gdbext") from error
     return schemas
 
 

@@ -178,7 +178,7 @@ def blocked_syscall(registers: Mapping[str, int], read: ReadCode) -> tuple[int, 
 
 def restarted_syscall(number: int, read: ReadCode, cfa: int) -> int:
     """The number of the call that resumes after a stop, if ``number`` is restart_syscall's; else ``number``. ``cfa`` is
-    that of the caller of the function with the instruction.
+    that of the caller of the function that contains the syscall instruction.
 
     Since glibc 2.41 one function makes all calls that can be canceled; its caller has the number as its seventh
     argument, on the stack (__internal_syscall_cancel, nptl/cancellation.c).
@@ -250,4 +250,5 @@ def _loaded_number(code: bytes) -> int | None:
 
 
 def _signed(value: int) -> int:
+    """The signed number in a register of 64 bits."""
     return value - (1 << 64) if value >= 1 << 63 else value

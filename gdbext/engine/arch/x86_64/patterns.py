@@ -6,12 +6,11 @@ Encodings: Intel SDM, volume 2; linkage tables: System V ABI, AMD64 supplement 1
 from __future__ import annotations
 
 import re
-import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import AddressUse, LoadedMember, ThreadsOrGlobal
-from gdbext.engine.arch.instruction import PC_RELATIVE
+from gdbext.engine.arch.instruction import PC_RELATIVE, MemoryOperand
 from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
 
@@ -24,7 +23,6 @@ PADDING = (b"\x90", b"\x66\x90", b"\x0f\x1f", b"\x66\x0f\x1f", b"\x66\x2e", b"\x
 
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
 _WINDOW = 1 << 13  # bytes of code that direct_calls searches at once
-_displacement = struct.Struct("<i").unpack_from
 _STUB_SIZE = 16
 _UNSIGNED_LOADS = {b"\x0f\xb6": 1, b"\x0f\xb7": 2, b"\x8b": 4, b"\x48\x8b": 8}
 """Opcode → bytes loaded: ``movzx`` of one and two, ``mov`` of 32 bits (clears the upper half) and of 64."""
@@ -35,10 +33,10 @@ def keeps_vectors(code: bytes) -> bool:
     """True if ``code``'s first instruction changes no vector register: SSE instructions have an opcode of two bytes
     (0f ..), AVX instructions begin with c4, c5 or 62 (AMD's XOP with 8f)."""
     plain = code.lstrip(bytes((0x66, 0xF2, 0xF3)))
-    plain = plain[1:] if plain[:1] and plain[0] & 0xF0 == 0x40 else plain  # REX
-    if code.startswith(ENDBR64) or plain[:2] == b"\x0f\x1f":  # endbr64 and nop have such opcodes, too
-        return True
-    return bool(plain) and plain[0] not in (0x0F, 0xC4, 0xC5, 0x62, 0x8F)
+    if plain[:1] and plain[0] & 0xF0 == 0x40:  # REX
+        plain = plain[1:]
+    is_exception = code.startswith(ENDBR64) or plain[:2] == b"\x0f\x1f"  # endbr64 and nop are 0f .., too
+    return is_exception or (bool(plain) and plain[0] not in (0x0F, 0xC4, 0xC5, 0x62, 0x8F))
 
 
 def follows_call(before: bytes) -> bool:
@@ -47,30 +45,13 @@ def follows_call(before: bytes) -> bool:
 
 
 def follows_call_by_pointer(before: bytes) -> bool:
-    """True if ``before`` can end with ``call r/m64`` (ff /2)."""
-    return any(  # ff and ModRM, at most with SIB and a displacement of 32 bits
-        len(before) >= size and before[-size] == 0xFF and _is_indirect_call(before[-size:]) for size in range(2, 8)
-    )
-
-
-def _is_indirect_call(code: bytes) -> bool:
-    """True if ``code`` (ff, ModRM, …) is one complete ``call r/m64``."""
-    mode, operation, base = code[1] >> 6, code[1] >> 3 & 7, code[1] & 7
-    if operation != 2:
-        return False
-    size = 2
-    if mode == 3:
-        return len(code) == size
-    if base == 4:
-        if len(code) < 3:
-            return False
-        size += 1
-        base = code[2] & 7
-    if mode == 0:
-        size += 4 if base == 5 else 0
-    else:
-        size += 1 if mode == 1 else 4
-    return len(code) == size
+    """True if ``before`` can end with ``call r/m64`` (ff /2), which has 2 to 7 bytes."""
+    for size in range(2, 8):
+        code = before[-size:]
+        insn = next(instructions(code, 0), None) if len(code) == size and code[0] == 0xFF else None
+        if insn and insn.is_call and insn.length == size:
+            return True
+    return False
 
 
 def call_target(before: bytes, returns_to: int) -> int:
@@ -135,7 +116,7 @@ def _call_pattern(lows: tuple[int, ...]) -> re.Pattern[bytes]:
 
 
 def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
-    """(offset, target) of each ``call rel32`` (E8) to one of ``targets``, which are offsets, too.
+    """(offset in ``code``, target) of each ``call rel32`` (E8) to one of ``targets``, which are offsets, too.
 
     Within a small window of code the second byte of the displacement has few values, and the highest byte one or two,
     so a search by pattern finds the candidates, even among calls of other stubs of the same table. The third byte
@@ -148,7 +129,7 @@ def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, i
         lows = tuple([_relevant_bits(end - last >> 8) for end in order])
         for match in _call_pattern(lows).finditer(code, first, last + 4):
             at = match.start()
-            end = at + _displacement(code, at + 1)[0]
+            end = at + _signed(code[at + 1 : at + 5])
             if end in ends and at < last:
                 yield at, end + 5
 
@@ -228,14 +209,13 @@ def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
     rest, start = code[beginning.end() : 64], address + beginning.end()
     member, otherwise, is_loaded = None, 0, False
     for insn in instructions(rest, start):
-        memory = insn.memory
-        if insn.kind == "lea" and memory and memory.base == "rdx" and member is None:
-            member = memory.displacement
-        elif insn.kind == "lea" and memory and memory.base == PC_RELATIVE and not otherwise:
+        operand = insn.memory
+        base = operand.base if operand else ""
+        if insn.kind == "lea" and operand and base == "rdx" and member is None:
+            member = operand.displacement
+        elif insn.kind == "lea" and base == PC_RELATIVE and not otherwise:
             otherwise = insn.fixed_operand
-        elif (
-            insn.kind == "mov" and insn.destination == "rax" and memory and memory[:2] == ("rax", "") and not memory[3]
-        ):
+        elif insn.kind == "mov" and insn.destination == "rax" and operand == _AT_RAX:
             is_loaded = True
         elif insn.kind == "ret" and is_loaded and member is not None and otherwise:
             return ThreadsOrGlobal(slot, _signed(beginning["short"] or beginning["long"]), member, otherwise)
@@ -244,6 +224,7 @@ def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
     return None
 
 
+_AT_RAX = MemoryOperand("rax", "", 1, 0)
 _CHOICE = (b"\x48\x85\xd2", b"\x48\x0f\x44", b"\x48\x0f\x45")
 """``test %rdx, %rdx``; ``cmove`` and ``cmovne`` of 64 bits."""
 
@@ -270,6 +251,7 @@ def probe_offset(code: bytes, argument_count: int) -> int | None:
 
 
 def _signed(raw: bytes) -> int:
+    """The little-endian number in ``raw``, such as a displacement."""
     return int.from_bytes(raw, "little", signed=True)
 
 

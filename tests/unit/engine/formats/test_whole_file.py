@@ -85,7 +85,7 @@ def test_no_link_that_another_user_laid_is_followed(tmp_path: Path) -> None:
     laid(tmp_path / "report.json", tmp_path / "precious")
     laid(shared(tmp_path / "job") / "out", tmp_path / "etc")
     for path in ("report.json", "job/out/x", "job/out/../etc/x", "job/./out//x"):
-        with pytest.raises(TargetError, match="' is a link that another user may have laid"):
+        with pytest.raises(TargetError, match="' is a link that another user may have made"):
             whole_file.write(str(tmp_path / path), b"x")
     assert (tmp_path / "precious").read_text() == "precious"
     assert not contents(tmp_path / "etc")
@@ -198,7 +198,7 @@ def test_it_is_where_it_was_whatever_happens_to_the_folders_above(tmp_path: Path
 def test_a_folder_behind_another_users_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     link = laid(tmp_path / "job", tmp_path / "etc")
-    with pytest.raises(TargetError, match="'job' is a link that another user may have laid"):
+    with pytest.raises(TargetError, match="'job' is a link that another user may have made"):
         EvidenceFolder(str(link / "hangs"), lambda _: 0)
     assert not list((tmp_path / "etc").iterdir())
 

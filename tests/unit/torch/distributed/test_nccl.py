@@ -54,7 +54,7 @@ def test_a_damaged_registry_costs_no_other_recorder(replay: type[Replay], monkey
 
 CXX11 = False
 LAYOUT = Layout(store.read_layout(f"{store.DATA}/torch-2.6.0+cu124-precxx11.json", whole=True))
-MEMBERS = store.nccl_groups("2.6.0+cu124", CXX11)
+MEMBERS = store.member_offsets("nccl-groups", "2.6.0+cu124", CXX11)
 BASE, NUMBERS, WORKS, PAGE = 0x100000, 0x200000, 0x300000, 0x1000
 ALL_REDUCE, BROADCAST = 1, 0
 

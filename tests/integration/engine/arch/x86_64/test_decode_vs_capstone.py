@@ -31,7 +31,7 @@ def functions(image: ElfImage) -> Iterator[tuple[int, bytes]]:
     segment = next(each for each in image.segments if each.type == PT_GNU_EH_FRAME)
     table = SearchTable(image.read, segment.vaddr)
     for index in range(table.count):
-        fde = table.entries.fde(segment.vaddr + table.entry(index)[1])
+        fde = table.entries.fde(table.address(index, 1))
         yield fde.start, image.read(fde.start, fde.end - fde.start) or b""
 
 
