@@ -48,7 +48,7 @@ class Rights(NamedTuple):
 def rights_of(pid: int | str) -> Rights:
     """The rights of a process (/proc/PID/status). If its four ids differ, the weakest: the first that is not root.
     Raises OSError."""
-    values = _status_fields(pid)
+    values = proc_files.status_values(proc_files.text(f"/proc/{pid}/status"))
     try:
         uids, gids, groups = ([int(word) for word in values[name].split()] for name in ("Uid", "Gid", "Groups"))
     except (KeyError, ValueError) as error:
@@ -59,15 +59,9 @@ def rights_of(pid: int | str) -> Rights:
 def capabilities_of(pid: int | str) -> int:
     """The permitted capabilities of a process, a bit each (linux/capability.h); 0 if unknown. Raises OSError."""
     try:
-        return int(_status_fields(pid)["CapPrm"], 16)
+        return int(proc_files.status_values(proc_files.text(f"/proc/{pid}/status"))["CapPrm"], 16)
     except (KeyError, ValueError):
         return 0
-
-
-def _status_fields(pid: int | str) -> dict[str, str]:
-    """Name → value of /proc/PID/status; linux.status_values does the same, but cannot be imported here."""
-    lines = proc_files.text(f"/proc/{pid}/status").split("\n")
-    return dict(line.partition(":")[::2] for line in lines)
 
 
 class ActingUser:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.formats.elf_header import parse_auxv
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.live.proc_checks import living_tid, served_mount_points, status_fields
+from gdbext.engine.targets.live.proc_checks import living_tid, served_mount_points
 from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, run_in_child
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.engine.targets.system.procfs import started_at
@@ -51,7 +51,7 @@ def own_tid(pid: int, tid: int) -> int:
     try:
         if os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"):  # noqa: PTH121
             return tid
-        return int(status_fields(f"/proc/{pid}/task/{tid}/status")["NSpid"].split()[-1])
+        return int(proc_files.status_fields(f"/proc/{pid}/task/{tid}/status")["NSpid"].split()[-1])
     except (OSError, LookupError, ValueError):
         return tid
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.linux import mounts, split_stat, stat_fields
+from gdbext.engine.targets.system.proc_files import status_fields
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
 if TYPE_CHECKING:
@@ -85,14 +86,6 @@ def living_tid(pid: int) -> int:
     except OSError:
         has_left = False
     return min(living_threads(pid), default=pid) if has_left else pid
-
-
-def status_fields(path: str) -> dict[str, str]:
-    """Name → value of a status file, {} if it cannot be read."""
-    try:
-        return status_values(proc_files.read(path))
-    except OSError:
-        return {}
 
 
 def check_process(pid: int) -> int:
@@ -277,22 +270,14 @@ def uses_servers(pid: int) -> bool:
 
 
 def served_mount_points(pid: int) -> list[str]:
-    """The places at which file systems are mounted that need a server (proc_pid_mountinfo(5)), except the root: without
-    that one nothing works at all."""
-    try:
-        lines = proc_files.head(f"/proc/{pid}/mountinfo", proc_files.TABLE).decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    places = []
-    for line in lines:
-        mount, _, kind = line.partition(" - ")
-        if kind.startswith(SERVED_TYPES) and not kind.startswith(("fusectl", "fuse.lxcfs")) and " / / " not in mount:
-            place = mount.split()[4]
-            # the kernel writes these four as octal digits (fs/proc_namespace.c)
-            for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
-                place = place.replace(f"\\{digits}", character)
-            places.append(place)
-    return places
+    """The mount points of file systems that need a server, except the root: without that one nothing works at all."""
+    return [
+        mount.mount_point
+        for mount in mounts(pid)
+        if mount.type.startswith(SERVED_TYPES)
+        and not mount.type.startswith(("fusectl", "fuse.lxcfs"))
+        and (mount.root, mount.mount_point) != ("/", "/")
+    ]
 
 
 def _paths_of(pid: int) -> Iterator[str]:

@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.targets.base_target import KernelSide
-from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.live.proc_checks import thread_states
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import signals_in, stat_fields
+from gdbext.engine.targets.system.proc_files import file_text, folder_names, status_fields
 
 if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
@@ -149,16 +150,12 @@ class ThreadActivity(NamedTuple):
 
 def activities(pid: int) -> dict[int, ThreadActivity]:
     """All threads of a process. Raises nothing; a thread that ends meanwhile is left out."""
-    try:
-        names = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
-    except OSError:
-        return {}
-    return {int(tid): _thread_activity(f"/proc/{pid}/task/{tid}") for tid in names if tid.isdecimal()}
+    return {int(tid): _thread_activity(f"/proc/{pid}/task/{tid}") for tid in folder_names(f"/proc/{pid}/task")}
 
 
 def _thread_activity(folder: str) -> ThreadActivity:
-    runtime = _file_text(f"{folder}/schedstat").split()
-    fields = stat_fields(_file_text(f"{folder}/stat"))
+    runtime = file_text(f"{folder}/schedstat").split()
+    fields = stat_fields(file_text(f"{folder}/stat"))
     faults = sum(int(fields[at]) for at in (_MINOR, _MAJOR)) if len(fields) > _MAJOR else None
     return ThreadActivity(
         int(runtime[0]) if runtime and runtime[0].isdecimal() else None,
@@ -170,16 +167,9 @@ def _thread_activity(folder: str) -> ThreadActivity:
 
 def _sum_of_lines(path: str, names: tuple[str, ...]) -> int | None:
     """The sum of some lines ``name: number``, None if there are none."""
-    lines = (line.partition(":") for line in _file_text(path).splitlines())
+    lines = (line.partition(":") for line in file_text(path).splitlines())
     values = [int(value) for name, _, value in lines if name in names and value.strip().isdecimal()]
     return sum(values) if values else None
-
-
-def _file_text(path: str) -> str:
-    try:
-        return proc_files.text(path)
-    except OSError:
-        return ""
 
 
 _FILE_CALLS = frozenset(
@@ -214,7 +204,7 @@ def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Archite
     if is_ordinary and not side.is_frozen and not (name in _FILE_CALLS and side.is_served):
         return None
     # a line each: ``[<0>] folio_wait_bit_common+0x110/0x310`` (proc_pid_stack(5))
-    stack = (line.rpartition("] ")[2].partition("+")[0] for line in _file_text(f"{folder}/stack").splitlines())
+    stack = (line.rpartition("] ")[2].partition("+")[0] for line in file_text(f"{folder}/stack").splitlines())
     clocks = SchedulerClocks()
     try:
         seconds = clocks.seconds_since_run(folder)
@@ -237,7 +227,7 @@ class SchedulerClocks:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 if it runs or is ready to; None if
         unknown. Raises nothing. The time now is read first: it may take a second until we get that CPU, and the thread
         may run then."""
-        fields = stat_fields(_file_text(f"{folder}/stat"))
+        fields = stat_fields(file_text(f"{folder}/stat"))
         if len(fields) <= _CPU:
             return None
         if fields[0] == "R":
@@ -262,7 +252,7 @@ class SchedulerClocks:
 
 def _last_run_ms(path: str) -> float | None:
     """se.exec_start, in milliseconds of the CPU's clock."""
-    line = next((line for line in _file_text(path).splitlines() if line.startswith("se.exec_start")), "")
+    line = next((line for line in file_text(path).splitlines() if line.startswith("se.exec_start")), "")
     try:
         return float(line.partition(":")[2])
     except ValueError:

@@ -139,7 +139,7 @@ class UnstoppedProcess(RunningProcess):
         super().__init__(pid, may_be_traced=True)  # no thread is stopped
         tracer = proc_checks.holder(pid)
         if tracer:
-            name = proc_checks.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
+            name = proc_files.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
             self.holder = f"{tracer} ({name})"
         self._threads: list[SleepingThread] | None = None
         self._find_thread_pointer = find_thread_pointer

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine import libc
 from gdbext.engine.numbers import number
@@ -95,14 +95,47 @@ def stat_fields(stat: str | bytes) -> list[str]:
     return split_stat(stat)[1].split()
 
 
-def status_values(status: str | bytes) -> dict[str, str]:
-    """Name → value of /proc/PID/status (proc_pid_status(5))."""
-    text = status if isinstance(status, str) else os.fsdecode(status)
-    return {name: value.strip() for name, colon, value in (line.partition(":") for line in text.split("\n")) if colon}
+class Mount(NamedTuple):
+    """One mounted file system (proc_pid_mountinfo(5))."""
+
+    number: str
+    """The mount's ID; an fd's fdinfo has it as mnt_id."""
+    device: str
+    """``major:minor``, as st_dev has it."""
+    root: str
+    """The folder of the file system that is mounted."""
+    mount_point: str
+    type: str
+    """``ext4``, ``nfs4``, ``fuse.sshfs``."""
+    source: str
+    """``server:/export``, a device."""
+    controllers: tuple[str, ...]
+    """For cgroup v1, the words of its options, controllers among them."""
+
+
+def mounts(pid: int | str) -> list[Mount]:
+    """The mounts of a process, in the kernel's order; [] if they cannot be read."""
+    rows = []
+    for line in proc_files.file_text(f"/proc/{pid}/mountinfo", proc_files.TABLE).splitlines():
+        mount, file_system = (part.split() for part in line.partition(" - ")[::2])
+        if len(mount) > 4 and len(file_system) > 1:
+            root, point, source = map(_unescaped, (mount[3], mount[4], file_system[1]))
+            options = tuple(file_system[2].split(",")) if len(file_system) > 2 else ()
+            rows.append(Mount(mount[0], mount[2], root, point, file_system[0], source, options))
+    return rows
+
+
+def _unescaped(path: str) -> str:
+    """A path of mountinfo without its escapes: the kernel writes four characters as octal digits (show_mountinfo,
+    fs/proc_namespace.c)."""
+    for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        path = path.replace(f"\\{digits}", character)
+    return path
 
 
 def signals_in(status: Mapping[str, str], *names: str) -> int | None:
-    """The signals in any of the masks ``names`` (SigCgt, SigPnd, …), a bit each; None if one of them is unknown."""
+    """The signals in any of the masks ``names`` (SigCgt, SigPnd, …) of a status file, as a mask: bit 0 is signal 1.
+    None if one of the masks is unknown."""
     signals = 0
     for name in names:
         mask = number(status.get(name, ""), 16)

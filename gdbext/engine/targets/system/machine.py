@@ -10,14 +10,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_fds, file_text, folder_names, link_target
 from gdbext.engine.targets.live.proc_checks import SERVED_TYPES
-from gdbext.engine.targets.system.linux import stat_fields
+from gdbext.engine.targets.system.linux import mounts, stat_fields
+from gdbext.engine.targets.system.proc_files import all_fds, file_text, folder_names, link_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gdbext.engine.targets.host_files import HostFiles
+    from gdbext.engine.targets.system.linux import Mount
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _MAX_DESCRIPTORS = 256
@@ -64,8 +65,8 @@ class Machine:
         """The file system of an open file, by the mnt_id of /proc/PID/fdinfo/FD (proc_pid_fdinfo(5))."""
 
         def read() -> list[str]:
-            mount = next(iter(_fd_info_values(self._pid, str(fd), "mnt_id:")), "")
-            return next((row for row_id, row in self._mounts if row_id == mount), [])
+            wanted = _fd_info_values(self._pid, str(fd), "mnt_id:")[:1]
+            return next((_mount_row(mount) for mount in self._mounts if [mount.number] == wanted), [])
 
         return self._file_system_of_row(self._files.strings(f"file system of {self._pid}/{fd}", read))
 
@@ -73,13 +74,13 @@ class Machine:
         """The file system that has a file of the process, by the longest mount point that its path begins with."""
 
         def read() -> list[str]:
-            rows = [row for _, row in self._mounts if f"{path}/".startswith(f"{row[2].rstrip('/')}/")]
-            return max(reversed(rows), key=lambda row: len(row[2]), default=[])
+            around = [mount for mount in self._mounts if f"{path}/".startswith(f"{mount.mount_point.rstrip('/')}/")]
+            return _mount_row(max(reversed(around), key=lambda mount: len(mount.mount_point))) if around else []
 
         return self._file_system_of_row(self._files.strings(f"file system of {path}", read))
 
     def _file_system_of_row(self, row: list[str]) -> FileSystem | None:
-        """The file system of a row of ``_mounts``; None for an empty one."""
+        """The file system of a _mount_row; None for []."""
         if len(row) < 4:
             return None
         kind, source, mount_point, device = row[:4]
@@ -131,12 +132,8 @@ class Machine:
         return self._files.strings(f"full file systems of {self._pid}", read)
 
     @cached_property
-    def _mounts(self) -> list[tuple[str, list[str]]]:
-        """Each mount's number, and [type, source, mount point, device] (proc_pid_mountinfo(5))."""
-        return [
-            (mount[0], [rest[0], _unescaped(rest[1]), _unescaped(mount[4]), mount[2]])
-            for mount, rest in _mount_lines(f"{self._folder}/mountinfo")
-        ]
+    def _mounts(self) -> list[Mount]:
+        return mounts(self._pid)
 
     def frozen_group(self) -> str:
         """The frozen cgroup that the process is in, or the outermost one around it that is frozen; "" for none."""
@@ -195,12 +192,12 @@ class Machine:
     def _group_mounts(self) -> dict[str, tuple[str, str]]:
         """Controller → (cgroup, folder at which this machine has it mounted): in a container that is often not the root
         of the hierarchy."""
-        mounts: dict[str, tuple[str, str]] = {}
-        for mount, rest in _mount_lines("/proc/self/mountinfo"):
-            if len(rest) > 2 and rest[0].startswith("cgroup"):
-                for name in rest[2].split(",") if rest[0] == "cgroup" else ("",):
-                    mounts.setdefault(name, (_unescaped(mount[3]), _unescaped(mount[4])))
-        return mounts
+        folders: dict[str, tuple[str, str]] = {}
+        for mount in mounts("self"):
+            if mount.type.startswith("cgroup"):
+                for name in mount.controllers if mount.type == "cgroup" else ("",):
+                    folders.setdefault(name, (mount.root, mount.mount_point))
+        return folders
 
     def file_watchers(self) -> tuple[ChildProcess, ...]:
         """The processes that must permit each opening of a file, and others that only watch (fanotify(7))."""
@@ -253,18 +250,9 @@ def _is_full(path: str) -> bool:
     return bool(status.f_blocks) and (not status.f_bavail or (bool(status.f_files) and not status.f_favail))
 
 
-def _mount_lines(path: str) -> Iterator[tuple[list[str], list[str]]]:
-    """The words before and after the " - " of each line of a mountinfo file."""
-    for line in _lines(path):
-        words, _, rest = line.partition(" - ")
-        mount, file_system = words.split(), rest.split()
-        if len(mount) > 4 and len(file_system) > 1:
-            yield mount, file_system
-
-
-def _unescaped(text: str) -> str:
-    """A path of mountinfo, which has octal numbers for blanks."""
-    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+def _mount_row(mount: Mount) -> list[str]:
+    """What a recording keeps of a mount: [type, source, mount point, device]."""
+    return [mount.type, mount.source, mount.mount_point, mount.device]
 
 
 def _first_line(path: str) -> str:

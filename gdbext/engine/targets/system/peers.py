@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_fds, folder_names, link_target
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
+from gdbext.engine.targets.system.proc_files import all_fds, file_text, folder_names, link_target
 from gdbext.engine.targets.system.socket_table import SocketTables
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ _LOCK_KINDS = ("FLOCK", "POSIX", "OFDLCK")
 """flock(2), fcntl(2) by process and by open file, as proc_locks(5) calls them."""
 _NO_PID = "-1"
 """The PID of a lock that belongs to an open file description (fcntl(2), F_OFD_SETLK): processes may share it."""
-
-
-def _fd_info(pid: int, fd: str) -> str:
-    """The text of /proc/PID/fdinfo/FD, "" if it cannot be read."""
-    try:
-        return proc_files.text(f"/proc/{pid}/fdinfo/{fd}")
-    except OSError:
-        return ""
 
 
 class Peers:
@@ -126,8 +118,7 @@ class Peers:
         def read() -> list[str]:
             rows = []
             for pid, fd in self._fds_by_link.get(link, ()):
-                lines = _fd_info(pid, fd).splitlines()
-                words = next((line.split() for line in lines if line.startswith("flags:")), [])
+                words = next((line.split() for line in _fd_info(pid, fd) if line.startswith("flags:")), [])
                 flags = number(words[1], 8) if len(words) > 1 else None
                 mode = os.O_RDWR if flags is None else flags & os.O_ACCMODE
                 rows.append(f"{pid} {int(mode in (os.O_RDONLY, os.O_RDWR))} {int(mode in (os.O_WRONLY, os.O_RDWR))}")
@@ -155,7 +146,7 @@ class Peers:
             container has terminals of its own."""
             line = f"tty-index: {link.rpartition('/')[2]}".split()
             fds = [fd for multiplexer in _MULTIPLEXERS for fd in self._fds_by_link.get(multiplexer, ())]
-            pids = dict.fromkeys(pid for pid, fd in fds if line in map(str.split, _fd_info(pid, fd).splitlines()))
+            pids = dict.fromkeys(pid for pid, fd in fds if line in map(str.split, _fd_info(pid, fd)))
             namespace = link_target(f"/proc/{self._pid}/ns/mnt")
             return [str(pid) for pid in pids if link_target(f"/proc/{pid}/ns/mnt") == namespace]
 
@@ -225,6 +216,11 @@ class Peers:
         return Peer(PeerKind.SOCKET, details, held.processes, remote, state, own=held.own, is_queued=held.is_queued)
 
 
+def _fd_info(pid: int, fd: str) -> list[str]:
+    """The lines of /proc/PID/fdinfo/FD (proc_pid_fdinfo(5)); [] if it cannot be read."""
+    return file_text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
+
+
 def _status(link: str) -> os.stat_result:
     return os.stat(link)  # noqa: PTH116 - pathlib takes 10 ms to import
 
@@ -257,8 +253,9 @@ def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Co
 
 def _description_holders(status: os.stat_result, kind: str = "OFDLCK") -> Iterator[str]:
     """PIDs that have a lock of an open file description on that file (proc_pid_fdinfo(5))."""
+    inode = f":{status.st_ino} "
     yield from dict.fromkeys(
-        str(pid) for pid, fd in all_fds() if kind in (info := _fd_info(pid, fd)) and f":{status.st_ino} " in info
+        str(pid) for pid, fd in all_fds() if any(kind in line and inode in line for line in _fd_info(pid, fd))
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, all_fds, file_text, link_target
+from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
@@ -17,10 +17,10 @@ from gdbext.engine.targets.system.linux import (
     signals_in,
     split_stat,
     stat_fields,
-    status_values,
 )
 from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
+from gdbext.engine.targets.system.proc_files import all_fds, file_text, link_target, status_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,11 +16,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, file_text, link_target
+from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.live.proc_checks import living_threads
-from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.linux import split_stat, stat_fields
 from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.engine.targets.system.proc_files import file_text, link_target, status_fields, status_values
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
@@ -206,8 +207,8 @@ def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tu
     """(path, or another name of a fact; its text) of everything that the first reading reads."""
     folder = f"/proc/{pid}"
     yield from _read_all([f"{folder}/status", f"{folder}/limits", _ONLINE, "/proc/stat", "/proc/loadavg"])
-    parent = status_values(file_text(f"{folder}/status", _MAX_TEXT)).get("PPid", "0")
-    status = status_values(file_text(f"/proc/{parent}/status", _MAX_TEXT)) if parent not in ("", "0") else {}
+    parent = status_fields(f"{folder}/status").get("PPid", "0")
+    status = status_fields(f"/proc/{parent}/status") if parent not in ("", "0") else {}
     if status:
         yield "parent", f"{parent} {status.get('Name', '?')}\t{status.get('Cpus_allowed_list', '')}"
     namespace = link_target(f"{folder}/{_NAMESPACE}")
