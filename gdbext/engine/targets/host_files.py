@@ -12,11 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.system.proc_files import ONE, file_text, folder_names, link_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Optional, TypeVar, Union
 
     from gdbext.engine.formats.elf import ElfImage
@@ -50,7 +51,7 @@ class HostFiles:
         return SymbolCache()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
-        """The file of the module that is mapped at ``start``, as ``search`` finds it; a replay does not search."""
+        """The file of the module mapped at ``start``, as ``search`` finds it; a replay does not search."""
         return search()
 
     def text(self, path: str, limit: int = ONE) -> str:
@@ -75,17 +76,11 @@ class HostFiles:
 
     def exists(self, path: str, absolute: Callable[[], str]) -> bool | None:
         """True if the target has a file at the path ``absolute()``, which it calls ``path``; None if unknown."""
+        return self.flag(f"exists {path}", lambda: self.foreign.exists(absolute()))
 
-        def read() -> float | None:
-            exists = self.foreign.exists(absolute())
-            return None if exists is None else float(exists)
-
-        exists = self.fact(f"exists {path}", None, read)
-        return None if exists is None else bool(exists)
-
-    def clock(self, number: int) -> float | None:
-        """The time of a clock of this machine in seconds, by its CLOCK_ number (time module); None if it lacks it."""
-        return self.fact(f"clock {number}", None, lambda: time.clock_gettime(number))
+    def clock(self, clock: int) -> float | None:
+        """Seconds on this machine's clock of that CLOCK_ number (time module); None if there is none."""
+        return self.fact(f"clock {clock}", None, lambda: time.clock_gettime(clock))
 
     def host(self) -> str:
         """The name of this machine, "" if unknown."""
@@ -109,3 +104,18 @@ class HostFiles:
     def strings(self, name: str, read: Callable[[], list[str]]) -> list[str]:
         """A fact that is a list of strings; [] if unknown."""
         return self.fact(name, list[str](), read)
+
+    def flag(self, name: str, read: Callable[[], bool | None]) -> bool | None:
+        """A fact that is true or false, recorded as a number; None if unknown."""
+
+        def read_number() -> float | None:
+            value = read()
+            return None if value is None else float(value)
+
+        recorded = self.fact(name, None, read_number)
+        return None if recorded is None else bool(recorded)
+
+    def pids(self, name: str, read: Callable[[], Iterable[int]]) -> list[int]:
+        """A fact that is a list of PIDs, each of which counts once; [] if unknown."""
+        words = self.strings(name, lambda: [str(pid) for pid in dict.fromkeys(read())])
+        return [pid for word in words if (pid := number(word)) is not None]

@@ -106,19 +106,20 @@ class DebuggerGuards:
 
     def __init__(self) -> None:
         self._guard: DebuggerGuard | None = None
-        atexit.register(self.close)
 
     def close(self) -> None:
-        """Call this when the debugger detached, or exits normally: breakpoints that appear from now on are another
-        tool's, the probes of the next command at the same places for example. Idempotent."""
+        """Call this when the debugger has detached; also called at exit. Breakpoints that appear from now on are
+        another tool's: probes of the next command at the same addresses, for example. Idempotent."""
         if self._guard:
             self._guard.close()
             self._guard = None
+            atexit.unregister(self.close)
 
     def watch_over(self, pid: int) -> None:
         """Guard that process, which is stopped, until it is detached from."""
         if not self._guard or self._guard.pid != pid or not self._guard.is_alive:
             self.close()
+            atexit.register(self.close)
             self._guard = DebuggerGuard(pid)
 
     @property

@@ -129,8 +129,7 @@ def unwrap(data: bytes) -> bytes:
 
 
 def _decompressed(packed: bytes, kind: int, size: int) -> bytes:
-    """Decompress at most ``size`` + 1 bytes, whatever the data claims; ``kind`` is ZLIB or LZMA. Raises BadRecording.
-    """
+    """Decompress at most ``size`` + 1 bytes, whatever the data claims; ``kind``: ZLIB or LZMA. Raises BadRecording."""
     if kind not in (ZLIB, LZMA):
         raise BadRecording(f"the recording is compressed in an unknown way ({kind})")
     if kind == LZMA and not lzma:

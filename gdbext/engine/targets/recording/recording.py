@@ -29,8 +29,7 @@ class SparseBytes:
 
     @classmethod
     def merged(cls, pieces: Iterable[tuple[int, bytes]]) -> SparseBytes:
-        """Merge (address, bytes) pieces in any order. Overlapping ones are assumed to agree; adjacent ones become one.
-        """
+        """Merge (address, bytes) pieces in any order. Overlapping ones must agree; adjacent ones become one."""
         starts: list[int] = []
         parts: list[list[bytes]] = []  # of each merged piece, one after another
         end = -1

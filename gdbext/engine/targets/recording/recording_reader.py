@@ -139,7 +139,7 @@ def recording_from(document: Any, blocks: Sequence[SparseBytes]) -> Recording:
         return pairs
 
     def file(value: Any) -> RecordedFile:
-        readers = {"path": text, "size": whole(0, 1 << 40), "contents": block, "arrays": arrays}
+        readers: dict[str, Reader] = {"path": text, "size": whole(0, 1 << 40), "contents": block, "arrays": arrays}
         search = (lambda needle: bytes.fromhex(text(needle)), _WORD, _WORD)  # needle, start, end
         readers["offsets"] = array(row(*search, whole(-1)))
         readers["found"] = array(row(*search, _WORD, optional(_WORD)))
@@ -148,7 +148,7 @@ def recording_from(document: Any, blocks: Sequence[SparseBytes]) -> Recording:
             read[name] = {tuple(search): result for *search, result in read[name]}
         return RecordedFile(**read)
 
-    target_readers = {
+    target_readers: dict[str, Reader] = {
         "kind": lambda value: text(value, "live", "core"),
         "debugger": lambda value: text(value, *DEBUGGERS, NO_DEBUGGER),
         "pid": _TID,
@@ -192,8 +192,9 @@ def _signal(value: Any) -> Signal:
 
 
 def _kernel_side(value: Any) -> KernelSide:
-    readers = {"state": text, "call": whole(-1, 1 << 16), "channel": text, "arguments": array(_WORD)}
-    read = members(value, {**readers, "stack": array(text), "slept_ms": optional(whole(0, 1 << 53))})
+    readers: dict[str, Reader] = {"state": text, "channel": text, "stack": array(text), "arguments": array(_WORD)}
+    readers |= {"call": whole(-1, 1 << 16), "slept_ms": optional(whole(0, 1 << 53))}
+    read = members(value, readers)
     slept_ms = read.pop("slept_ms")
     return KernelSide(**read, seconds=None if slept_ms is None else slept_ms / 1e3)
 

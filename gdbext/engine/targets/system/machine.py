@@ -15,15 +15,15 @@ from gdbext.engine.targets.system.linux import mounts, stat_fields
 from gdbext.engine.targets.system.proc_files import all_fds, file_text, folder_names, link_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gdbext.engine.targets.host_files import HostFiles
     from gdbext.engine.targets.system.linux import Mount
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _MAX_DESCRIPTORS = 256
-_FOREGROUND, _TTY = 8 - 3, 7 - 3
-"""tpgid and tty_nr of proc_pid_stat(5), counted from the state, its third field."""
+_GROUP, _TTY, _FOREGROUND = 5 - 3, 7 - 3, 8 - 3
+"""pgrp, tty_nr and tpgid of proc_pid_stat(5), counted from the state, its third field."""
 _SHARED_MEMORY = "/dev/shm"
 
 
@@ -84,34 +84,28 @@ class Machine:
         if len(row) < 4:
             return None
         kind, source, mount_point, device = row[:4]
-        servers: tuple[ChildProcess, ...] = ()
-        if kind.startswith("fuse"):
 
-            def read() -> list[str]:
-                # all that have any FUSE device open if their fdinfo lacks its number (it is there since Linux 6.11)
-                accepted: tuple[list[str], ...] = ([], [device.partition(":")[2]])
-                openers = _fds_of("/dev/fuse")
-                pids = (pid for pid, fd in openers if _fd_info_values(pid, fd, "fuse_conn") in accepted)
-                return [str(pid) for pid in dict.fromkeys(pids)]
+        def servers() -> Iterator[int]:
+            # all that have any FUSE device open if their fdinfo lacks its number (it is there since Linux 6.11)
+            accepted: tuple[list[str], ...] = ([], [device.partition(":")[2]])
+            openers = _fds_of("/dev/fuse")
+            return (pid for pid, fd in openers if _fd_info_values(pid, fd, "fuse_conn") in accepted)
 
-            servers = self._processes(self._files.strings(f"servers of FUSE {device}", read))
-        return FileSystem(kind, source, mount_point, servers)
-
-    def _processes(self, pids: Sequence[str]) -> tuple[ChildProcess, ...]:
-        return tuple(self._process(pid) for word in pids if (pid := number(word)) is not None)
+        pids = self._files.pids(f"servers of FUSE {device}", servers) if kind.startswith("fuse") else ()
+        return FileSystem(kind, source, mount_point, tuple(map(self._process, pids)))
 
     def lacks_descriptors(self) -> bool:
         """The process has as many open fds as it may have: the size of their folder, from Linux 6.2 on, and "Max open
         files" of proc_pid_limits(5)."""
 
-        def read() -> float | None:
+        def read() -> bool:
             folder = f"{self._folder}/fd"
             used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
             lines = (line.split() for line in _lines(f"{self._folder}/limits"))
             limit = next((number(words[3]) for words in lines if words[:3] == ["Max", "open", "files"]), None)
-            return float(limit is not None and used >= limit)
+            return limit is not None and used >= limit
 
-        return bool(self._files.fact(f"descriptors of {self._pid} are used up", None, read))
+        return bool(self._files.flag(f"descriptors of {self._pid} are used up", read))
 
     def full_file_systems(self) -> list[str]:
         """Phrases of the file systems without room (statvfs(3)), among those where the process has files open to write,
@@ -166,21 +160,19 @@ class Machine:
         return self._files.fact(f"group of {self._pid} out of memory", "", read)
 
     def group_folders(self, controller: str) -> list[str]:
-        """The folders of the process's cgroup and of those around it, its own first; empty if they are not mounted
-        here, or the group is outside of our own container. The unified hierarchy is used if no older one has the
-        controller."""
-        groups = dict(self._groups)
-        name = controller if controller in groups and controller in self._group_mounts else ""
-        mounted, group = self._group_mounts.get(name), groups.get(name)
-        if not mounted or group is None:
+        """The folders of the process's cgroup and of those around it, its own first; [] if they are not mounted here,
+        or the group is outside of our own container. The unified hierarchy is used if no older one has the controller.
+        """
+        groups, mounts = dict(self._groups), self._group_mounts
+        name = controller if controller in groups and controller in mounts else ""
+        if name not in groups or name not in mounts:
             return []
-        root, mount_point = mounted
-        is_below = f"{group}/".startswith(f"{root.rstrip('/')}/")
-        relative = group[len(root.rstrip("/")) :]
-        if not is_below or "/.." in relative:
+        root, mount_point = (path.rstrip("/") for path in mounts[name])
+        relative = groups[name][len(root) :]
+        if not f"{groups[name]}/".startswith(f"{root}/") or "/.." in relative:
             return []
         parts = [part for part in relative.split("/") if part]
-        return ["/".join([mount_point.rstrip("/"), *parts[:count]]) for count in range(len(parts), -1, -1)]
+        return ["/".join([mount_point, *parts[:count]]) for count in range(len(parts), -1, -1)]
 
     @cached_property
     def _groups(self) -> list[tuple[str, str]]:
@@ -201,11 +193,8 @@ class Machine:
 
     def file_watchers(self) -> tuple[ChildProcess, ...]:
         """The processes that must permit each opening of a file, and others that only watch (fanotify(7))."""
-
-        def read() -> list[str]:
-            return [str(pid) for pid in dict(_fds_of("anon_inode:[fanotify]"))]
-
-        return self._processes(self._files.strings("processes with fanotify", read))
+        pids = self._files.pids("processes with fanotify", lambda: dict(_fds_of("anon_inode:[fanotify]")))
+        return tuple(map(self._process, pids))
 
     def terminal(self) -> str:
         """The controlling terminal of the process; "" if it has none."""
@@ -224,11 +213,11 @@ class Machine:
     def has_foreground(self) -> bool:
         """The process is in the foreground of its terminal."""
 
-        def read() -> float | None:
+        def read() -> bool | None:
             fields = stat_fields(_first_line(f"{self._folder}/stat"))
-            return float(fields[5 - 3] == fields[_FOREGROUND]) if len(fields) > _FOREGROUND else None  # pgrp
+            return fields[_GROUP] == fields[_FOREGROUND] if len(fields) > _FOREGROUND else None
 
-        return bool(self._files.fact(f"foreground of {self._pid}", None, read))
+        return bool(self._files.flag(f"foreground of {self._pid}", read))
 
 
 def _fds_of(link: str) -> Iterator[tuple[int, str]]:
