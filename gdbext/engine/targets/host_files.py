@@ -94,8 +94,8 @@ class HostFiles:
         return ""
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """The result of ``read()``, or ``unknown`` if that raises OSError. A recording keeps it under ``name``; a replay
-        returns the recorded one."""
+        """The result of ``read()``, or ``unknown`` if that raises OSError. A recording keeps it under ``name``; a
+        replay returns the recorded one."""
         try:
             return read()
         except OSError:
