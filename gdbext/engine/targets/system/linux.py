@@ -45,13 +45,13 @@ _MAPS_LINE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) (\S+) (\d
 
 
 def signal_name(number: int) -> str:
-    """ "SIGSEGV"; "SIGRT34" for real-time signals."""
+    """The name of a signal by its number: "SIGSEGV"; "SIGRT34" for a real-time signal."""
     return f"SIG{_SIGNALS[number - 1]}" if 0 < number <= len(_SIGNALS) else f"SIGRT{number}"
 
 
 def fault_address(number: int, code: int | None, raw_address: int) -> int | None:
-    """si_addr, or None if the union holds something else (a signal that a process sent: si_code <= 0). SI_KERNEL (0x80)
-    marks a general protection fault, for which the kernel knows no address and writes 0."""
+    """``raw_address``, the si_addr of a signal, if it is an address: not if a process sent the signal (si_code <= 0),
+    nor for a general protection fault (SI_KERNEL, 0x80), for which the kernel writes 0."""
     has_address = number in (4, 5, 7, 8, 11)  # for these siginfo_t has si_addr if the kernel sent them (sigaction(2))
     return raw_address if has_address and code is not None and code > 0 and code != 0x80 else None
 
@@ -66,7 +66,7 @@ def parse_maps(text: str) -> list[MemoryMapping]:
     """The text of /proc/PID/maps (proc_pid_maps(5)), sorted by start as the kernel writes it."""
     maps = []
     for start, end, permissions, offset, device, inode, raw in _MAPS_LINE.findall(text):
-        path, deleted = split_deleted(raw.replace("\\012", "\n")) if raw else ("", False)
+        path, deleted = split_deleted(raw.replace("\\012", "\n"))
         numbers = int(start, 16), int(end, 16), int(offset, 16)
         maps.append(MemoryMapping(*numbers, path, permissions, deleted, device, int(inode)))
     return maps
@@ -151,11 +151,8 @@ def has_exited(stat: str | bytes) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """The process exists and is no zombie."""
-    try:
-        return not has_exited(proc_files.read(f"/proc/{pid}/stat"))
-    except OSError:
-        return False
+    """The process exists and is not a zombie."""
+    return not has_exited(proc_files.file_text(f"/proc/{pid}/stat"))
 
 
 @contextmanager
@@ -187,9 +184,9 @@ def actions_restored(numbers: Collection[int]) -> Iterator[None]:
 
 @contextmanager
 def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
-    """Block these signals in this thread inside; all signals if no ``numbers`` are given. Pending ones are delivered at
-    the end: no KeyboardInterrupt comes between the result of a call and recording it. Children forked inside keep the
-    signals blocked."""
+    """Block these signals in this thread inside, all signals if no ``numbers`` are given; they are delivered at the
+    end. So no KeyboardInterrupt comes between a call and recording its result. Children forked inside keep them
+    blocked."""
     # asked separately: blocking raises what was pending, and blocks nevertheless (signal_pthread_sigmask_impl, CPython)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -200,9 +197,9 @@ def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
 
 
 def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
-    """Fork a process that does ``work`` and exits; only SIGKILL reaches it. Gives its PID. Raises OSError. ``keep``:
-    the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
-    include/linux/sched.h)."""
+    """Fork a process that does ``work`` and exits, and that only SIGKILL ends; its PID. ``keep``: the only fds that it
+    keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h). Raises
+    OSError."""
     with signals_blocked():
         child = os.fork()
         if child:
@@ -227,8 +224,8 @@ _MOST_VARIABLES = 1 << 16
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
-    """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv. Only the
-    first 65,536 are read: more were made to exhaust us."""
+    """Name → value of NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in
+    getenv(3). Only the first 65,536 are read: more were made to exhaust us."""
     environ: dict[str, str] = {}
     for entry in data.split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]:
         name, equals, value = entry.partition(b"=")
@@ -271,7 +268,7 @@ _SHOWN_ARGUMENT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
 
 
 def is_secret(name: str) -> bool:
-    """A variable or an option of that name holds a secret, as far as a name can tell."""
+    """True if a variable or an option of that name may hold a secret, by its name alone."""
     return name not in ("PWD", "OLDPWD") and bool(_SECRET.search(name.lstrip("-").replace("-", "_")))
 
 
