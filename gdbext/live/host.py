@@ -43,14 +43,16 @@ Handler = Callable[[int, int, int], bool]
 
 
 class HookSpec(NamedTuple):
-    """An address at which ``handler`` is called. Its value is that of ``register``, or with ``load`` the word at
-    register + ``load``; without ``register`` 0."""
+    """An address at which ``handler`` is called."""
 
     address: int
     frame: CfaRule
+    """How to find the frame's CFA there."""
     handler: Handler
     register: str = ""
+    """The register whose value the handler gets; "": it gets 0."""
     load: int | None = None
+    """The handler gets the word at register + ``load`` instead; None: the register itself."""
 
 
 class AddressHook(Protocol):
@@ -146,7 +148,7 @@ class EndRequests:
                     os.close(written)
         if self._launcher < 0 and self._received:
             number, self._received = self._received, 0
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # now the user's debugger exits by itself
 
     def _watch(self, signals: int, over: threading.Event) -> None:
         """Interrupt the main thread for each request, until ``over``. ``signals``: the pipe that gets their numbers."""
@@ -171,12 +173,12 @@ class EndRequests:
 
 
 class Host(ToolHost):
-    """A debugger, the user's own or one of ours; or none."""
+    """The debugger in which a live command runs: the user's, or one of ours (``is_batch``)."""
 
     def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         super().__init__(is_batch, output, called)
         self.lets_finish = False
-        """True if the command ended without a request to end the program: one that we started then runs to its end."""
+        """The command ended by itself: a program that we started then runs to its end."""
         self._running = ""
         """The name of the live command that runs, "" for none."""
         self._kept: dict[type, object] = {}

@@ -143,7 +143,7 @@ class LoggedSymbols(SymbolCache):
     searches = 0
 
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:
-        """As without a recording. Tables in memory, or packed ones, are logged where they are read."""
+        """As SymbolCache.arrays. Tables in memory, or packed ones, are logged where they are read."""
         file = tables[0].data
         if not isinstance(file, LoggedFile):
             return super().arrays(tables, kind, key, build)
@@ -153,7 +153,7 @@ class LoggedSymbols(SymbolCache):
 
 
 class LoggedFiles(HostFiles):
-    """``files``, logging everything that is read through them."""
+    """Passes on what ``files`` returns, and keeps it for the recording."""
 
     def __init__(self, files: HostFiles) -> None:
         super().__init__(files.foreign)
@@ -196,7 +196,7 @@ class LoggedFiles(HostFiles):
 
 
 class RecorderOrigin(TargetOrigin):
-    """The origin of the target; what is read of its files is recorded."""
+    """Passes on what the target's origin returns; what is read of its files is recorded."""
 
     files: LoggedFiles
 
@@ -217,7 +217,7 @@ class RecorderOrigin(TargetOrigin):
 
 
 class RecordingTarget(Target, TargetMemory, TargetMoment):
-    """``target`` itself to its users; ``recording`` gives what was read of it. Memory is read through a page cache
+    """Passes on what ``target`` returns, and keeps it for ``recording``. Memory is read through a page cache
     (NotedMemory), which notes the wanted part of each page: only that is kept. Of a page that was fetched again, after
     the process ran, the last contents are kept."""
 
@@ -234,7 +234,9 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         self.is_complete = True
         """False once more was read than is kept."""
         self._pieces: dict[tuple[int, int], bytes] = {}
+        """(address, size) → bytes that were read whole."""
         self._pages: dict[int, bytes] = {}
+        """Page number → page, of which the ``_wanted`` part is kept."""
         self._wanted = BlockLog(MEMORY_BITS)
         self._size = 0
         self._unreadable: set[int] = set()
@@ -277,6 +279,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
             self._wanted.note(address, address + size)
 
     def _has_room(self, size: int) -> bool:
+        """Count ``size`` more bytes; False if the recording would have too many."""
         if self._size + size > MAX_MEMORY:
             self.is_complete = False
             return False

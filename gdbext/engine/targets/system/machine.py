@@ -108,8 +108,8 @@ class Machine:
         return bool(self._files.flag(f"descriptors of {self._pid} are used up", read))
 
     def full_file_systems(self) -> list[str]:
-        """Phrases of the file systems without room (statvfs(3)), among those where the process has files open to write,
-        and /dev/shm. Those that need a server are not asked: it might not answer."""
+        """Phrases of the full file systems (statvfs(3)), among /dev/shm and those where the process has files open to
+        write. Those that need a server are not asked: it might not answer."""
 
         def read() -> list[str]:
             paths: dict[str, str] = {}
@@ -132,15 +132,17 @@ class Machine:
     def frozen_group(self) -> str:
         """The frozen cgroup that the process is in, or the outermost one around it that is frozen; "" for none."""
 
+        # controller ("" is the unified hierarchy) → the file and the line that a frozen group has, and the file that has
+        # "1" in the group that was told to freeze
+        files = {"freezer": ("freezer.state", "FROZEN", "freezer.self_freezing")}
+        files[""] = ("cgroup.events", "frozen 1", "cgroup.freeze")
+
         def read() -> str:
             for controller, group in self._groups:
-                folders = self.group_folders(controller)
-                if not folders or controller not in ("freezer", ""):
-                    continue
-                is_v1_frozen = controller == "freezer" and _first_line(f"{folders[0]}/freezer.state") == "FROZEN"
-                if is_v1_frozen or (not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events")):
-                    file = "freezer.self_freezing" if controller else "cgroup.freeze"
-                    levels = [level for level, folder in enumerate(folders) if _first_line(f"{folder}/{file}") == "1"]
+                state_file, frozen, own_file = files.get(controller, ("", "", ""))
+                folders = self.group_folders(controller) if state_file else []
+                if folders and frozen in _lines(f"{folders[0]}/{state_file}"):
+                    levels = [level for level, path in enumerate(folders) if _first_line(f"{path}/{own_file}") == "1"]
                     return "/".join(group.split("/")[: -levels[-1] or None]) if levels else group
             return ""
 
@@ -152,8 +154,7 @@ class Machine:
 
         def read() -> str:
             for folder in self.group_folders("memory"):
-                lines = _lines(f"{folder}/memory.oom_control")
-                if "oom_kill_disable 1" in lines and "under_oom 1" in lines:
+                if {"oom_kill_disable 1", "under_oom 1"} <= {*_lines(f"{folder}/memory.oom_control")}:
                     return folder
             return ""
 
@@ -205,8 +206,8 @@ class Machine:
             if not device:
                 return ""
             major, minor = device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
-            is_pseudo = 136 <= major < 144  # Documentation/admin-guide/devices.txt
-            return f"/dev/pts/{minor}" if is_pseudo else f"{major}:{minor}"
+            is_pseudo_terminal = 136 <= major < 144  # Documentation/admin-guide/devices.txt
+            return f"/dev/pts/{minor}" if is_pseudo_terminal else f"{major}:{minor}"
 
         return self._files.fact(f"terminal of {self._pid}", "", read)
 
@@ -231,7 +232,7 @@ def _fd_info_values(pid: int, fd: str, name: str) -> list[str]:
 
 
 def _is_full(path: str) -> bool:
-    """A file system with blocks has none left, or no inodes."""
+    """The file system of a file has no block or no inode left. One without blocks at all is not full."""
     try:
         status = os.statvfs(path)
     except OSError:

@@ -27,16 +27,14 @@ _LINE = 4096
 def head(path: str, limit: int) -> bytes:
     """The first ``limit`` bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+    parts, room = [], limit
     try:
-        data = os.read(descriptor, min(limit, _STEP))
-        parts, room = [data], limit - len(data)
-        while data and room > 0:
-            data = os.read(descriptor, min(room, _STEP))
+        while room > 0 and (data := os.read(descriptor, min(room, _STEP))):
             parts.append(data)
             room -= len(data)
     finally:
         os.close(descriptor)
-    return parts[0] if len(parts) <= 2 and not data else b"".join(parts)
+    return b"".join(parts)
 
 
 def line(path: str) -> bytes:

@@ -119,9 +119,8 @@ class ProcFs:
         """PID of a child → its own children, at most 64 of all together: a launcher's agent has some, for example."""
         grandchildren, room = {}, 64
         for child in sorted(self._children)[:room]:
-            pids = self._children_of(child)[:room]
-            room -= len(pids)
-            if pids:
+            if pids := self._children_of(child)[:room]:
+                room -= len(pids)
                 grandchildren[child] = [self._describe(pid, brief=True) for pid in pids]
         return grandchildren
 
@@ -131,10 +130,9 @@ class ProcFs:
         pending = [self._pid]
         while pending and len(parents) < _MAX_CHILDREN:
             parent = pending.pop(0)
-            for pid in self._children_of(parent):
-                if pid not in parents:
-                    parents[pid] = parent
-                    pending.append(pid)
+            children = [pid for pid in self._children_of(parent) if pid not in parents]
+            parents.update(dict.fromkeys(children, parent))
+            pending += children
         return parents
 
     def process(self, pid: int) -> ChildProcess:
@@ -161,10 +159,8 @@ class ProcFs:
         words = self._files.text(f"/proc/{pid}/cmdline", 4096)
         command = command_text(words.encode("utf-8", "surrogateescape")).strip()
         waits = None if brief else self._pipe_wait(pid)
-        syscall = number(self._files.text(f"/proc/{pid}/syscall").partition(" ")[0])
-        call = "" if syscall is None else self._syscall_names.get(syscall, f"system call {syscall}")
-        fd, writes = self._pipe_call(f"/proc/{pid}/syscall")
-        link = self._link(pid, fd) if fd is not None and not writes else ""
+        call, fd = self._call(f"/proc/{pid}/syscall")
+        link = self._link(pid, fd) if fd is not None and call == "read" else ""
         asks_at = link if link.startswith(("/dev/pts/", "/dev/tty")) else ""
         return ChildProcess(pid, name, state, waits, ending, command, call, asks_at)
 
@@ -173,19 +169,20 @@ class ProcFs:
         to act itself."""
         own_files = self.open_files(self._pid)
         for tid in self._files.names(f"/proc/{pid}/task")[:32]:
-            fd, writes = self._pipe_call(f"/proc/{pid}/task/{tid}/syscall")
-            link = self._link(pid, fd) if fd is not None else ""
+            call, fd = self._call(f"/proc/{pid}/task/{tid}/syscall")
+            link = self._link(pid, fd) if fd is not None and call in ("read", "write") else ""
             if link.startswith("pipe:") and link in own_files:
-                return PipeWait(link, writes)
+                return PipeWait(link, call == "write")
         return None
 
-    def _pipe_call(self, path: str) -> tuple[int | None, bool]:
-        """(fd, True if it writes) of the read(2) or write(2) that a thread is blocked in, by its file ``syscall``
-        (proc_pid_syscall(5): number and arguments of the call); (None, False) for any other."""
+    def _call(self, path: str) -> tuple[str, int | None]:
+        """(name, first argument) of the system call that a thread is blocked in, by its file ``syscall``
+        (proc_pid_syscall(5)); ("", None) if it runs."""
         words = self._files.text(path).split()
-        call = number(words[0]) if len(words) > 1 else None
-        name = "" if call is None else self._syscall_names.get(call, "")
-        return number(words[1], 16) if name in ("read", "write") else None, name == "write"
+        call = number(words[0]) if words else None
+        if call is None:
+            return "", None
+        return self._syscall_names.get(call, f"system call {call}"), number(words[1], 16) if len(words) > 1 else None
 
     def forked_from(self) -> int | None:
         """The parent, if this process is a copy of it: the kernel places code, stack and heap anew at every exec
@@ -203,8 +200,8 @@ class ProcFs:
         return None if personality is None or personality & 0x40000 else parent
 
     def _parent(self, fields: Sequence[str]) -> int:
-        """The parent's PID by the fields of /proc/PID/stat; 0 if unknown."""
-        return max(0, number(fields[_PARENT]) or 0) if fields else 0
+        """The parent's PID, by the fields of /proc/PID/stat; 0 if unknown."""
+        return number(fields[_PARENT]) or 0 if fields else 0
 
     def _stat_fields(self, pid: int) -> list[str]:
         """The fields of /proc/PID/stat from the third on; [] if there are too few of them."""
