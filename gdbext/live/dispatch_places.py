@@ -331,6 +331,7 @@ class AllCalls:
 
         @cache
         def is_open(returns_to: int) -> bool:
+            """``open_at`` for a return address; inside the function the code that leads there decides."""
             if returns_to not in inside:
                 return True
             passed = walk_cfg_back(code(), returns_to, finder.dispatch_step, finder.never_returns)
@@ -375,6 +376,7 @@ class AllCalls:
         return self._in_modules[module.start]
 
     def _lookups_of(self, function: Function) -> list[FoundLookup]:
+        """All lookups in a function; [] if its code cannot be read."""
         try:
             return self.functions.finder.all_lookups(function)
         except MemoryFault:
@@ -408,6 +410,7 @@ class AllCalls:
         displacements = table, table + KEYSET_BITS * KernelFunctionStruct.shape(self._session.layout).size
 
         def packed_passages(part: Part) -> Iterator[bytes]:
+            """(address, target) pairs as bytes, of one part of the library's code."""
             wanted = frozenset(targets())
             for start, code in text_pieces(module, 2 * _SHIFT_DISTANCE, part):
                 calls = architecture.direct_calls(code, [target - start for target in wanted])

@@ -90,6 +90,7 @@ class TimedRun(_BesideRun):
         return Ending(EndingKind.ASKED, "") if self._is_done and ending.kind is EndingKind.INTERRUPTED else ending
 
     def _work_beside(self) -> None:
+        """Do the work; stop the process afterwards, also if the work has failed."""
         try:
             self._work(self)
         except _CancelledError:
@@ -130,6 +131,7 @@ class SilenceNotice(_BesideRun):
         """The notice, once it was shown."""
 
     def _work_beside(self) -> None:
+        """Compare the threads' counters after SILENT_AFTER seconds, and show the notice."""
         if self._over.wait(_SETTLED):
             return
         before = activities(self._pid) if self._pid else {}
@@ -205,6 +207,7 @@ class DeferredInterrupt:
         return not self.came
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
         if self.came and number == signal.SIGINT and time.monotonic() - self._since > 1.0:  # not the same request
             raise KeyboardInterrupt
         if not self.came:

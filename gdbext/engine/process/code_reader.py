@@ -175,6 +175,7 @@ class FunctionCode:
         return bool(module and image and image.is_read_only(module.vaddr(address), 8))
 
     def _decode(self, function: Function) -> FunctionInstructions:
+        """Decode a function, with the targets of the jumps in its cold part."""
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY
         instructions = self._instructions(function)

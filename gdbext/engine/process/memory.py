@@ -70,6 +70,7 @@ class Memory:
         return self._read_long(address, size)
 
     def _read_long(self, address: int, size: int) -> bytes:
+        """``read`` for more than one page."""
         if size < 0 or size > _READ_LIMIT or address < 0 or address + size > _ADDRESS_LIMIT:
             raise MemoryFault(address, size, "no such range of addresses")
         if size >= _DIRECT_SIZE:

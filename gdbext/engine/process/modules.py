@@ -55,6 +55,7 @@ class MemoryImage(ElfImage):
         return b""
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """As ElfImage.find, in memory that is read at once."""
         data = self.read(vaddr, end - vaddr)
         offset = data.find(needle)
         while offset >= 0 and offset % step:
@@ -303,6 +304,7 @@ class VdsoModule(Module):
 
     @cached_property
     def _file(self) -> FoundFile:
+        """The image is memory itself."""
         data = self._memory.try_read(self.start, min(self.end - self.start, _VDSO_LIMIT))
         try:
             return FoundFile("memory", "", ElfImage(data, self.path))

@@ -79,6 +79,7 @@ class Symbolizer:
         return self._functions[address]
 
     def _function(self, address: int) -> Function | None:
+        """``function`` without cache."""
         module = self.modules.find(address)
         index = self.index(module) if module else None
         symbols: list[Symbol] = []

@@ -230,6 +230,7 @@ class BudgetWatch:
                 self._end_lock.release()
 
     def _watch(self) -> None:
+        """Check clock and memory every _STEP seconds, in a thread of ours, until the end or the first excess."""
         memory, seconds = _private_memory(), self._clock()
         error: type[BaseException] | None = None
         while not error and not self._end_lock.acquire(timeout=_STEP):

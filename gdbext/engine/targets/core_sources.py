@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import math
 import os
 import re
 import stat
@@ -102,7 +103,7 @@ def close_unpacked(name: str) -> None:
 
 def _unpack(path: str, packing: str, size: int) -> str:
     """Unpack a core of ``size`` bytes (0: unknown) into a nameless file; its name in /proc/self/fd. Raises BadCore."""
-    progress = _Progress(path, size)
+    shown = 0 if sys.stderr is not None and sys.stderr.isatty() else math.inf  # bytes when progress was shown last
     with tempfile.TemporaryFile(dir=_folder_with_room(path, size), prefix="gdbext-core-") as output:
         done, end, fd = 0, None, output.fileno()
         try:
@@ -114,7 +115,10 @@ def _unpack(path: str, packing: str, size: int) -> str:
                     if part.strip(b"\0"):
                         os.pwrite(fd, part, done + start)
                 done += len(piece)
-                progress.show(done)
+                if done - shown >= 64 << 20:
+                    total = f" of {size >> 20}" if size else ""
+                    write(2, f"unpacking {escape(os.path.basename(path))}: {done >> 20}{total} MB …\n")  # noqa: PTH119
+                    shown = done
                 room = _free_bytes(fd) - _RESERVE
                 if end is None and (end := _end_of_core(fd, done)) is not None and room < end // _SPARSENESS:
                     raise _no_room(path, end)
@@ -124,7 +128,8 @@ def _unpack(path: str, packing: str, size: int) -> str:
                     break
             os.truncate(fd, done)
         finally:
-            progress.end()
+            if 0 < shown < math.inf:
+                write(2, "unpacked\n")
         return f"/proc/self/fd/{os.dup(fd)}"
 
 
@@ -221,31 +226,12 @@ def _free_bytes(file: str | int) -> int:
 
 
 def _no_room(path: str, size: int) -> BadCore:
+    """The error if the disk lacks room for a core of ``size`` bytes or more."""
     return BadCore(
         f"there is no room to unpack {path}: it needs {size} bytes or more",
         why="a core is unpacked into the folder for temporary files",
         help="name a folder on a larger disk: TMPDIR=/FOLDER scripts/dispatch -c …",
     )
-
-
-class _Progress:
-    """A line on the terminal with the progress of unpacking, redrawn for each 64 MB."""
-
-    def __init__(self, path: str, size: int) -> None:
-        self._name = os.path.basename(path)  # noqa: PTH119
-        self._size = size
-        self._shown = 0
-        self._is_wanted = sys.stderr is not None and sys.stderr.isatty()
-
-    def show(self, done: int) -> None:
-        if self._is_wanted and done - self._shown >= 64 << 20:
-            self._shown = done
-            total = f" of {self._size >> 20}" if self._size else ""
-            write(2, f"unpacking {escape(self._name)}: {done >> 20}{total} MB …\n")
-
-    def end(self) -> None:
-        if self._shown:
-            write(2, "unpacked\n")
 
 
 class DyingProcess(LocalProcess):

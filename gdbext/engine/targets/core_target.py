@@ -45,6 +45,7 @@ class CoreFileThread(TargetThread):
     """A thread as its NT_PRSTATUS note describes it. Cores do not have the names of threads."""
 
     def __init__(self, architecture: Architecture, note: elf_core.CoreThread, signal: Signal | None) -> None:
+        """``note``: the NT_PRSTATUS note with what follows it; ``signal``: the one that killed the thread."""
         self.tid = note.tid
         self.number = None
         self.name = None
@@ -238,6 +239,7 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
 
     @cached_property
     def _maps(self) -> list[MemoryMapping]:
+        """See ``maps``."""
         maps: list[MemoryMapping] = []
         covered = 0  # the end of the file mappings so far: damaged ones may overlap
         for entry in self._core.files:

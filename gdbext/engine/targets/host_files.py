@@ -1,7 +1,7 @@
 """Reads what a report needs besides the target itself: ELF files, indexes of symbols, /proc, small files.
 
 Everything goes through one object per target, so that a recording can store it and replace it later. Files of the
-kernel (/proc) are read here, those that the target names by foreign_files.py.
+kernel are read by system/proc_files.py, those that the target names by foreign_files.py.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class DebuggerGuards:
             self._start(pid)
 
     def _start(self, pid: int) -> None:
+        """Start the guard of a process in a process of its own, which has the memory of this one open."""
         self._pid, self._mutex, files = pid, RobustMutex(), []
         self._socket, theirs = socket.socketpair()
         own = architectures.own()
@@ -123,6 +124,7 @@ class RobustMutex:
     (exit_mm_release comes before exit_notify in do_exit, kernel/exit.c): long before its fds are closed."""
 
     def __init__(self) -> None:
+        """A mutex in shared memory, so that a child has it, too."""
         self._memory = mmap.mmap(-1, PAGE)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
         attributes = ctypes.create_string_buffer(64)  # more than the type has on any platform

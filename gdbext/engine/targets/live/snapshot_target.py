@@ -282,6 +282,7 @@ class SnapshotTarget(LocalProcess):
         return writable_pages(self._reads, self.maps())
 
     def _read_code(self, address: int, size: int) -> bytes:
+        """Memory as it is now; b"" if it cannot be read."""
         try:
             return self.sample(address, size)
         except (MemoryFault, TargetError):

@@ -40,6 +40,7 @@ class PageCopy:
     """Copies of whole pages: each piece is an address, a multiple of the page size, and its bytes."""
 
     def __init__(self, pieces: Iterable[tuple[int, bytes | memoryview]] = ()) -> None:
+        """``pieces``: addresses and bytes of whole pages; a later piece replaces an earlier one."""
         self._pages: dict[int, memoryview] = {}
         for start, data in pieces:
             view = memoryview(data)

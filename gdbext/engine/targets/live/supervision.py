@@ -74,6 +74,7 @@ def run_in_child(work: Callable[[], bytes], seconds: float) -> bytes | None:
     ``seconds``."""
 
     def run(into: int) -> None:
+        """The work of the child: write the result of ``work`` into the pipe."""
         # the child may be abandoned: it must keep no terminal and no pipe of a reader of our output
         null = os.open("/dev/null", os.O_RDWR)
         for standard in (0, 1, 2):

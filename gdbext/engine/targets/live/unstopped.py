@@ -96,6 +96,7 @@ class SleepingThread(TargetThread):
     lacks_registers = True
 
     def __init__(self, target: UnstoppedProcess, tid: int, state: str, name: str) -> None:
+        """State letter and name are those when the threads were listed."""
         self.tid = tid
         self.name = self.listed_name = name
         self.place: SleepPlace = sleep_place(target.pid, tid)
@@ -117,6 +118,7 @@ class SleepingThread(TargetThread):
 
     @cached_property
     def _registers(self) -> dict[str, int]:
+        """See ``registers``; decoded from the text of its ``syscall``."""
         words = self.place.call.split()
         if len(words) < 3:
             raise TargetError(
@@ -231,6 +233,7 @@ class UnreadableProcess(UnstoppedProcess):
     wait for the lock of its memory are not read (mm->mmap_lock: mem, maps, environ, cmdline)."""
 
     def __init__(self, pid: int) -> None:
+        """Reads nothing that needs the lock of its memory. Raises ForeignArchitecture."""
         self.pid = pid
         architecture = architectures.own()
         if not architecture:

@@ -89,6 +89,7 @@ class LoggedFile:
         return len(self._data)
 
     def __getitem__(self, where: slice) -> bytes:
+        """As bytes; a slice that is read is logged."""
         start, end, _ = where.indices(len(self._data))
         if start < end and self._is_logging:
             self._log.note(start, end)
@@ -437,6 +438,7 @@ def document_and_blocks(recording: Recording) -> tuple[dict[str, Any], list[Spar
 
 
 def _thread_document(thread: RecordedThread) -> dict[str, Any]:
+    """The JSON object of a thread; docs/recording.md lists its members."""
     document = {
         **thread._asdict(),
         "signal": thread.signal._asdict() if thread.signal else None,

@@ -47,6 +47,7 @@ class SparseBytes:
         """The known part of these ranges (start, end)."""
 
         def known_parts(start: int, end: int) -> Iterator[tuple[int, bytes]]:
+            """(address, bytes) of the known pieces from ``start`` to ``end``, cut to that range."""
             first = max(bisect_right(self.starts, start) - 1, 0)
             for index in range(first, bisect_left(self.starts, end)):
                 piece_start, piece = self.starts[index], self.pieces[index]

@@ -125,6 +125,7 @@ def recording_from(document: Any, blocks: Sequence[SparseBytes]) -> Recording:
         return blocks[whole(0, len(blocks) - 1)(value)]
 
     def numbers(value: Any) -> RecordedNumbers:
+        """Read an array of a symbol index."""
         read = members(value, {"count": whole(0, 1 << 32), "width": whole(4, 8), "contents": block})
         if read["width"] not in (4, 8):
             raise ValueError
@@ -139,6 +140,7 @@ def recording_from(document: Any, blocks: Sequence[SparseBytes]) -> Recording:
         return pairs
 
     def file(value: Any) -> RecordedFile:
+        """Read an ELF file with the searches in it."""
         readers: dict[str, Reader] = {"path": text, "size": whole(0, 1 << 40), "contents": block, "arrays": arrays}
         search = (lambda needle: bytes.fromhex(text(needle)), _WORD, _WORD)  # needle, start, end
         readers["offsets"] = array(row(*search, whole(-1)))
@@ -192,6 +194,7 @@ def _signal(value: Any) -> Signal:
 
 
 def _kernel_side(value: Any) -> KernelSide:
+    """Read how a thread slept in the kernel."""
     readers: dict[str, Reader] = {"state": text, "channel": text, "stack": array(text), "arguments": array(_WORD)}
     readers |= {"call": whole(-1, 1 << 16), "slept_ms": optional(whole(0, 1 << 53))}
     read = members(value, readers)
@@ -227,6 +230,7 @@ def _flag(value: Any) -> bool:
 
 
 def _mapping(value: Any) -> MemoryMapping:
+    """Read a line of the memory map."""
     mapping = MemoryMapping(*row(_WORD, _WORD, _WORD, text, text, _flag, text, _WORD)(value))
     if mapping.start >= mapping.end:
         raise ValueError
@@ -234,6 +238,7 @@ def _mapping(value: Any) -> MemoryMapping:
 
 
 def _fact(value: Any) -> Fact:
+    """Read a fact of the system (see HostFiles.fact)."""
     if isinstance(value, list):
         return [text(item) for item in value]
     # 1e12: a clock of more than 30,000 years is damaged; this also refuses infinity and NaN

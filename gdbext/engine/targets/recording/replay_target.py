@@ -49,6 +49,7 @@ class ReplayedFile:
         return self.file.size
 
     def __getitem__(self, where: slice) -> bytes:
+        """As bytes. Raises SymbolFileError for a slice that was not recorded."""
         start, end, _ = where.indices(self.file.size)
         if start >= end:
             return b""
@@ -104,6 +105,7 @@ class ReplayedNumbers:
         return self._numbers.length
 
     def __getitem__(self, position: int) -> int:
+        """An item. Raises SymbolFileError if it was not recorded, IndexError."""
         if not 0 <= position < self._numbers.length:
             raise IndexError(position)
         width = self._numbers.width

@@ -86,6 +86,7 @@ class Machine:
         kind, source, mount_point, device = row[:4]
 
         def servers() -> Iterator[int]:
+            """PIDs of the processes that serve this FUSE file system, by their fds of /dev/fuse."""
             # all that have any FUSE device open if their fdinfo lacks its number (it is there since Linux 6.11)
             accepted: tuple[list[str], ...] = ([], [device.partition(":")[2]])
             openers = _fds_of("/dev/fuse")
@@ -99,6 +100,7 @@ class Machine:
         files" of proc_pid_limits(5)."""
 
         def read() -> bool:
+            """Compare the number of open fds with the limit."""
             folder = f"{self._folder}/fd"
             used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
             lines = (line.split() for line in _lines(f"{self._folder}/limits"))
@@ -112,6 +114,7 @@ class Machine:
         write. Those that need a server are not asked: it might not answer."""
 
         def read() -> list[str]:
+            """Phrases of the full ones."""
             paths: dict[str, str] = {}
             for fd in folder_names(f"{self._folder}/fd")[:_MAX_DESCRIPTORS]:
                 flags = number(next(iter(_fd_info_values(self._pid, fd, "flags:")), "0"), 8) or 0
@@ -132,12 +135,13 @@ class Machine:
     def frozen_group(self) -> str:
         """The frozen cgroup that the process is in, or the outermost one around it that is frozen; "" for none."""
 
-        # controller ("" is the unified hierarchy) → the file and the line that a frozen group has, and the file that has
-        # "1" in the group that was told to freeze
+        # controller, "" for the unified hierarchy → (file, its line in a frozen group, file that has "1" in the group
+        # that was told to freeze)
         files = {"freezer": ("freezer.state", "FROZEN", "freezer.self_freezing")}
         files[""] = ("cgroup.events", "frozen 1", "cgroup.freeze")
 
         def read() -> str:
+            """The path of the group in its hierarchy, as /proc/PID/cgroup has it."""
             for controller, group in self._groups:
                 state_file, frozen, own_file = files.get(controller, ("", "", ""))
                 folders = self.group_folders(controller) if state_file else []
@@ -153,6 +157,7 @@ class Machine:
         (memory.oom_control; Documentation/admin-guide/cgroup-v1/memory.rst, 10); "" if none is known."""
 
         def read() -> str:
+            """The first folder whose group is out of memory."""
             for folder in self.group_folders("memory"):
                 if {"oom_kill_disable 1", "under_oom 1"} <= {*_lines(f"{folder}/memory.oom_control")}:
                     return folder
@@ -201,6 +206,7 @@ class Machine:
         """The controlling terminal of the process; "" if it has none."""
 
         def read() -> str:
+            """Decode tty_nr, whose minor number is in two parts (new_encode_dev, include/linux/kdev_t.h)."""
             fields = stat_fields(_first_line(f"{self._folder}/stat"))
             device = number(fields[_TTY]) if len(fields) > _TTY else None
             if not device:

@@ -122,6 +122,7 @@ class _Nvml:
     """The library, loaded and initialized. Raises OSError, AttributeError if it lacks a function that all have."""
 
     def __init__(self, library: str) -> None:
+        """``library``: file name of libnvidia-ml."""
         self._library = ctypes.CDLL(library)
         status = self._library.nvmlInit_v2()
         if status:

@@ -125,6 +125,7 @@ class Peers:
         """(PID, may read, may write) of the processes that have ``link`` open; both True if that is unknown."""
 
         def read() -> list[str]:
+            """Rows "PID READS WRITES", the last two 0 or 1, by the flags in fdinfo."""
             rows = []
             for pid, fd in self._fds_by_link.get(link, ()):
                 words = next((line.split() for line in _fd_info(pid, fd) if line.startswith("flags:")), [])
@@ -195,6 +196,7 @@ class Peers:
         """The other end of a socket; None if it is unknown."""
 
         def read() -> list[str]:
+            """Members of the socket's record, as texts."""
             inode = number(link[len("socket:[") : -1])
             end = self._sockets.find(inode) if inode is not None else None
             if not end:

@@ -95,6 +95,7 @@ class SocketTables:
         return None
 
     def _table(self, family: str) -> _Table:
+        """The table of a family ("tcp6"), read by the first call."""
         if family not in self._tables:
             started = time.monotonic()
             self._tables[family] = _Table(_rows(self._pid, family), started + self._seconds_left)
@@ -106,6 +107,7 @@ class _Table:
     """The rows of a table, by inode and by (local, remote) address as the table writes them."""
 
     def __init__(self, rows: Iterator[list[str]], deadline: float) -> None:
+        """Read rows until ``deadline`` (time.monotonic)."""
         self.by_inode: dict[str, list[str]] = {}
         self.by_ends: dict[tuple[str, str], list[str]] = {}
         for row in rows:

@@ -429,6 +429,7 @@ def _tightest_quota(first: Texts, later: Texts, seconds: float | None) -> Quota 
     """The quota that delays the process most, among its cgroup and those around it; if none does, the smallest."""
 
     def quota_of(folder: str) -> Quota | None:
+        """The quota of the cgroup with that folder; None if it has none."""
         words = first.get(f"{folder}/cpu.max", "").split()
         if len(words) != 2:
             words = [first.get(f"{folder}/cpu.cfs_{name}_us", "").strip() for name in ("quota", "period")]
