@@ -8,21 +8,14 @@ operators, has run. Both are found through our own symbol index, so that gdb nee
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
 from gdbext.diagnosis.report import EndingKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.targets.base_target import (
-    MemoryMapping,
-    Target,
-    TargetMemory,
-    TargetMoment,
-    TargetOrigin,
-    TargetThread,
-)
+from gdbext.engine.targets.base_target import Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.unwind.frame_steps import cfa_rule_at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
 from gdbext.live.host import HookSpec, RunControl
@@ -46,18 +39,6 @@ class NoProcess(Target, TargetMemory):
 
     def read(self, address: int, size: int) -> bytes:
         raise MemoryFault(address, size, "there is no process yet")
-
-    def threads(self) -> Sequence[TargetThread]:
-        return ()
-
-    def selected_thread(self) -> TargetThread | None:
-        return None
-
-    def maps(self) -> Sequence[MemoryMapping]:
-        return ()
-
-    def auxv(self) -> Mapping[int, int]:
-        return {}
 
 
 def torch_session(control: RunControl, session: Session) -> Session:

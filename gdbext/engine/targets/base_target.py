@@ -127,18 +127,17 @@ class TargetThread(ABC):
 
     tid: int
     """The kernel's thread id, in the target's PID namespace as the debugger reports it."""
-    number: int | None
+    number: int | None = None
     """The debugger's number ("Thread 3"), None without a debugger."""
-    name: str | None
+    name: str | None = None
     """The kernel's name (comm), None if unknown."""
-
     listed_name: str | None = None
     """The name, if listing the threads has read it."""
     runs_on = False
     """It runs while the target is read (nothing was stopped), so it has no registers."""
     lacks_registers = False
     """It was not stopped but sleeps: the registers that a called function saves are unknown."""
-    signal: Signal | None
+    signal: Signal | None = None
     """The fatal signal by which this thread is stopped, None if only we stopped it."""
     kernel_state: str | None = None
     """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
@@ -158,7 +157,8 @@ class TargetThread(ABC):
 
 
 class TargetMemory(ABC):
-    """What can be read of the process: memory, memory map, threads with their registers. Nothing here writes."""
+    """What can be read of the process: memory, memory map, threads with their registers. Nothing here writes. The
+    defaults are those of a target without mappings and threads."""
 
     reads_ahead = True
     """The pages after the wanted one may be read with it; a recording has only what was wanted."""
@@ -190,22 +190,22 @@ class TargetMemory(ABC):
         """True if cached reads are still valid. Only debugger targets, which report no writes, must check."""
         return True
 
-    @abstractmethod
     def maps(self) -> Sequence[MemoryMapping]:
         """The memory map, sorted by start. May lack anonymous regions (old cores)."""
+        return ()
 
-    @abstractmethod
     def auxv(self) -> Mapping[int, int]:
         """The auxiliary vector (AT_* number to value), empty if unknown."""
+        return {}
 
-    @abstractmethod
     def threads(self) -> Sequence[TargetThread]:
         """All threads, in the debugger's order (by tid without a debugger)."""
+        return ()
 
-    @abstractmethod
     def selected_thread(self) -> TargetThread | None:
-        """The thread that the user has selected in the debugger; for a core without one, the thread that the signal
-        killed."""
+        """The thread that the user has selected in the debugger; without one the main thread, or the thread that the
+        signal killed (cores)."""
+        return next(iter(self.threads()), None)
 
     def selected_stack_pointer(self) -> int | None:
         """Stack pointer of the frame that the user selected with ``up`` or ``frame``; None for the innermost one, and
@@ -335,7 +335,7 @@ class TargetOrigin:
 class Target:
     """A stopped process, a core or a recording, in three parts; a part may be the target itself. Read-only."""
 
-    debugger: str
+    debugger: str = "none"
     """The debugger: "gdb", "lldb" or "none"."""
     pid: int
     architecture: Architecture

@@ -27,7 +27,7 @@ from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, CoreTarget, open_core, signal_of
-from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_memory, thread_name
+from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, thread_name
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import BadCore, SymbolFileError
 
@@ -239,14 +239,11 @@ class DyingProcess(LocalProcess):
     any more, but the core's notes, which come before all memory, have their registers; its memory is in /proc/PID/mem.
     """
 
-    debugger = "none"
-
     def __init__(self, pid: int, memory: int, pipe: int) -> None:
         """``memory``: an fd of /proc/PID/mem; ``pipe``: the fd that the core comes from. Raises BadCore,
         ForeignArchitecture."""
         self.pid = pid
         self.origin.kind = "core"
-        self._memory = memory
         head = _head_file(pipe)
         core = open_core(f"/proc/self/fd/{head}")
         try:
@@ -265,6 +262,7 @@ class DyingProcess(LocalProcess):
             thread.name = thread_name(pid, thread.tid)
         self._first = threads[0]
         self._threads = sorted(threads, key=lambda thread: thread.tid)
+        self._memory = os.dup(memory)
 
     @classmethod
     def named(cls, name: str) -> DyingProcess:
@@ -279,9 +277,6 @@ class DyingProcess(LocalProcess):
         except OSError as error:
             why = f"no such process, memory or pipe was given to this one: {error.strerror}"
             raise BadCore(f"{name} cannot be read", why=why, help=help) from error
-
-    def read(self, address: int, size: int) -> bytes:
-        return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:
         return self._threads

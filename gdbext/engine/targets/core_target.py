@@ -47,8 +47,6 @@ class CoreFileThread(TargetThread):
     def __init__(self, architecture: Architecture, note: elf_core.CoreThread, signal: Signal | None) -> None:
         """``note``: the NT_PRSTATUS note with what follows it; ``signal``: the one that killed the thread."""
         self.tid = note.tid
-        self.number = None
-        self.name = None
         self.signal = signal
         self._architecture = architecture
         self._note = note
@@ -178,7 +176,6 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
     """The ELF core at ``path``; files of the target are searched for below ``sysroot``."""
 
     kind = "core"
-    debugger = "none"
     moment = TargetMoment()
 
     def __init__(self, path: str, sysroot: str | None = None, unpacked: str = "") -> None:

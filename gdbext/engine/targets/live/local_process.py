@@ -80,6 +80,8 @@ def read_command(pid: int) -> bytes:
 class LocalProcess(Target, TargetMemory, TargetMoment):
     """A process of this machine; the base of those that read /proc."""
 
+    _memory = -1
+    """An fd of /proc/PID/mem, which close() closes; -1 for none."""
     _maps: list[MemoryMapping] | None = None
     _maps_text = b""
     """The text of /proc/PID/maps that ``_maps`` was read from."""
@@ -87,6 +89,17 @@ class LocalProcess(Target, TargetMemory, TargetMoment):
     @cached_property
     def origin(self) -> TargetOrigin:
         return ProcessOrigin(self.pid)
+
+    def read(self, address: int, size: int) -> bytes:
+        """As TargetMemory.read. Raises TargetError after close()."""
+        if self._memory < 0:
+            raise TargetError(f"process {self.pid} was already detached")
+        return read_memory(self._memory, self.pid, address, size)
+
+    def close(self) -> None:
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, read once for each stop. Raises TargetGone."""

@@ -19,7 +19,7 @@ from typing import Any
 from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.targets.base_target import Signal, TargetThread
 from gdbext.engine.targets.live import proc_checks, ptrace
-from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
+from gdbext.engine.targets.live.local_process import LocalProcess
 from gdbext.engine.targets.live.thread_motion import kernel_side, syscall_text
 from gdbext.engine.targets.system import linux
 from gdbext.errors import NotPermitted, TargetError, TargetGone, as_root
@@ -31,13 +31,10 @@ STOP_SECONDS = 1.0
 class ProcThread(TargetThread):
     """One thread that is seized, or about to be."""
 
-    number = None
-
     def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str, name: str) -> None:
         """State and name are those just before it is stopped."""
         self.tid = tid
         self.name = self.listed_name = name
-        self.signal = None
         self.stopped = False
         self.held = 0
         """The number of the signal that is held back from it, 0 for none."""
@@ -91,15 +88,12 @@ class ProcTarget(LocalProcess):
     """A process that is stopped from construction to close(); a context manager. Use it from one thread only (ptrace's
     rule)."""
 
-    debugger = "none"
-
     def __init__(self, pid: int) -> None:
         """Stop process ``pid``. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
         self._unstoppable: dict[int, TargetThread] = {}
         """Threads that cannot be stopped, and were not seized."""
-        self._memory = -1
         self._handlers: dict[int, Any] = {}
         """Signal number → the handler to restore in close()."""
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
@@ -129,11 +123,6 @@ class ProcTarget(LocalProcess):
             if thread.tid in self._unstoppable and not thread.runs_on:
                 self._unstoppable[thread.tid] = thread
 
-    def read(self, address: int, size: int) -> bytes:
-        if self._memory < 0:
-            raise TargetError(f"process {self.pid} was already detached")
-        return read_memory(self._memory, self.pid, address, size)
-
     def threads(self) -> Sequence[TargetThread]:
         """All threads that could be seized, and those that cannot be stopped, by tid."""
         threads: dict[int, TargetThread] = {**self._threads, **self._unstoppable}
@@ -150,9 +139,7 @@ class ProcTarget(LocalProcess):
         exited = [tid for tid in list(self._threads) if not _detach(self._threads.pop(tid))]
         if exited:
             _reap(self.pid, exited)
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        super().close()
         for number, handler in self._handlers.items():
             signals.signal(number, handler)
         self._handlers.clear()

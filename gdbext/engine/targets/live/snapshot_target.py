@@ -148,9 +148,7 @@ class SnapshotTarget(LocalProcess):
         copied = self._copy.memory.read(address, size) if self._copy and self._pages_at_stop is None else b""
         if copied:
             return copied
-        if self._memory < 0:
-            raise TargetError(f"process {self.pid} was already detached")
-        data = read_memory(self._memory, self.pid, address, size)
+        data = super().read(address, size)
         if self._pages_at_stop is not None:
             if not (address | size) % linux.PAGE_SIZE:
                 self._pages_at_stop.append((address, data))
@@ -177,9 +175,7 @@ class SnapshotTarget(LocalProcess):
 
     def close(self) -> None:
         self._release()
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        super().close()
 
     # --- what moved ------------------------------------------------------------------------------
 

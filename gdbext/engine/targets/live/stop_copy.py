@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
+from gdbext.engine.targets.base_target import MemoryMapping, TargetThread
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.targets.live.local_process import read_memory, thread_name
 from gdbext.engine.targets.live.thread_motion import (
@@ -170,7 +170,6 @@ class CopiedThread(TargetThread):
         """Copy ``thread`` of process ``pid``, which is stopped or asleep. Raises TargetGone: it has exited."""
         self.tid, self.number = thread.tid, thread.number
         self.lacks_registers = thread.lacks_registers
-        self.signal: Signal | None = None
         self.kernel_side = thread.kernel_side
         self._pid = pid
         self._listed_name = thread.listed_name

@@ -8,7 +8,6 @@ run once more; then the snapshot is tried again, and in the end the process is s
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from functools import cached_property
@@ -21,13 +20,11 @@ from gdbext.engine.targets.live.local_process import (
     LocalProcess,
     ProcessOrigin,
     own_tid,
-    read_file,
-    read_memory,
     thread_name,
 )
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, sleep_place
-from gdbext.engine.targets.system import linux, proc_files
+from gdbext.engine.targets.system import proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 if TYPE_CHECKING:
@@ -43,9 +40,9 @@ if TYPE_CHECKING:
 
 
 class RunningProcess(LocalProcess):
-    """A process as it runs. Values that change while they are read may be torn: read what rarely changes."""
+    """A process as it runs, without its threads: only a stopped one has registers. Values that change while they are
+    read may be torn: read what rarely changes."""
 
-    debugger = "none"
     runs_meanwhile = True
     inside_debugger = False
 
@@ -59,40 +56,24 @@ class RunningProcess(LocalProcess):
         self.architecture = architectures.by_machine(check(pid))
         self._memory = proc_checks.open_memory(pid)
 
-    def read(self, address: int, size: int) -> bytes:
-        return read_memory(self._memory, self.pid, address, size)
-
     @property
     def paused_ms(self) -> float:
         return 0.0
 
-    def threads(self) -> Sequence[TargetThread]:
-        """No threads: only a stopped one has registers."""
-        return ()
-
-    def selected_thread(self) -> TargetThread | None:
-        return None
-
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, as it is now. Raises TargetGone."""
-        return linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
+        self._maps = None
+        return super().maps()
 
     def thread_names(self) -> Mapping[int, str]:
         """Thread id → the kernel's name of the thread, for the threads that are alive now."""
         tids = map(int, proc_files.folder_names(f"/proc/{self.pid}/task"))
         return {tid: name for tid in tids if (name := thread_name(self.pid, tid)) is not None}
 
-    def close(self) -> None:
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
-
 
 class SleepingThread(TargetThread):
     """A thread as /proc/PID/task/TID shows it. Only one that sleeps has registers, and not all of them."""
 
-    number = None
-    signal = None
     lacks_registers = True
 
     def __init__(self, target: UnstoppedProcess, tid: int, state: str, name: str) -> None:
@@ -144,11 +125,7 @@ class UnstoppedProcess(RunningProcess):
         self._threads: list[SleepingThread] | None = None
         self._find_thread_pointer = find_thread_pointer
 
-    def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps, read once. Raises TargetGone."""
-        if self._maps is None:
-            self._maps = list(super().maps())
-        return self._maps
+    maps = LocalProcess.maps  # read once
 
     def threads(self) -> Sequence[SleepingThread]:
         """All threads, by tid. Raises TargetGone."""
@@ -160,10 +137,6 @@ class UnstoppedProcess(RunningProcess):
             living = sorted((tid, *stat) for tid, stat in stats.items() if stat[0] not in "ZX")
             self._threads = [SleepingThread(self, *row) for row in living]
         return self._threads
-
-    def selected_thread(self) -> TargetThread | None:
-        """The main thread of the process."""
-        return next(iter(self.threads()), None)
 
     def thread_pointer(self, tid: int, stack_pointer: int) -> int:
         """Address of the thread's control block, 0 if it is not found."""
@@ -240,7 +213,6 @@ class UnreadableProcess(UnstoppedProcess):
             raise architectures.foreign("processes of this machine cannot be read")
         self.architecture = architecture
         self.origin = _UnreadableOrigin(pid)
-        self._memory = -1
         self._threads = None
         self._find_thread_pointer = lambda *_: 0
 
