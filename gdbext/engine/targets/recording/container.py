@@ -111,10 +111,10 @@ def unwrap(data: bytes) -> bytes:
         raise BadRecording(f"the recording has more than {MAX_CONTENTS} bytes")
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BadRecording("not a recording of gdbext", why="it does not begin as a recording does")
-    _, version, kind, _, size, packed_size = HEADER.unpack_from(data)
-    if version not in (1, 2):
+    _, format_number, kind, _, size, packed_size = HEADER.unpack_from(data)
+    if format_number not in (1, 2):
         raise BadRecording(
-            f"a recording of format {version}, and this version of gdbext reads formats 1 and {FORMAT}",
+            f"a recording of format {format_number}, and this version of gdbext reads formats 1 and {FORMAT}",
             why="it was made by another version of gdbext",
             help="replay it with the version that made it",
         )

@@ -57,6 +57,11 @@ class NvidiaFigures(NamedTuple):
     """ECC errors since the driver was loaded."""
 
     @property
+    def file(self) -> str:
+        """Its device file: ``/dev/nvidia0``."""
+        return f"/dev/nvidia{self.minor}"
+
+    @property
     def spins(self) -> bool | None:
         """A kernel runs nearly all the time with little power, as one that spins does; None if unknown."""
         if self.busy_percent is None or self.milliwatts is None or not self.limit_milliwatts:
@@ -84,7 +89,7 @@ def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = 
     problems: list[str] = []
     opened = tuple(sorted(filter(_FILE.fullmatch, files)))
     driver, figures = _read_figures(library, problems)
-    of_process = tuple(device for device in figures if f"/dev/nvidia{device.minor}" in opened)
+    of_process = tuple(device for device in figures if device.file in opened)
     return NvidiaFacts(driver, of_process or figures, _read_xids(kernel_log, problems), opened, tuple(problems))
 
 
