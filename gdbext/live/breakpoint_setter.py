@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, Union
 
 WORD = (1 << 64) - 1
@@ -38,7 +39,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class Choice:
-    """``then`` where the condition holds, else ``otherwise``."""
+    """``then`` if the condition holds, else ``otherwise``."""
 
     condition: Condition
     then: Value
@@ -47,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Equals:
-    """The value is this number."""
+    """The value is ``number``."""
 
     value: Value
     number: int
@@ -69,7 +70,7 @@ class AnyOf:
 
 @dataclass(frozen=True)
 class PythonCondition:
-    """A condition that the function ``ask`` evaluates. Two are equal if their ``about`` is equal."""
+    """A condition that the function ``ask`` evaluates. Two are equal if their ``about``, any key, is equal."""
 
     about: Hashable
     ask: Callable[[StoppedThread], bool] = field(compare=False)
@@ -83,11 +84,10 @@ ALWAYS = AllOf()
 
 
 def conjunction(first: Condition, second: Condition) -> Condition:
-    """Both conditions, without nesting what is a conjunction already."""
-    parts: list[Condition] = []
-    for condition in (first, second):
-        parts += condition.conditions if isinstance(condition, AllOf) else (condition,)
-    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+    """Both conditions, as one flat AllOf if either is one."""
+    pairs = (condition.conditions if isinstance(condition, AllOf) else (condition,) for condition in (first, second))
+    parts = tuple(chain.from_iterable(pairs))
+    return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
 class StoppedThread(Protocol):
@@ -95,7 +95,7 @@ class StoppedThread(Protocol):
 
     @property
     def tid(self) -> int:
-        """Id that the kernel gave the thread."""
+        """The kernel's thread id."""
 
     def register(self, name: str) -> int:
         """A register of its innermost frame, unsigned."""
@@ -126,17 +126,15 @@ def holds(condition: Condition, thread: StoppedThread) -> bool:
 
 
 def condition_text(condition: Condition) -> str:
-    """The condition in C, as debuggers read it; "" where it always holds, and for one that Python decides."""
+    """The condition in C, as debuggers read it; "" for one that always holds, and for one that Python decides."""
     if isinstance(condition, Equals):
         number = condition.number
         return f"{value_text(condition.value)} == {number if number < 10 else hex(number)}"
     if isinstance(condition, PythonCondition):
         return ""
-    texts = [
-        condition_text(part) if isinstance(part, Equals) else f"({condition_text(part)})"
-        for part in condition.conditions
-    ]
-    return (" && " if isinstance(condition, AllOf) else " || ").join(texts)
+    texts = ((part, condition_text(part)) for part in condition.conditions)
+    operator = " && " if isinstance(condition, AllOf) else " || "
+    return operator.join(text if isinstance(part, Equals) else f"({text})" for part, text in texts)
 
 
 def value_text(value: Value) -> str:
@@ -165,7 +163,7 @@ class Breakpoint(Protocol):
 
     @property
     def number(self) -> int:
-        """The debugger's number of it."""
+        """Its number in the debugger's list."""
 
     def is_alive(self) -> bool:
         """The user has not deleted it."""
@@ -174,17 +172,17 @@ class Breakpoint(Protocol):
         """Delete it; not while the debugger is calling us for it."""
 
     def switch_off(self) -> None:
-        """Disable it, and leave it in the list; allowed in its own call."""
+        """Disable it, and leave it in the list; allowed while the debugger is calling us for it."""
 
     def delete_later(self) -> None:
-        """Switch it off, and delete it as soon as the debugger allows."""
+        """Disable it, and delete it as soon as the debugger allows."""
 
 
 class Trap(Protocol):
     """A breakpoint that the user does not see, and that never stops the process."""
 
     def enable(self, wanted: bool) -> None:
-        """Switch it on or off; allowed in its own call."""
+        """Switch it on or off; allowed while the debugger is calling us for it."""
 
     def delete(self) -> None:
         """Delete the breakpoint; a second call does nothing."""
@@ -194,18 +192,18 @@ class BreakpointSetter(Protocol):
     """One debugger's way to set breakpoints. All ``set_…`` raise TargetError where the debugger refuses."""
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
-        """Notes for the user to read before the process is resumed; ``go_on``: on the breakpoints of ``set_call``."""
+        """Notes for the user to read before the process is resumed; ``go_on``: those on breakpoints by ``set_call``."""
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
-        """Stop where the condition holds; ``reached`` is called once the process has stopped, or at once for a
-        PythonCondition."""
+        """Stop if the condition holds; ``reached`` is called when the process has stopped, for a PythonCondition at the
+        hit itself."""
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
         """Call ``reached`` at each hit, and resume."""
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        """A breakpoint at a function of a library that need not be loaded yet; the process stops where ``reached``
-        says so. ``symbol`` is its mangled name."""
+        """A breakpoint at a function of a library that need not be loaded yet; the process stops if ``reached`` returns
+        True. ``symbol`` is its mangled name."""
 
     def set_placeholder(self, address: int) -> Breakpoint:
         """A breakpoint that does nothing but show in the user's list."""
@@ -214,7 +212,7 @@ class BreakpointSetter(Protocol):
         """An invisible breakpoint that calls ``reached`` at each hit, and resumes."""
 
     def text_of(self, condition: Condition) -> str:
-        """The condition in the debugger's language, "" where it always holds."""
+        """The condition in the debugger's language, "" if it always holds."""
 
     def call_soon(self, action: Callable[[], None]) -> None:
         """Call ``action`` when the debugger has finished with what it is calling us for."""
@@ -223,5 +221,5 @@ class BreakpointSetter(Protocol):
         """Call ``action`` whenever the process has ended and no other one runs."""
 
     def by_probes(self) -> BreakpointSetter:
-        """A setter by kernel probes, with which a kill of the debugger does no harm. Raises UsageError where this
-        debugger has none, ProbesRefused."""
+        """A setter by kernel probes, with which killing the debugger does no harm. Raises UsageError (this debugger has
+        none), ProbesRefused."""

@@ -31,9 +31,9 @@ class LookupResult(NamedTuple):
     """The result of a lookup with one keyset; the same for every dispatch of that operator, event and keyset.
 
     ``key`` is what ``highestPriorityTypeId`` names. ``addresses`` are the kernel's unboxed, sym-unboxed and boxed
-    entry. Where it was registered is known only if that was asked for and the table agrees with its registrations.
-    ``table_bytes`` is what is at ``table_entry``, the address of the entry's KernelFunction, as long as no kernel is
-    registered or taken away.
+    entry. ``table_bytes`` are the bytes at ``table_entry``, the address of the entry's KernelFunction, as long as no
+    kernel is registered or removed. ``kernel`` says where it was registered only if that was asked for and the table
+    agrees with its registrations.
     """
 
     event: DispatchEvent
@@ -65,10 +65,10 @@ class LookupResult(NamedTuple):
 class TracedDispatch:
     """One pass through the dispatcher.
 
-    ``cfa`` is where its frame ends, ``body`` the lowest address that the frame is sure to use; ``code`` is the function
-    [start, end) that runs in it ((0, 0) where it may have left by a tail call), and ``returns_to`` where it returns.
-    ``depth`` counts from 1; ``started`` and ``ended`` are microseconds since the trace began. ``returned`` is False
-    where only a later stop showed that it had ended, or nothing did.
+    Its frame ends at the address ``cfa``; ``body`` is the lowest address that the frame is sure to use. ``code`` is
+    [start, end) of the function that runs in it, (0, 0) if it may have left by a tail call; ``returns_to`` is its
+    return address. ``depth`` counts from 1; ``started`` and ``ended`` are microseconds since the trace began.
+    ``returned`` is False if its return was not seen: only a later stop showed that it had ended, or nothing did.
     """
 
     number: Count
@@ -91,7 +91,7 @@ class TracedDispatch:
     kernel_started: Internal[float | None] = None
     kernel_ended: Internal[float | None] = None
     is_open: Internal[IsOpen | None] = None
-    """Tells where its function is still inside of it; None: everywhere."""
+    """Tells by a return address in its function if the dispatch still runs there; None: it does everywhere."""
 
     @json_member(after="")
     def step(self) -> Literal["dispatch"]:
@@ -101,10 +101,10 @@ class TracedDispatch:
 
 @dataclass
 class Describer:
-    """Reads tables while the process is stopped."""
+    """Reads operators' tables while the process is stopped."""
 
     _open: Callable[[], Session]
-    """Gives a fresh session of the process."""
+    """Returns a fresh session of the process."""
     _session: Session
     registrations: bool
     """Find out where kernels were registered, too."""
@@ -118,7 +118,8 @@ class Describer:
         return operator
 
     def find(self, operator: Operator, event: str, bits: int) -> LookupResult:
-        """Look up the keyset ``bits`` in the operator's current table. Raises BadData (no keyset), MemoryFault."""
+        """Look up the keyset ``bits`` in the operator's current table; ``event`` is a DispatchEvent's value. Raises
+        BadData (no keyset, or the operator was removed), MemoryFault."""
         self._session.memory.forget()
         current = self.operator(operator.address)
         if not current:
@@ -129,15 +130,14 @@ class Describer:
         index, kernel = current.kernel_for(bits)
         key = keys.highest_key(bits)
         name = kernels.name(kernel, key, current.name)
-        if name.kind == "unknown" and not session.modules.find(kernel.boxed):
+        if name.kind == "unknown" and not session.modules.find(kernel.boxed):  # of a library that was loaded since
             self._renew()
             kernels = self._session.dispatcher.kernels
             name = kernels.name(kernel, key, current.name)
-        entry = None
-        if self.registrations:
-            with suppress(GdbextError):
-                entry = self._session.tables.entry(current, index)
-        proven = entry if entry and entry.consistent else None
+        proven = None
+        with suppress(GdbextError):
+            entry = self._session.tables.entry(current, index) if self.registrations else None
+            proven = entry if entry and entry.consistent else None
         return LookupResult(
             event=DispatchEvent(event),
             op=current.name,
@@ -174,11 +174,11 @@ class KeptWord(NamedTuple):
 
 
 def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWord | None], skipped: int) -> list[str]:
-    """``self=f32[4, 4] meta`` for each argument that the register values give.
+    """``self=f32[4, 4] meta`` for each argument that the register values show.
 
-    ``values``: of the argument registers at the function's entry; ``skipped``: number of registers between the pointer
-    for the result (sret) and the arguments (functor, keyset). [] if the schema does not determine the calling
-    convention, if no tensor was read, or if an argument that must be a tensor is none.
+    ``values``: those of the argument registers at the function's entry; ``skipped``: number of registers between the
+    pointer for the result (sret) and the arguments (functor, keyset). [] if the schema does not determine the calling
+    convention, if no tensor was read, or if the value of a Tensor argument is not a tensor.
     """
     schema = operator.schema
     uses_sret = hidden_result(schema.text) if schema else None
@@ -215,8 +215,9 @@ def register_values(
     register: Callable[[str], int],
     word: Callable[[int], int | None],
 ) -> list[KeptWord | None]:
-    """The values of the argument registers at the function's call; None for one that did not survive. ``holders``:
-    argument register → the place that holds its value now; ``register`` and ``word`` read a register and memory."""
+    """The values that the argument registers had at the function's entry; None for one that is lost. ``holders``:
+    argument register → the register or stack slot that holds its value now; ``register`` and ``word`` read a register
+    by its name, and the word at an address."""
     values: list[KeptWord | None] = []
     for name in architecture.argument_registers:
         holder = holders.get(name)

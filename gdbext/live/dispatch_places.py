@@ -1,4 +1,4 @@
-"""Finds the functions that belong to an operator, and the fewest places that see every call of every operator.
+"""Finds the functions that belong to an operator, and the fewest addresses that see every call of every operator.
 
 ``at::_ops::NAME::call`` and ``::redispatch`` are an operator's own (NAME is its name and overload joined by an
 underscore, torchgen/model.py): a stop in them slows no other operator. Boxed calls go through
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cache import cache_folder
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.symbol_cache import text_cache
+from gdbext.engine.formats.symbol_table import Symbol
 from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function, Symbolizer
@@ -32,6 +33,7 @@ from gdbext.engine.targets.live.supervision import stream_from_child
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.engine.unwind.caller_check import IsOpen
 from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at
+from gdbext.engine.vocabulary import counted
 from gdbext.errors import GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.kernel import plain_name
@@ -58,7 +60,7 @@ class OperatorFunction(NamedTuple):
 
 
 class OperatorFunctions:
-    """Finds functions; one instance per session."""
+    """Finds the functions that belong to operators; one instance per session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -74,44 +76,42 @@ class OperatorFunctions:
     @cached_property
     def structs(self) -> dict[str, list[tuple[str, int, int]]]:
         """NAME of ``at::_ops::NAME`` → (event, address, size) of its functions."""
-        session = self._session
-        module = session.modules.named(assumed_symbols.OPERATOR_STRUCT.library)
-        index = session.symbolizer.index(module) if module else None
         structs: dict[str, list[tuple[str, int, int]]] = {}
-        if module and index:
-            for symbol in index.matching(assumed_symbols.OPERATOR_STRUCT.names[0].encode()):
-                if symbol.is_function and "." not in symbol.name:
-                    struct, event = operator_method(symbol.name)
-                    if event:
-                        structs.setdefault(struct, []).append((event, module.base + symbol.vaddr, symbol.size))
+        family = assumed_symbols.OPERATOR_STRUCT
+        for address, symbol in self._functions_with(family.names[0], [self._session.modules.named(family.library)]):
+            struct, event = operator_method(symbol.name) if "." not in symbol.name else ("", "")
+            if event:
+                structs.setdefault(struct, []).append((event, address, symbol.size))
         return structs
+
+    def _functions_with(self, text: str, modules: Iterable[Module | None]) -> Iterator[tuple[int, Symbol]]:
+        """(address, symbol) of the functions in these modules whose mangled names contain ``text``."""
+        for module in filter(None, modules):
+            index = self._session.symbolizer.index(module)
+            for symbol in index.matching(text.encode()) if index else ():
+                if symbol.is_function:
+                    yield module.base + symbol.vaddr, symbol
 
     def extents(self, operator: Operator) -> list[tuple[str, int, int]]:
         """(event, address, size) of the operator's own functions, "call" first."""
         return sorted(self.structs.get(operator.struct, ()))
 
     def functions(self, operator: Operator) -> list[OperatorFunction]:
-        """The operator's own functions, "call" first; empty for one that was not generated into libtorch.
-
-        Raises MemoryFault, BadData.
-        """
+        """The operator's own functions, "call" first; [] for one that was not generated into libtorch. Raises
+        MemoryFault, BadData."""
         symbolizer, functions = self._session.symbolizer, []
         for event, address, _ in self.extents(operator):
             function = symbolizer.function(address)
-            if not function:
-                continue
-            handles = static_handles(symbolizer, function)
+            handles = static_handles(symbolizer, function) if function else ()
             # The static handle is this operator's, or not initialized yet.
-            if {self._session.memory.try_u64(handle) for handle in handles} - {0, None, operator.address}:
-                continue
-            sites = self.finder.find(function.start, function.size, handles)
-            if sites:
+            is_other = {self._session.memory.try_u64(handle) for handle in handles} - {0, None, operator.address}
+            if function and not is_other and (sites := self.finder.find(function.start, function.size, handles)):
                 functions.append(OperatorFunction(operator, event, function, sites))
         return functions
 
     def boxed_entries(self, operator: Operator) -> list[int]:
-        """Boxed entries of the operator's kernels that no other operator shares; their arguments: functor,
-        OperatorHandle&, keyset, stack. Raises MemoryFault."""
+        """Addresses of the boxed functions of the operator's kernels that no other operator shares. Their arguments are
+        functor, OperatorHandle&, keyset and stack. Raises MemoryFault."""
 
         def is_own(name: str) -> bool:
             from_unboxed = assumed_symbols.BOXED_FROM_UNBOXED.begins(name)
@@ -123,28 +123,20 @@ class OperatorFunctions:
 
     def python_entries(self) -> list[int]:
         """The boxed functions that all Python kernels share."""
-        module = self._session.modules.named(assumed_symbols.BOXED_FUNCTOR.library)
-        index = self._session.symbolizer.index(module) if module else None
-        if not module or not index:
-            return []
-        symbols = (symbol for name in assumed_symbols.BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
-        python_class = assumed_symbols.PYTHON_KERNEL_CLASS
-        named = (symbol for symbol in symbols if symbol.is_function and python_class in symbol.name)
-        return sorted({module.base + symbol.vaddr for symbol in named})
+        family = assumed_symbols.BOXED_FUNCTOR
+        modules = [self._session.modules.named(family.library)]
+        functions = chain.from_iterable(self._functions_with(name, modules) for name in family.names)
+        return sorted({address for address, symbol in functions if assumed_symbols.PYTHON_KERNEL_CLASS in symbol.name})
 
     def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
         """Addresses of the functions of a symbol family in these modules, without cold parts."""
-        addresses = set()
-        for module in modules:
-            index = self._session.symbolizer.index(module)
-            for symbol in index.matching(family.names[0].encode()) if index else ():
-                if symbol.is_function and family.begins(symbol.name) and ".cold" not in symbol.name:
-                    addresses.add(module.base + symbol.vaddr)
-        return sorted(addresses)
+        functions = self._functions_with(family.names[0], modules)
+        names = ((address, symbol.name) for address, symbol in functions)
+        return sorted({address for address, name in names if family.begins(name) and ".cold" not in name})
 
     def structured(self, operator: Operator) -> list[tuple[str, Function]]:
-        """("meta" or "impl", function) of the operator's structured kernels: ``at::meta::structured_NAME::meta`` and
-        ``at::native::structured_FUNCTION::impl`` as its kernels' code calls them."""
+        """("meta" or "impl", function) of the operator's structured kernels, found by following the calls of its other
+        kernels: ``at::meta::structured_NAME::meta`` and ``at::native::structured_FUNCTION::impl``."""
         structured: dict[int, tuple[str, Function]] = {}
         to_follow = [kernel.unboxed for kernel in operator.table if kernel.unboxed]
         seen: set[int] = set()
@@ -188,13 +180,13 @@ def cached_functions(
     places: Callable[[], Iterable[int]],
     wanted: Callable[[Function], bool],
 ) -> list[Function]:
-    """The ``wanted`` functions around these places of a library, in the order of the places.
+    """The ``wanted`` functions around the addresses ``places()`` in a library, in that order.
 
-    A search for places in a library as large as torch's takes a second or two, and the result depends on the file only:
-    the starts of the functions are in the user's cache, by file and ``what``.
+    The search for these addresses takes a second or two in a library as large as torch's, and its result depends on the
+    file only: so the starts of the functions are kept in the user's cache, by file and ``what``.
     """
 
-    def around(addresses: Iterable[int]) -> list[Function]:
+    def functions_at(addresses: Iterable[int]) -> list[Function]:
         functions = {function.start: function for function in map(symbolizer.function, addresses) if function}
         return list(functions.values())
 
@@ -202,8 +194,8 @@ def cached_functions(
     name, cache = f"{what} {key}".encode(), text_cache(cache_folder(), "callers")
     text = cache.text(name) if key else None
     if text is not None:
-        return around(module.base + int(word, 16) for word in text.split())
-    functions = [function for function in around(places()) if wanted(function)]
+        return functions_at(module.base + int(word, 16) for word in text.split())
+    functions = list(filter(wanted, functions_at(places())))
     if key:
         cache.keep(name, " ".join(f"{function.start - module.base:x}" for function in functions).encode())
     return functions
@@ -217,7 +209,7 @@ _PASSAGE = struct.Struct("<QQ")
 
 
 class SharedLookup(NamedTuple):
-    """A lookup in a function that belongs to no single operator."""
+    """A lookup in a function that belongs to no single operator; ``event`` as in OperatorFunction, or "callBoxed"."""
 
     function: Function
     sites: LookupSites
@@ -231,8 +223,13 @@ class SharedLookup(NamedTuple):
         return f"{self.function.module.name}+{self.function.start - self.function.module.base:#x}"
 
 
+def _boxed_invocations(sites: LookupSites) -> list[int]:
+    """Addresses of the calls through a KernelFunction's boxed function pointer, after one of these lookups."""
+    return [call.address for call in sites.invocations if call.in_memory and call.displacement == _BOXED_POINTER]
+
+
 class AllCalls:
-    """Finds the places in one session."""
+    """Finds the addresses that see every call of every operator, in one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -243,15 +240,14 @@ class AllCalls:
 
     def modules(self, only: Collection[str] = ()) -> list[Module]:
         """The libraries that call operators, since they name the step callbacks; of the paths ``only``, () for all."""
-        callers = []
-        for module in self._session.modules.modules:
-            if module.image and (not only or module.path in only):
-                names = module.image.sections.get(".dynstr")
-                if names and assumed_symbols.STEP_CALLBACKS_NAME.encode() in (
-                    module.image.read(names.address, names.size) or b""
-                ):
-                    callers.append(module)
-        return callers
+        name = assumed_symbols.STEP_CALLBACKS_NAME.encode()
+
+        def calls_operators(module: Module) -> bool:
+            image = module.image if not only or module.path in only else None
+            names = image.sections.get(".dynstr") if image else None
+            return bool(image and names and name in image.read(names.address, names.size))
+
+        return list(filter(calls_operators, self._session.modules.modules))
 
     def lookups(self) -> list[int]:
         """Addresses of all copies of ``OperatorEntry::lookup``."""
@@ -269,30 +265,27 @@ class AllCalls:
     def shared_lookups(self) -> list[SharedLookup]:
         """The functions of torch's libraries that ask for step callbacks, have the lookup inlined and belong to no
         single operator."""
-        symbolizer, finder = self._session.symbolizer, self.functions.finder
-        asked = assumed_symbols.STEP_CALLBACKS.address(symbolizer)
+        symbolizer = self._session.symbolizer
+        step_callbacks = assumed_symbols.STEP_CALLBACKS.address(symbolizer)
+        kept_as = f"shared callers {self._session.memory.architecture.name}"
         shared = []
 
         def is_shared(function: Function) -> bool:
             return not any(map(assumed_symbols.OPERATOR_STRUCT.begins, function.names))
 
-        for module in self.modules() if asked else ():
+        for module in self.modules() if step_callbacks else ():
             if module in self._extensions:
                 continue
-            calls = partial(self._calls_of_imports, module, assumed_symbols.STEP_CALLBACKS.names, [asked])
-            kept_as = f"shared callers {self._session.memory.architecture.name}"
+            calls = partial(self._calls_of_imports, module, assumed_symbols.STEP_CALLBACKS.names, [step_callbacks])
             for function in cached_functions(symbolizer, module, kept_as, calls, is_shared):
                 try:
-                    sites = finder.find(function.start, function.size)
+                    sites = self.functions.finder.find(function.start, function.size)
                 except MemoryFault:
                     continue
                 if sites and sites.how == "inlined" and sites.entry:
                     role = classify(function)
-                    event = "call"
-                    if role.role is Role.DISPATCHER:
-                        event = role.event
-                    elif any(call.in_memory and call.displacement == _BOXED_POINTER for call in sites.invocations):
-                        event = "callBoxed"
+                    event = "callBoxed" if _boxed_invocations(sites) else "call"
+                    event = role.event if role.role is Role.DISPATCHER else event
                     shared.append(SharedLookup(function, sites, event))
         return shared
 
@@ -309,15 +302,15 @@ class AllCalls:
         """A clause for each library with operator calls that are not among ``own_lookups``."""
         counts = {module.name: len(self.not_seen_in(module)) for module in self._extensions}
         return [
-            f"{'1 function' if count == 1 else f'{count} functions'} of {name} look operators up in a way that is not "
-            "recognised"
+            f"{counted(count, 'function')} of {name} {'looks' if count == 1 else 'look'} operators up in a way that is "
+            "not recognized"
             for name, count in counts.items()
             if count
         ]
 
     def not_seen_in(self, module: Module) -> set[int]:
-        """The starts of the functions of a library that call operators, or report a missing kernel, without a known
-        lookup."""
+        """Start addresses of the functions of a library that call operators, or report a missing kernel, and have no
+        known lookup."""
         seen = {lookup.function.start for lookup in self.lookups_in(module)} | {*self.copies(module)}
         calls = self._calls_of_imports(
             module, (*assumed_symbols.STEP_CALLBACKS.names, *assumed_symbols.REPORT_ERROR.examples)
@@ -325,19 +318,20 @@ class AllCalls:
         return {function.start for function in self._functions_at(calls)} - seen
 
     def open_at(self, lookup: int) -> IsOpen | None:
-        """A predicate on return addresses in the function around a lookup: True if the last lookup's kernel is still
-        being called there, and for code of another function, to which it jumped. None for an operator's own function,
-        which does nothing else."""
+        """A predicate on return addresses in the function around the address of a lookup: True if the kernel of the
+        last lookup is still being called there, and for code of another function, to which it jumped. None for an
+        operator's own function, which does nothing else."""
         function = self._session.dispatch_stacks.sites.function_at(lookup)
         if not function or classify(function).role is Role.OPERATOR:
             return None
-        if function.start in self._open_checks:
-            return self._open_checks[function.start]
+        if known := self._open_checks.get(function.start):
+            return known
         inside, finder = range(function.start, function.start + function.size), self.functions.finder
         code = cache(lambda: finder.code(inside))
 
         @cache
         def is_open(returns_to: int) -> bool:
+            """``open_at`` for a return address; inside the function the code that leads there decides."""
             if returns_to not in inside:
                 return True
             passed = walk_cfg_back(code(), returns_to, finder.dispatch_step, finder.never_returns)
@@ -382,13 +376,14 @@ class AllCalls:
         return self._in_modules[module.start]
 
     def _lookups_of(self, function: Function) -> list[FoundLookup]:
+        """All lookups in a function; [] if its code cannot be read."""
         try:
             return self.functions.finder.all_lookups(function)
         except MemoryFault:
             return []
 
     def event_at(self, returns_to: int) -> str:
-        """The event of a lookup that returns there; "" if its function cannot be read."""
+        """The event of the last lookup before a return address; "" if its function cannot be read."""
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         lookups = self._lookups_of(function) if function else ()
         return next((lookup.event for lookup in reversed(lookups) if lookup.sites.lookup < returns_to), "")
@@ -415,6 +410,7 @@ class AllCalls:
         displacements = table, table + KEYSET_BITS * KernelFunctionStruct.shape(self._session.layout).size
 
         def packed_passages(part: Part) -> Iterator[bytes]:
+            """(address, target) pairs as bytes, of one part of the library's code."""
             wanted = frozenset(targets())
             for start, code in text_pieces(module, 2 * _SHIFT_DISTANCE, part):
                 calls = architecture.direct_calls(code, [target - start for target in wanted])
@@ -456,26 +452,24 @@ class AllCalls:
 
     def boxed_calls(self) -> list[int]:
         """Addresses at which ``callBoxed`` calls a kernel's boxed function, with its four arguments in registers."""
-        return [
-            invocation.address
-            for shared in (*self.shared_lookups(), *self.own_lookups)
-            if shared.event == "callBoxed"
-            for invocation in shared.sites.invocations
-            if invocation.in_memory and invocation.displacement == _BOXED_POINTER
-        ]
+        lookups = (*self.shared_lookups(), *self.own_lookups)
+        boxed = (shared.sites for shared in lookups if shared.event == "callBoxed")
+        return [address for sites in boxed for address in _boxed_invocations(sites)]
 
     def boxed_event(self, returns_to: int) -> str:
-        """The event of a boxed function that returns there; "" inside an unboxed call, which has its own lookup."""
+        """The event of a call of a boxed function, by its return address; "" inside an unboxed call, which has its own
+        lookup."""
         if returns_to not in self._boxed_events:
             try:
                 function = self._session.symbolizer.function(returns_to - 1)
             except GdbextError:
                 function = None
             role, event = classify(function), ""
-            if function and role.role.opens and role.role is not Role.OPERATOR:
+            if function and role.role is not Role.OPERATOR and role.role.opens:
                 event = role.event
             elif function and role.role is not Role.OPERATOR and not role.role.is_layer:
-                asked = assumed_symbols.STEP_CALLBACKS.address(self._session.symbolizer)
-                event = "callBoxed" if asked in self.functions.calls_of(function) else "redispatchBoxed"
+                step_callbacks = assumed_symbols.STEP_CALLBACKS.address(self._session.symbolizer)
+                is_call = step_callbacks in self.functions.calls_of(function)
+                event = "callBoxed" if is_call else "redispatchBoxed"
             self._boxed_events[returns_to] = event
         return self._boxed_events[returns_to]

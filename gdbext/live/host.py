@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from gdbext.diagnosis.tool import Alone, Tool, ToolHost
 from gdbext.diagnosis.tool_mode import Mode
@@ -43,14 +43,16 @@ Handler = Callable[[int, int, int], bool]
 
 
 class HookSpec(NamedTuple):
-    """An address at which ``handler`` is called. Its value is that of ``register``, or with ``load`` the word at
-    register + ``load``; without ``register`` 0."""
+    """An address at which ``handler`` is called."""
 
     address: int
     frame: CfaRule
+    """How to find the frame's CFA there."""
     handler: Handler
     register: str = ""
+    """The register whose value the handler gets; "": it gets 0."""
     load: int | None = None
+    """The handler gets the word at register + ``load`` instead; None: the register itself."""
 
 
 class AddressHook(Protocol):
@@ -104,11 +106,11 @@ Kept = TypeVar("Kept")
 
 
 class EndRequests:
-    """The requests to end that reach one debugger."""
+    """The requests to end that reach one debugger: signals, and the end of the launcher."""
 
     def __init__(self, launcher: int = -1) -> None:
-        """``launcher``: the read end of a pipe that the launcher closes when the command is to end, and that the kernel
-        closes when the launcher exits; -1 in a user's debugger, which exits by itself afterwards."""
+        """``launcher``: an fd, the read end of a pipe that the launcher closes when the command is to end, and that the
+        kernel closes when the launcher exits; -1 in a user's debugger, which exits by itself afterwards."""
         self._launcher = launcher
         self._received = 0
 
@@ -146,7 +148,7 @@ class EndRequests:
                     os.close(written)
         if self._launcher < 0 and self._received:
             number, self._received = self._received, 0
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # now the user's debugger exits by itself
 
     def _watch(self, signals: int, over: threading.Event) -> None:
         """Interrupt the main thread for each request, until ``over``. ``signals``: the pipe that gets their numbers."""
@@ -171,15 +173,16 @@ class EndRequests:
 
 
 class Host(ToolHost):
-    """A debugger, the user's own or one of ours; or none."""
+    """The debugger in which a live command runs: the user's, or one of ours (``is_batch``)."""
 
     def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         super().__init__(is_batch, output, called)
         self.lets_finish = False
-        """True if the command ended without a request to end the program: one that we started then runs to its end."""
+        """The command ended by itself: a program that we started then runs to its end."""
         self._running = ""
+        """The name of the live command that runs, "" for none."""
         self._kept: dict[type, object] = {}
-        self._guards: DebuggerGuards | None = None
+        self._guards = DebuggerGuards()
         self.end_requests = EndRequests()
 
     def run_control(self, session: Session) -> RunControl:
@@ -197,19 +200,15 @@ class Host(ToolHost):
     def guard(self, control: RunControl, pid: int) -> None:
         """Have a helper process clean up process ``pid`` (0: none yet) if the debugger is killed."""
         if pid and control.can_run_beside:
-            self._guard().watch_over(pid)
-
-    def _guard(self) -> DebuggerGuards:
-        self._guards = self._guards or DebuggerGuards()
-        return self._guards
+            self._guards.watch_over(pid)
 
     def end_guard(self) -> None:
         """End the helper process: the debugger has detached."""
-        if self._guards:
-            self._guards.close()
+        self._guards.close()
 
     def engines(self, wanted: str | None, session: Session) -> tuple[str, ...]:
-        """The engines to try, in their order: ``wanted`` only; in a user's debugger first the harmless one."""
+        """The engines to try, in their order: only the one that the user ``wanted``, if any; in a user's debugger first
+        PROBES, which cannot harm the process."""
         if wanted is not None:
             return (wanted,)
         return ENGINES if self._may_harm(session) and session.has_torch else (BREAKPOINTS,)
@@ -223,8 +222,8 @@ class Host(ToolHost):
         return isinstance(session.target, LentProcess) and session.target.pid != 0 and not self.is_batch
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
-        """Notes on breakpoints in a process that the user attached to; ``refused``: why no kernel probes. A gdbserver
-        does not help: it detaches with the breakpoints inserted (11 of 11 jobs ended)."""
+        """Warnings about breakpoints in a process that the user attached to; ``refused``: why there are no kernel
+        probes. A gdbserver does not help: it detaches with the breakpoints inserted (11 of 11 jobs died)."""
         is_native = _is_native(session)
         if not self._is_lent(session) or (is_native and not self._may_harm(session)):
             return ()
@@ -232,13 +231,13 @@ class Host(ToolHost):
         if refused:
             why = f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
         notes = []
-        if not self._guard().has_server:
+        if not self._guards.has_server:
             notes.append(f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}")
         # The mapping of a process in which a thread got to a kernel probe (xol_add_vma, kernel/events/uprobes.c).
         if is_native and any(mapping.path == "[uprobes]" for mapping in session.target.memory.maps()):
             notes.append(
-                "kernel probes have been in this process, which runs past breakpoints at places that anybody probes "
-                "now, in any process; --engine probes sees them"
+                "this process has had kernel probes: it runs past breakpoints at addresses that a tool probes now, in "
+                "any process; --engine probes sees these calls"
             )
         return tuple(notes)
 
@@ -255,12 +254,10 @@ class Host(ToolHost):
         """A fresh session of the stopped process, also while the debugger calls us. Raises UsageError, TargetError."""
 
     def object_of(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
-        """The single object of that type in this debugger; made by the first call."""
+        """The single object of type ``kind`` in this debugger; the first call makes it."""
         if kind not in self._kept:
             self._kept[kind] = make()
-        kept = self._kept[kind]
-        assert isinstance(kept, kind)
-        return kept
+        return cast("Kept", self._kept[kind])
 
     @contextmanager
     def running(self, command: str) -> Iterator[None]:
@@ -287,14 +284,10 @@ def _is_native(session: Session) -> bool:
 class NoDebugger(Alone, Host):
     """No debugger: a process can be resumed and stopped again, and nothing more."""
 
-    def _run_control(self) -> RunControl:
-        raise needs_debugger()
+    def _refuse(self) -> NoReturn:
+        raise UsageError("this command needs a debugger", help="use --debugger gdb, or --debugger lldb")
 
-    def breakpoint_setter(self) -> BreakpointSetter:
-        raise needs_debugger()
-
-    def stopped_session(self) -> Session:
-        raise needs_debugger()
+    _run_control = breakpoint_setter = stopped_session = _refuse
 
 
 class LiveTool(Tool):
@@ -311,14 +304,9 @@ class LiveTool(Tool):
 
 
 def probes_are_elsewhere() -> ProbesRefused:
-    """The error if the debugger traces a process of another machine, or by a server: its id is not valid here."""
+    """The error if the debugger traces a process of another machine, or by a server: its PID is not valid here."""
     return ProbesRefused(
-        "the process is not held by this debugger itself (a gdbserver, an lldb-server, an emulator)",
-        why="kernel probes would be placed in whatever has its process id on this machine",
+        "this debugger does not trace the process itself (but by a gdbserver, an lldb-server, an emulator)",
+        why="kernel probes would be placed in the process that has its PID on this machine",
         help="--engine breakpoints; or on that machine: scripts/dispatch -p PID dispatch-trace",
     )
-
-
-def needs_debugger() -> UsageError:
-    """The error of a command that cannot work without a debugger."""
-    return UsageError("this command needs a debugger", help="use --debugger gdb, or --debugger lldb")

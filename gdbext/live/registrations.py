@@ -18,7 +18,7 @@ registration costs a stop of 0.3 ms, one of a watched operator the reading of it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,27 +61,58 @@ _ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
 when its modules are deleted, others by static destructors. That takes 0.1 s, and with a stop for each minutes."""
 
 
-@dataclass
-class RegistrationWatch:
-    """The traps on registrations, for one run of the program. Raises TargetError where a trap cannot be set."""
+class _Traps:
+    """Invisible breakpoints for one run of the program. Raises TargetError where one cannot be set."""
 
-    _session: Session
-    _setter: BreakpointSetter
-    _wanted: Callable[[str], bool]
-    """Called with an operator's qualified name."""
-    _changed: Callable[[int], None]
-    """Called with the OperatorEntry of a wanted operator when it is registered or gets a kernel."""
-    _ending: Callable[[], None]
-    """Called when the program begins to end."""
-    _failed: Callable[[Exception], None]
-    """Called when something could not be read."""
-    _returns: dict[int, Trap] = field(default_factory=dict, init=False)
-    _registering: dict[int, int] = field(default_factory=dict, init=False)
-    """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
-
-    def __post_init__(self) -> None:
-        session, setter = self._session, self._setter
+    def __init__(self, session: Session, setter: BreakpointSetter, failed: Callable[[Exception], None]) -> None:
+        """``failed`` is called with the error when something could not be read: none may reach the debugger."""
+        self._session = session
+        self._setter = setter
+        self._failed = failed
         self._traps: list[Trap] = []
+
+    def _set(self, address: int, reached: Reached) -> Trap:
+        """A trap that calls ``reached`` with the thread. It must be switched off there, not deleted: the debugger is
+        calling us for it."""
+
+        def guarded(thread: StoppedThread) -> None:
+            try:
+                reached(thread)
+            except (GdbextError, OSError) as error:
+                self._failed(error)
+
+        self._traps.append(self._setter.set_trap(address, guarded))
+        return self._traps[-1]
+
+    def close(self) -> None:
+        """Remove all breakpoints of this object."""
+        for trap in self._traps:
+            trap.delete()
+        self._traps = []
+
+
+class RegistrationWatch(_Traps):
+    """The traps on registrations."""
+
+    def __init__(
+        self,
+        session: Session,
+        setter: BreakpointSetter,
+        wanted: Callable[[str], bool],
+        changed: Callable[[int], None],
+        ending: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """``wanted`` is asked with an operator's qualified name; ``changed`` is called with the OperatorEntry of a
+        wanted operator when it is registered or gets a kernel, ``ending`` when the program begins to end; ``failed`` as
+        in _Traps."""
+        super().__init__(session, setter, failed)
+        self._wanted = wanted
+        self._changed = changed
+        self._ending = ending
+        self._returns: dict[int, Trap] = {}
+        self._registering: dict[int, int] = {}
+        """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
         torch = session.modules.named(assumed_symbols.CPU)
         functions = OperatorFunctions(session)
         self.addresses: list[int] = []
@@ -94,30 +125,13 @@ class RegistrationWatch:
         ):
             self.addresses += functions.addresses_named(family, [torch] if torch else [])
         for address in self.addresses:
-            self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
+            self._set(address, self._registered)
         for end in filter(None, (session.symbolizer.address_of(*function) for function in _ENDS)):
-            self._traps.append(setter.set_trap(end, self._guarded(self._ends)))
-
-    def close(self) -> None:
-        """Remove all breakpoints of this object."""
-        for trap in [*self._traps, *self._returns.values()]:
-            trap.delete()
-        self._traps, self._returns = [], {}
-
-    def _guarded(self, reached: Reached) -> Reached:
-        """``reached`` with its errors passed to ``_failed``: none may reach the debugger."""
-
-        def guarded(thread: StoppedThread) -> None:
-            try:
-                reached(thread)
-            except (GdbextError, OSError) as error:
-                self._failed(error)
-
-        return guarded
+            self._set(end, self._ends)
 
     def _ends(self, _: StoppedThread) -> None:
-        for trap in [*self._traps, *self._returns.values()]:
-            trap.enable(False)  # not deleted: the debugger is calling us for one of them
+        for trap in self._traps:
+            trap.enable(False)
         self._ending()
 
     def _registered(self, thread: StoppedThread) -> None:
@@ -132,11 +146,10 @@ class RegistrationWatch:
         if address in self._returns:
             self._returns[address].enable(True)
         else:
-            returned = self._guarded(lambda _: self._returned(address))
-            self._returns[address] = self._setter.set_trap(address, returned)
+            self._returns[address] = self._set(address, lambda _: self._returned(address))
 
     def _returned(self, address: int) -> None:
-        self._returns[address].enable(False)  # not deleted: the debugger is calling us for it
+        self._returns[address].enable(False)
         self._changed(self._registering[address])
 
 
@@ -144,8 +157,8 @@ _LOADERS = (("dlopen", "libc.so.6"), ("dlopen", "libdl.so.2"), ("cuModuleLoadDat
 """glibc's function, since 2.34 and before; and the functions of libcuda that load kernels of Triton."""
 
 
-class KernelWatch:
-    """The traps of one run of the program on the loading of kernels."""
+class KernelWatch(_Traps):
+    """The traps on the loading of generated kernels."""
 
     def __init__(
         self,
@@ -154,48 +167,41 @@ class KernelWatch:
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """``changed`` is called when kernels may have been loaded, ``failed`` when something could not be read. Raises
-        TargetError where a trap cannot be set."""
+        """``changed`` is called when kernels may have been loaded; ``failed`` as in _Traps."""
+        super().__init__(session, setter, failed)
         self._changed = changed
-        self._failed = failed
         self._checks_left = 0
-        find, library = session.symbolizer.address_of, assumed_symbols.CALL_CHECKS.library
-        checks = {*filter(None, (find(name, library) for name in assumed_symbols.CALL_CHECKS.names))}
-        loaders = {*filter(None, (find(*function) for function in _LOADERS))}
+        """Number of entries of compiled code to check before the traps there are switched off."""
+        address_of, library = session.symbolizer.address_of, assumed_symbols.CALL_CHECKS.library
+        checks = {*filter(None, (address_of(name, library) for name in assumed_symbols.CALL_CHECKS.names))}
+        loaders = {*filter(None, (address_of(*function) for function in _LOADERS))}
         self.works = bool(checks and loaders)
-        self._checks: list[Trap] = [setter.set_trap(address, self._checked) for address in checks]
-        self._loaders: list[Trap] = [setter.set_trap(address, self._loads) for address in loaders]
-        self._enable(False)
+        """False if loading cannot be seen: a function that this needs was not found."""
+        self._checks = [self._set(address, self._checked) for address in checks]
+        for address in loaders:
+            self._set(address, self._loads)
+        self._enable_checks(False)
 
-    def close(self) -> None:
-        """Remove all breakpoints of this object."""
-        for trap in (*self._checks, *self._loaders):
-            trap.delete()
-        self._checks, self._loaders = [], []
-
-    def _enable(self, wanted: bool) -> None:
+    def _enable_checks(self, wanted: bool) -> None:
         for trap in self._checks:
             trap.enable(wanted)
 
     def _loads(self, _: StoppedThread) -> None:
         """Switch on the traps in the checks: a library is about to be loaded."""
         self._checks_left = 8  # other threads may enter compiled code, too, while a module is being loaded
-        self._enable(True)
+        self._enable_checks(True)
 
     def _checked(self, _: StoppedThread) -> None:
         """Report a change: compiled code was entered after a library was loaded."""
         self._checks_left -= 1
         if self._checks_left <= 0:
-            self._enable(False)  # not deleted: the debugger is calling us for it
-        try:
-            self._changed()
-        except (GdbextError, OSError) as error:
-            self._failed(error)
+            self._enable_checks(False)
+        self._changed()
 
 
 class GeneratedFunction(NamedTuple):
-    """A kernel or function of compiled code. ``what``: its C++ file or library; ``condition``: the call is for this
-    kernel."""
+    """A kernel or function of compiled code at ``address``. ``what``: its C++ file or library; ``condition`` holds at a
+    call for this kernel."""
 
     name: str
     address: int
@@ -209,37 +215,29 @@ def is_generated(pattern: str) -> bool:
 
 
 def check_pattern(pattern: str, where: str) -> None:
-    """Raises UsageError for a place that generated functions do not have."""
+    """Raises UsageError for a place ``where`` to stop that generated functions do not have: they have only "kernel"."""
     if where != "kernel":
-        instead = f"dispatch-break kernel {pattern}"
-        raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=instead)
+        help = f"dispatch-break kernel {pattern}"
+        raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=help)
 
 
 def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
     """The loaded functions that match; [] without Python. Raises MemoryFault."""
-    try:
-        kernels = session.generated_kernels.all
-    except NotTorch:
-        kernels = []
-    functions = [
-        GeneratedFunction(kernel.name, kernel.address, kernel.source)
-        for kernel in kernels
-        if fnmatchcase(kernel.name, pattern)
-    ]
+    functions: list[GeneratedFunction] = []
+    with suppress(NotTorch):
+        for kernel in session.generated_kernels.all:
+            if fnmatchcase(kernel.name, pattern):
+                functions.append(GeneratedFunction(kernel.name, kernel.address, kernel.source))
     if pattern.startswith(TRITON) and session.python and session.has_torch:
-        # The places that launch kernels with a handle: a kernel has none before its first launch.
+        # The functions that launch kernels with a handle, which a kernel lacks before its first launch.
         arguments = session.memory.architecture.argument_registers
         launches = [(session.symbolizer.address_of(function), function, number) for function, number in LAUNCHING]
-        functions += [
-            GeneratedFunction(
-                kernel.name, address, f"its launch, in {function}", Equals(Register(arguments[number]), handle)
-            )
-            for kernel in session.generated_kernels.triton_kernels()
-            if fnmatchcase(kernel.name, pattern)
-            for address, function, number in launches
-            if address
-            for handle in kernel.handles
-        ]
+        for triton_kernel in session.generated_kernels.triton_kernels():
+            matches = fnmatchcase(triton_kernel.name, pattern)
+            for address, function, number in launches if matches else ():
+                conditions = [Equals(Register(arguments[number]), handle) for handle in triton_kernel.handles]
+                words = triton_kernel.name, address, f"its launch, in {function}"
+                functions += [GeneratedFunction(*words, condition) for condition in conditions if address]
     if not functions and pattern.isidentifier():
         exported = session.symbolizer.symbol_of(pattern)
         if exported:

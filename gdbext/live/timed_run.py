@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from abc import abstractmethod
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -23,51 +24,62 @@ from gdbext.render import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from types import FrameType
+    from typing import TypeVar
 
+    Run = TypeVar("Run", bound="_BesideRun")
     Work = Callable[["TimedRun"], None]
 
 
-class TimedRun:
-    """A context manager around a call that resumes the process and returns when it has stopped. Another thread does
-    ``work``, then calls ``stop``."""
+class _BesideRun:
+    """A context manager around a call that resumes the process: another thread of ours works meanwhile."""
 
-    def __init__(self, work: Work, stop: Callable[[], None]) -> None:
-        """``stop`` must do nothing once ``is_running`` is false: the process may have stopped by itself."""
-        self._work = work
-        self._stop = stop
-        self._cancelled = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._do, daemon=True)
-        self.is_over = False
-        """True when the work is done."""
-        self.is_running = False
-        """True as long as the process has not been seen to stop."""
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work_beside, daemon=True)
 
-    def __enter__(self) -> TimedRun:
-        self.is_running = True
+    def __enter__(self: Run) -> Run:
         with signals_blocked():  # gdb 18 aborts where another thread than its first gets a SIGINT
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.is_running = False
-        self._cancelled.set()
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
         self._thread.join()
+
+    @abstractmethod
+    def _work_beside(self) -> None:
+        """The work of the thread, which must end when ``_over`` is set: the process has stopped."""
+
+
+class TimedRun(_BesideRun):
+    """A run of the process that ends when ``work`` in another thread is done, unless it ends earlier."""
+
+    def __init__(self, work: Work, stop: Callable[[], None]) -> None:
+        """``stop`` stops the process. It must do nothing once ``is_running`` is false: the process may have stopped by
+        itself."""
+        super().__init__()
+        self._work = work
+        self._stop = stop
+        self._error: BaseException | None = None
+        self._is_done = False
+
+    @property
+    def is_running(self) -> bool:
+        """True as long as the process has not been seen to stop."""
+        return not self.came
 
     @property
     def came(self) -> bool:
         """True if the process has stopped, by itself or by the user: the work must end."""
-        return self._cancelled.is_set()
+        return self._over.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Wait that long, or until the process has stopped; True if it has."""
-        return self._cancelled.wait(seconds)
+        return self._over.wait(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep inside the work, which ends if the process has stopped."""
+        """Sleep inside the work; ends the work if the process has stopped."""
         if self.wait(seconds):
             raise _CancelledError
 
@@ -75,22 +87,23 @@ class TimedRun:
         """The reason why the run ended: ASKED if the work was done, else ``ending``. Raises what the work raised."""
         if self._error:
             raise self._error
-        return Ending(EndingKind.ASKED, "") if self.is_over and ending.kind is EndingKind.INTERRUPTED else ending
+        return Ending(EndingKind.ASKED, "") if self._is_done and ending.kind is EndingKind.INTERRUPTED else ending
 
-    def _do(self) -> None:
+    def _work_beside(self) -> None:
+        """Do the work; stop the process afterwards, also if the work has failed."""
         try:
             self._work(self)
         except _CancelledError:
             return
         except BaseException as error:
             self._error = error
-        self.is_over = not self.came
-        if self.is_over:
+        if not self.came:
+            self._is_done = True
             self._stop()
 
 
 class _CancelledError(Exception):
-    """The process has stopped before its time."""
+    """The process has stopped before the work was done."""
 
 
 SILENT_AFTER = 5.0
@@ -99,15 +112,16 @@ _SETTLED = 1.0
 """Seconds until each thread has run that only runs because it was resumed."""
 
 
-class SilenceNotice:
-    """A context manager around a run: after some seconds without anything to show, it shows once what the process does
-    instead. A thread of ours compares the kernel's counters of the process's threads; nothing is stopped."""
+class SilenceNotice(_BesideRun):
+    """A run of the process that, after some seconds without anything to show, shows once what the process does instead,
+    by the kernel's counters of its threads."""
 
     def __init__(
         self, pid: int, what: str, instead: str, has_come: Callable[[], bool], say: Callable[[str], None]
     ) -> None:
-        """``pid``: 0 for a process of another machine. ``what``: the awaited event, which ``has_come`` tests;
-        ``instead``: what threads that ran did."""
+        """``pid``: 0 for a process of another machine. ``what``: the awaited event ("dispatch"), for which ``has_come``
+        asks; ``instead``: what threads that ran did ("none reached it"); ``say`` shows a text."""
+        super().__init__()
         self._pid = pid
         self._what = what
         self._instead = instead
@@ -115,19 +129,9 @@ class SilenceNotice:
         self._say = say
         self.text = ""
         """The notice, once it was shown."""
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> SilenceNotice:
-        with signals_blocked():  # as above
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def _work_beside(self) -> None:
+        """Compare the threads' counters after SILENT_AFTER seconds, and show the notice."""
         if self._over.wait(_SETTLED):
             return
         before = activities(self._pid) if self._pid else {}
@@ -146,8 +150,8 @@ class SilenceNotice:
 
 
 def check_pause(ending: Ending, alternative: str) -> None:
-    """Raises KeyboardInterrupt, TargetGone, or TargetError with the help ``alternative`` unless a pause ended because
-    its time was over."""
+    """Check that the pause between two samples ended because its time was over. Raises KeyboardInterrupt, TargetGone,
+    or TargetError, whose help ends with ``alternative``."""
     if ending.kind is EndingKind.ASKED:
         return
     if ending.kind is EndingKind.INTERRUPTED:
@@ -156,8 +160,8 @@ def check_pause(ending: Ending, alternative: str) -> None:
         raise ending.error
     if ending.kind.leaves_process:
         raise TargetError(
-            f"{ending.text} stopped the process before the next look",
-            why="--samples lets the process run between its looks",
+            f"{ending.text} stopped the process before the next sample",
+            why="--samples lets the process run between samples",
             help=f"disable what stops it, or {alternative}",
         )
     raise TargetGone(ending.text)
@@ -167,20 +171,21 @@ def ending_of_failure(error: BaseException, debugger: str = "") -> Ending:
     """The ending of a run for an error that a hook of ours, the output, or the ``debugger`` raised."""
     if isinstance(error, KeyboardInterrupt):
         return Ending(EndingKind.INTERRUPTED, "interrupted")
-    if isinstance(error, GdbextError):
-        return Ending(EndingKind.FAILED, error.what, error=error)
     if isinstance(error, OSError):
         what = f"the trace cannot be written: {error.strerror or error}"
-        return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
+        error = TargetError(what, help="make room, or name another --output")
+    if isinstance(error, GdbextError):
+        return Ending(EndingKind.FAILED, error.what, error=error)
     return Ending(EndingKind.FAILED, str(error), error=TargetError(f"{debugger}: {error}"))
 
 
 class DeferredInterrupt:
-    """A context manager; ``came`` is True after the first signal to interrupt or end. A second Ctrl+C interrupts at
-    once, if it is a separate request: ``timeout -s INT`` sends one to its child, and one to the child's group."""
+    """A context manager: the first signal to interrupt or end only sets ``came``. A second Ctrl+C raises
+    KeyboardInterrupt, unless it belongs to the first: ``timeout -s INT`` sends one to its child, and one to the child's
+    group."""
 
     def __init__(self, is_heard: bool = True) -> None:
-        """``is_heard`` False: the signals belong to the debugger inside which this runs."""
+        """``is_heard`` False: handle no signals; they belong to the debugger in which this runs."""
         self.came = False
         self._since = 0.0
         self._is_heard = is_heard
@@ -201,8 +206,8 @@ class DeferredInterrupt:
             time.sleep(min(0.05, max(0.0, until - time.monotonic())))
         return not self.came
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
         if self.came and number == signal.SIGINT and time.monotonic() - self._since > 1.0:  # not the same request
             raise KeyboardInterrupt
         if not self.came:

@@ -8,20 +8,14 @@ operators, has run. Both are found through our own symbol index, so that gdb nee
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 
 from gdbext.diagnosis.report import EndingKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.targets.base_target import (
-    MemoryMapping,
-    Target,
-    TargetMemory,
-    TargetMoment,
-    TargetOrigin,
-    TargetThread,
-)
+from gdbext.engine.targets.base_target import Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.unwind.frame_steps import cfa_rule_at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
 from gdbext.live.host import HookSpec, RunControl
@@ -29,13 +23,13 @@ from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
 
 
 class NoProcess(Target, TargetMemory):
-    """The target for a program that was not started yet: no memory, threads or modules."""
+    """The target for a program of this machine that was not started yet: no memory, threads or modules."""
 
     pid = 0
     moment = TargetMoment()
 
     def __init__(self, debugger: str) -> None:
-        """The program will be one of this machine. Raises ForeignArchitecture."""
+        """``debugger``: "gdb" or "lldb". Raises ForeignArchitecture."""
         self.debugger = debugger
         self.architecture = by_name(os.uname().machine)
 
@@ -46,24 +40,10 @@ class NoProcess(Target, TargetMemory):
     def read(self, address: int, size: int) -> bytes:
         raise MemoryFault(address, size, "there is no process yet")
 
-    def threads(self) -> Sequence[TargetThread]:
-        return ()
-
-    def selected_thread(self) -> TargetThread | None:
-        return None
-
-    def maps(self) -> Sequence[MemoryMapping]:
-        return ()
-
-    def auxv(self) -> Mapping[int, int]:
-        return {}
-
 
 def torch_session(control: RunControl, session: Session) -> Session:
-    """A session in which the dispatcher can be read; starts the program, and runs it until torch is loaded, if needed.
-
-    Raises TargetGone if it ends before, NotTorch if loading cannot be watched.
-    """
+    """A session in which the dispatcher can be read. If needed, the program is started, and runs until torch has
+    registered its operators. Raises TargetGone if it ends before, NotTorch if loading cannot be watched."""
     if session.target.pid == 0:
         control.start()
         session = control.session()
@@ -73,12 +53,9 @@ def torch_session(control: RunControl, session: Session) -> Session:
             return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.memory.maps())
 
         session = _run_to(control, session, loader_state(session), is_mapped)
-    try:
-        is_ready = bool(session.dispatcher.entries)
-    except GdbextError:
-        is_ready = False
-    if is_ready:
-        return session
+    with suppress(GdbextError):
+        if session.dispatcher.entries:
+            return session
     first_dispatch = STEP_CALLBACKS.address(session.symbolizer)
     if not first_dispatch:
         raise NotTorch("libtorch_cpu.so is loaded but has no at::getStepCallbacksUnlessEmpty")
@@ -86,7 +63,8 @@ def torch_session(control: RunControl, session: Session) -> Session:
 
 
 def _run_to(control: RunControl, session: Session, address: int, stops: Callable[[], bool]) -> Session:
-    """Run until a thread reaches an address and ``stops`` returns True; a session of the stopped process."""
+    """Run until a thread reaches ``address`` and ``stops`` returns True; a session of the stopped process. Raises
+    TargetGone if the run ends otherwise."""
     hook = control.place(HookSpec(address, cfa_rule_at_entry(session.memory.architecture), lambda *_: stops()))
     try:
         ending = control.run()
@@ -96,7 +74,7 @@ def _run_to(control: RunControl, session: Session, address: int, stops: Callable
         return control.session()
     raise ending.error or TargetGone(
         f"torch was not used: {ending.text}",
-        why="the program ended, or was stopped, before it dispatched an operator",
+        why="the program exited, or was stopped, before it dispatched an operator",
         help="check that it imports torch and calls the operator",
     )
 
@@ -104,10 +82,9 @@ def _run_to(control: RunControl, session: Session, address: int, stops: Callable
 def loader_state(session: Session) -> int:
     """Address of the function that the dynamic loader calls whenever it has mapped libraries. Raises NotTorch."""
     for module in session.modules.modules:
-        if module.name.startswith(("ld-linux", "ld-2")):
-            address = session.symbolizer.address_of("_dl_debug_state", module.name)
-            if address:
-                return address
+        is_loader = module.name.startswith(("ld-linux", "ld-2"))
+        if is_loader and (address := session.symbolizer.address_of("_dl_debug_state", module.name)):
+            return address
     raise NotTorch(
         "no PyTorch is loaded in this process, and its loader cannot be watched",
         why="the dynamic loader has no symbol _dl_debug_state, or there is none (a static program)",

@@ -24,8 +24,8 @@ PROC = "files of /proc, of /sys and of control groups, by constants or by the ca
 DECLARED = {
     DOOR: ["engine/targets/foreign_files.py", "engine/targets/rooted_paths.py", "engine/targets/system/proc_files.py"],
     PROC: [
-        *("engine/targets/host_files.py", "engine/targets/live/proc_checks.py", "engine/targets/live/thread_motion.py"),
-        *("engine/targets/system/machine.py", "engine/targets/system/surroundings.py"),
+        *("engine/targets/live/proc_checks.py", "engine/targets/system/machine.py"),
+        "engine/targets/system/surroundings.py",
     ],
     "other files of the kernel, by constants or by the caller's word; the status of what it names": [
         *("engine/targets/live/debugger_guard.py", "engine/targets/system/nvidia.py", "engine/targets/system/peers.py"),
@@ -34,7 +34,7 @@ DECLARED = {
         *("engine/process/modules.py", "tools/probes/dispatch_tracer.py"),
     ],
     "files that the user names on his command line or in the debugger, and debuggers on his PATH": [
-        *("hosts/gdb/gdb_commands.py", "engine/targets/core_target.py", "engine/targets/recording/container.py"),
+        *("hosts/gdb/gdb_commands.py", "engine/targets/core_target.py"),
         *("engine/formats/__init__.py", "hosts/cli/command_runner.py", "hosts/cli/options.py", "hosts/opening.py"),
         *("engine/formats/elf_core.py", "hosts/cli/options.py", "tools/known/__init__.py", "tools/info/__init__.py"),
         *("tools/shell/__init__.py", "hosts/debugger/command_shell.py", "engine/targets/core_sources.py"),

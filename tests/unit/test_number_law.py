@@ -26,11 +26,11 @@ DECLARED = {
     "text that is cut short": ["engine/formats/mangled_name.py"],
     "numbers of a document, whose shapes are checked first": ["engine/layouts/__init__.py"],
     "words of the kernel's, which are numbers of a word of memory": [
-        *("engine/targets/budget.py", "engine/targets/host_files.py", "engine/targets/rooted_paths.py"),
+        *("engine/targets/budget.py", "engine/targets/rooted_paths.py"),
         *("engine/targets/live/", "engine/targets/system/", "hosts/cli/debugger_runner.py", "tools/family.py"),
         *("tools/probes/", "tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/watch/progress_watch.py"),
     ],
-    "descriptors of our own; names in /proc": ["engine/targets/core_sources.py", "engine/targets/host_files.py"],
+    "descriptors of our own; names in /proc": ["engine/targets/core_sources.py"],
     "numbers and words of the debugger's": ["hosts/gdb/", "hosts/lldb/"],
     "words that we wrote ourselves": [
         *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/dispatch_places.py", "tools/outcome.py"),

@@ -57,12 +57,11 @@ def import_stubs(module: Module, architecture: Architecture, names: Collection[s
     or not: they jump through the slots. Raises SymbolFileError."""
     image = module.image
     slots = imported_slots(image, names) if image else set()
+    sections = (image.sections.get(name) for name in (".plt", ".plt.sec", ".plt.got")) if image and slots else ()
     stubs = []
-    for name in (".plt", ".plt.sec", ".plt.got") if slots else ():
-        section = image.sections.get(name) if image else None
-        code = image.read(section.address, section.size) if image and section else b""
-        if section and code:
-            stubs += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
+    for section in filter(None, sections):
+        code = image.read(section.address, section.size) if image else b""
+        stubs += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
     return stubs
 
 
@@ -98,25 +97,24 @@ class CodeReader:
         return code or self._memory.try_read(address, size)
 
     def read_after(self, address: int, size: int) -> bytes:
-        """Up to ``size`` bytes of code from ``address`` on; b"" if they cannot be read."""
+        """Up to ``size`` bytes of code from ``address`` on: half as many, and so on, if they cannot be read."""
         while size and not (code := self.read(address, size)):
             size //= 2
         return code if size else b""
 
     def read_before(self, address: int, size: int) -> bytes:
-        """Up to ``size`` bytes of code that end at ``address``; b"" if they cannot be read."""
+        """As ``read_after``, of the code that ends at ``address``."""
         while size and not (code := self.read(address - size, size)):
             size //= 2
         return code if size else b""
 
     def bound_function(self, slot: int) -> int:
-        """The function whose address the loader has put into a slot of a module's global offset table; 0 for any
-        other address. With -fno-plt, calls go through such slots."""
+        """The function whose address the loader has put at ``slot``, an address in a module's global offset table; 0
+        for any other address. With -fno-plt, calls go through such slots."""
         module = self._modules.find(slot)
         table = module.image.sections.get(".got") if module and module.image else None
-        if not module or not table or not 0 <= module.vaddr(slot) - table.address < table.size:
-            return 0
-        return self._memory.try_u64(slot) or 0
+        is_slot = module and table and 0 <= module.vaddr(slot) - table.address < table.size
+        return (self._memory.try_u64(slot) or 0) if is_slot else 0
 
     def is_code(self, address: int) -> bool:
         """True if the address is in executable memory (as far as known: a core may lack permissions)."""
@@ -124,9 +122,7 @@ class CodeReader:
         if module and module.image:
             return module.image.is_code(module.vaddr(address))
         mapping = self._modules.mapping_at(address)
-        if mapping and mapping.permissions:
-            return "x" in mapping.permissions
-        return bool(module)
+        return "x" in mapping.permissions if mapping and mapping.permissions else bool(module)
 
 
 MAX_SIZE = 1 << 15
@@ -161,7 +157,7 @@ class FunctionCode:
         self._decoded: dict[int, FunctionInstructions] = {}
 
     def of(self, function: Function | None) -> FunctionInstructions:
-        """The function's code; EMPTY if it cannot be read or is too large."""
+        """The function's code; EMPTY for None, and if it cannot be read or is too large."""
         if not function:
             return EMPTY
         if function.start not in self._decoded:
@@ -179,6 +175,7 @@ class FunctionCode:
         return bool(module and image and image.is_read_only(module.vaddr(address), 8))
 
     def _decode(self, function: Function) -> FunctionInstructions:
+        """Decode a function, with the targets of the jumps in its cold part."""
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY
         instructions = self._instructions(function)
@@ -222,9 +219,8 @@ def blocked_syscall(registers: Mapping[str, int], memory: Memory) -> Syscall | N
 
 def restarted_call(call: Syscall, memory: Memory, cfa: int) -> Syscall:
     """The call that ``call``, a RESTARTED one, restarts; ``cfa`` is that of the thread's second frame."""
-    return make_syscall(
-        memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments
-    )
+    number = memory.architecture.restarted_syscall(call.number, memory.try_read, cfa)
+    return make_syscall(memory, number, call.arguments)
 
 
 def make_syscall(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
@@ -235,8 +231,8 @@ def make_syscall(memory: Memory, number: int, arguments: tuple[int, ...]) -> Sys
 def returned_address(architecture: Architecture, code: bytes, address: int) -> int:
     """The fixed address that the function whose ``code`` starts at ``address`` returns on a path without calls.
 
-    ``T& get() { static T made; return made; }`` has such a path: the one on which the variable exists already; so a
-    static variable is found whose symbol was stripped. 0 if there is none, or its paths return different addresses.
+    ``T& get() { static T made; return made; }`` has such a path, on which the variable exists already: so a static
+    variable is found whose symbol was stripped. 0 if there is no such path, or paths return different addresses.
     """
     paths: list[tuple[int, dict[str, int]]] = [(address, {})]
     """(start, register → fixed address that it holds there) of each path that is still to be followed."""
@@ -258,11 +254,9 @@ def returned_address(architecture: Architecture, code: bytes, address: int) -> i
                     paths.append((instruction.target, constants))
                 break
             else:
-                value = 0
-                if instruction.kind == "lea":
-                    value = instruction.fixed_operand
-                elif instruction.kind == "mov" and instruction.source:
-                    value = constants.get(instruction.source, 0)
+                is_copy = instruction.kind == "mov" and instruction.source
+                value = constants.get(instruction.source or "", 0) if is_copy else 0
+                value = instruction.fixed_operand if instruction.kind == "lea" else value
                 for register in instruction.writes:
                     constants.pop(register, None)
                 if instruction.destination and value:
@@ -271,9 +265,9 @@ def returned_address(architecture: Architecture, code: bytes, address: int) -> i
 
 
 def member_loads(architecture: Architecture, code: Iterable[Instruction], argument: int) -> Iterator[int]:
-    """Offsets of words that are loaded from the object that an argument points at, in the order of the code. ``code``
-    is the function from its start. It is followed in a straight line, as long as a register is known to hold the
-    argument's value."""
+    """Offsets of words that are loaded from the object that an argument (by its index) points at, in the order of the
+    code. ``code`` is the function from its start. It is followed in a straight line, as long as a register is known to
+    hold the argument's value."""
     holders = {architecture.argument_registers[argument]}
     for instruction in code:
         memory = instruction.memory

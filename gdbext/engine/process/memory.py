@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import BadData, LayoutError, MemoryFault
@@ -44,9 +45,8 @@ _unpack_i64 = struct.Struct("<q").unpack_from
 
 class Memory:
     """Cached, read-only view of a stopped target's memory. Addresses are unsigned 64-bit virtual addresses, values
-    little-endian. The target is stopped, so a page is fetched once; a page that could not be read is remembered, too,
-    so that garbage pointers stay cheap. All readers raise ``MemoryFault`` with the first address that cannot be
-    read."""
+    little-endian. A page is fetched once, and one that cannot be read is remembered, so that garbage pointers stay
+    cheap. All readers raise ``MemoryFault`` with the first address that cannot be read."""
 
     __slots__ = ("_bad", "_pages", "_source", "architecture", "target")
 
@@ -70,27 +70,22 @@ class Memory:
         return self._read_long(address, size)
 
     def _read_long(self, address: int, size: int) -> bytes:
+        """``read`` for more than one page."""
         if size < 0 or size > _READ_LIMIT or address < 0 or address + size > _ADDRESS_LIMIT:
             raise MemoryFault(address, size, "no such range of addresses")
         if size >= _DIRECT_SIZE:
-            try:
+            with suppress(MemoryFault):  # then page by page, to name the first address that is missing
                 return self._source.read(address, size)
-            except MemoryFault:
-                pass  # page by page, to name the first address that is missing
-        first = address >> PAGE_BITS
-        last = (address + size - 1) >> PAGE_BITS
-        pages = self._pages
         parts = []
-        for number in range(first, last + 1):
-            page = pages.get(number)
-            if page is None:
-                page = self._fetch(number, address, size)
-            parts.append(page)
+        for number in range(address >> PAGE_BITS, ((address + size - 1) >> PAGE_BITS) + 1):
+            page = self._pages.get(number)
+            parts.append(self._fetch(number, address, size) if page is None else page)
         skip = address & _OFFSET_MASK
         return b"".join(parts)[skip : skip + size]
 
     def _fetch(self, number: int, address: int, size: int) -> bytes:
-        """The page ``number``; ``address`` and ``size`` of the whole read are for the error."""
+        """Read page ``number`` (address >> PAGE_BITS) into the cache; ``address`` and ``size`` of the whole read are
+        for the error. Raises MemoryFault."""
         first_bad = max(address, number << PAGE_BITS)
         if number in self._bad:
             raise MemoryFault(first_bad, size)
@@ -110,7 +105,8 @@ class Memory:
         return self._pages[number]
 
     def _fetch_run(self, first: int) -> bool:
-        """Fetch some pages from ``first`` on, if they seem to be read in order; False if any cannot be read."""
+        """Fetch some pages from page number ``first`` on, if they seem to be read in order; False if that is not so, or
+        any cannot be read."""
         if first - 1 not in self._pages or not self._source.reads_ahead:
             return False
         try:
@@ -156,20 +152,16 @@ class Memory:
     def cstring(self, address: int, limit: int = 4096) -> bytes:
         """The bytes up to the first NUL (``const char*``). Raises MemoryFault if memory ends before the NUL, BadData if
         there is none within ``limit`` bytes."""
-        parts = []
-        position, left = address, limit
-        while left > 0:
-            piece = self._read_some(position, left)
-            head, nul, _ = piece.partition(b"\0")
-            parts.append(head)
+        text = b""
+        while len(text) < limit:
+            head, nul, _ = self._read_some(address + len(text), limit - len(text)).partition(b"\0")
+            text += head
             if nul:
-                return b"".join(parts)
-            position += len(piece)
-            left -= len(piece)
+                return text
         raise BadData(f"no end of string within {limit} bytes at {address:#x}")
 
     def _read_some(self, address: int, limit: int) -> bytes:
-        """One byte or more from ``address`` on, at most ``limit``. Raises MemoryFault."""
+        """From 1 to ``limit`` bytes at ``address``: as many as are read at once. Raises MemoryFault."""
         return self.read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
 
     def try_read(self, address: int, size: int) -> bytes:
@@ -218,7 +210,7 @@ class _ReadOnDemand(Memory):
 
 
 class NotedMemory(_ReadOnDemand):
-    """The same cache for a recording in the making, which notes what is used of the pages."""
+    """The cache of a target that is being recorded; it notes what is used of the pages."""
 
     __slots__ = ()
 
@@ -266,6 +258,7 @@ class ReplayedMemory(_ReadOnDemand):
 
 
 def memory_of(target: Target) -> Memory:
+    """The memory of a target, of the class that its kind needs."""
     if target.memory.records:
         return NotedMemory(target)
     return ReplayedMemory(target) if target.origin.recorded else Memory(target)

@@ -55,6 +55,7 @@ class MemoryImage(ElfImage):
         return b""
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """As ElfImage.find, in memory that is read at once."""
         data = self.read(vaddr, end - vaddr)
         offset = data.find(needle)
         while offset >= 0 and offset % step:
@@ -71,7 +72,7 @@ class MemoryImage(ElfImage):
 
     @property
     def dynamic(self) -> dict[int, int]:
-        """The dynamic section with the file's own addresses."""
+        """The dynamic section with the file's own addresses: ld.so has added the load bias to some."""
         low, high = (self._base + limit for limit in self.span)
         return {
             tag: value - self._base if tag in _ADDRESS_TAGS and self._base and low <= value < high else value
@@ -111,7 +112,7 @@ class FileIdentity:
         return self.headers.build_id
 
     def bias(self, segments: Sequence[Segment]) -> int:
-        """Runtime address minus vaddr, from the first mapping that a PT_LOAD of ``segments`` explains."""
+        """The load bias (runtime address minus vaddr), by the first mapping that is part of one of ``segments``."""
         for mapping in self._mappings:
             for segment in segments:
                 first = _page(segment.offset)
@@ -120,9 +121,9 @@ class FileIdentity:
         return self._mappings[0].start - self._mappings[0].offset
 
     def contradiction(self, image: ElfImage) -> str | None:
-        """The reason why ``image`` cannot be the file in memory; None if there is none. Equal build-ids are proof.
-        Without them everything possible is compared: the ELF header, the program headers, how the segments are mapped,
-        and pages spread over the read-only segments."""
+        """The reason why ``image`` cannot be the file in memory; None if it is that file. Equal build-ids are proof.
+        Without them, the ELF header, the program headers, the mappings of the segments, and pages spread over the
+        read-only segments are compared."""
         if self.build_id and image.build_id:
             wanted = self.build_id
             return None if image.build_id == wanted else f"its build-id is {image.build_id}, that in memory is {wanted}"
@@ -137,13 +138,12 @@ class FileIdentity:
                 continue
             size = min(PAGE_SIZE, segment.filesz)
             step = max(PAGE_SIZE, segment.filesz // 64)
-            for position in range(0, segment.filesz - size + 1, step):
-                try:  # not through the page cache: these pages are not needed again
-                    data = self._memory.target.memory.sample(bias + segment.vaddr + position, size)
-                except MemoryFault:
-                    continue
-                if data and data != image.read(segment.vaddr + position, size):
-                    return f"its contents differ at {segment.vaddr + position:#x}"
+            for vaddr in range(segment.vaddr, segment.vaddr + segment.filesz - size + 1, step):
+                data = b""
+                with suppress(MemoryFault):  # not through the page cache: these pages are not needed again
+                    data = self._memory.target.memory.sample(bias + vaddr, size)
+                if data and data != image.read(vaddr, size):
+                    return f"its contents differ at {vaddr:#x}"
         return None
 
     def _fits_mappings(self, image: ElfImage) -> bool:
@@ -191,54 +191,42 @@ class Module:
         self._pid, self._origin = target.pid, target.origin
         self._memory = memory
         self._identity = FileIdentity(memory, mappings)
-        self._base: int | None = None
-        self._image: ElfImage | None = None
-        self._status = ""
-        self._problem = ""
 
     def __repr__(self) -> str:
         return f"Module({self.name!r}, {self.start:#x}-{self.end:#x})"
 
-    @property
+    @cached_property
     def base(self) -> int:
         """Load bias: runtime address = base + vaddr."""
-        if self._base is None:
-            self._base = self._identity.bias(self._segments())
-        return self._base
+        return self._identity.bias(self._segments())
 
     def _segments(self) -> Sequence[Segment]:
-        """The program headers, from memory if they can be read there."""
+        """The program headers, from memory if they can be read there, else from the file."""
         return self._identity.headers.segments or (self.image.segments if self.image else ())
 
     @property
     def image(self) -> ElfImage | None:
         """The proven file, None if there is none (see ``status`` and ``problem``)."""
-        if not self._status:
-            self._resolve()
-        return self._image
+        return self._file.image
 
     @property
     def status(self) -> str:
         """ "ok", "deleted", "replaced", "missing" or "memory" (see the class)."""
-        if not self._status:
-            self._resolve()
-        return self._status
+        return self._file.status
 
     @property
     def problem(self) -> str:
         """Why the file cannot be used (or is used though deleted), one sentence; "" if nothing is wrong."""
-        if not self._status:
-            self._resolve()
-        return self._problem
+        return self._file.problem
 
     @property
     def build_id(self) -> str | None:
-        """GNU build-id (hex) in memory; of the file if memory's cannot be read; None if unknown."""
+        """GNU build-id in memory, in hexadecimal; that of the file if it cannot be read there; None if unknown."""
         return self._identity.build_id or (self.image.build_id if self.image else None)
 
     @property
     def kept_as(self) -> str:
-        """Key for caching facts about the file; "" if another user can have written the file or the memory."""
+        """Key for caching facts about the file; "" if another user may have written the file or the memory."""
         return "" if not self.image or self._origin.foreign.are_another_users else self.image.identity
 
     @property
@@ -252,22 +240,24 @@ class Module:
         """The file's own address of a runtime address."""
         return address - self.base
 
-    def _resolve(self) -> None:
-        """Find the file; if there is none, use what is mapped of it."""
-        self._status, self._problem, self._image = self._origin.files.module_file(self.start, self._search)
+    @cached_property
+    def _file(self) -> FoundFile:
+        """The result of the search for the file; if there is none, what is mapped of it is the image."""
+        result = self._origin.files.module_file(self.start, self._search)
         # A core leaves these pages out, and a debugger fills the gap from the file at that path.
-        if not self._image and not self._origin.is_core:
+        if not result.image and not self._origin.is_core:
             with suppress(SymbolFileError, MemoryFault):
                 bias = self._identity.bias(self._identity.headers.segments)
                 image = MemoryImage(self._memory, self.start, bias, self.path)
                 header = image.eh_frame_hdr
                 tables = (header.vaddr if header else -1, image.dynamic.get(elf.DT_GNU_HASH, -1))
                 if any(image.read(table, 16) for table in tables):  # else it is of no use
-                    self._image = image
-                    self._problem += "; using what is mapped of it: exported names only"
+                    problem = f"{result.problem}; using what is mapped of it: exported names only"
+                    return result._replace(image=image, problem=problem)
+        return result
 
     def _search(self) -> FoundFile:
-        """The first candidate that is the file in memory."""
+        """The first candidate that is the file in memory; no image if none is."""
         is_deleted = any(mapping.deleted for mapping in self.mappings)
         status, problem = "deleted" if is_deleted else "missing", ""
         if self._origin.is_core and not self._origin.foreign.vouched and not self._identity.headers.segments:
@@ -288,8 +278,9 @@ class Module:
         return FoundFile(status, problem, None)
 
     def _candidates(self, is_deleted: bool) -> Iterator[tuple[str, Callable[[str, int], ElfImage]]]:
-        """(path, opener) of the possible files. /proc/PID/map_files is the very file, but only root may open it: a file
-        that replaced a deleted one may be equal and still be another, in which a probe would have no effect."""
+        """(path, opener) of the possible files, best first. /proc/PID/map_files is the very file, but only root may
+        open it. A file that replaced a deleted one may be equal and still be another, in which a probe would have no
+        effect."""
         first = self.mappings[0]
         mapped = f"/proc/{self._pid}/map_files/{first.start:x}-{first.end:x}"
         at_path = (self._origin.local_path(self.path), self._origin.foreign.image)
@@ -311,14 +302,14 @@ class Module:
 class VdsoModule(Module):
     """The kernel's vdso: its image is read from the target's memory."""
 
-    def _resolve(self) -> None:
-        self._status = "memory"
-        size = min(self.end - self.start, _VDSO_LIMIT)
-        data = self._memory.try_read(self.start, size)
+    @cached_property
+    def _file(self) -> FoundFile:
+        """The image is memory itself."""
+        data = self._memory.try_read(self.start, min(self.end - self.start, _VDSO_LIMIT))
         try:
-            self._image = ElfImage(data, self.path)
+            return FoundFile("memory", "", ElfImage(data, self.path))
         except SymbolFileError as error:
-            self._status, self._problem = "missing", f"{self.path} cannot be read: {error.what}"
+            return FoundFile("missing", f"{self.path} cannot be read: {error.what}", None)
 
 
 class ModuleTable:
@@ -338,13 +329,11 @@ class ModuleTable:
         if vdso:
             self.modules.append(before.get((vdso,)) or VdsoModule(target, memory, [vdso]))
         self.modules.sort(key=lambda module: module.start)
-        pieces = sorted(
-            (mapping.start, mapping.end, number)
-            for number, module in enumerate(self.modules)
-            for mapping in module.mappings
-        )
-        self._starts = [start for start, _, _ in pieces]
-        self._pieces = [(end, self.modules[number]) for _, end, number in pieces]
+        pairs = [(mapping, module) for module in self.modules for mapping in module.mappings]
+        pairs.sort(key=lambda pair: pair[0].start)
+        self._starts = [mapping.start for mapping, _ in pairs]
+        self._pieces = [(mapping.end, module) for mapping, module in pairs]
+        """(end, module) of each mapping of a module, in the order of ``_starts``."""
 
     def find(self, address: int) -> Module | None:
         """The module that covers ``address`` (its .bss included), None for heap, stack, JIT code."""
@@ -359,14 +348,14 @@ class ModuleTable:
 
     def named(self, soname: str) -> Module | None:
         """The module whose basename is ``soname``; else one that differs by a version or a wheel's hash only."""
-        for module in self.modules:
-            if module.name == soname:
-                return module
+        if exact := next((module for module in self.modules if module.name == soname), None):
+            return exact
         # libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)
         similar = re.compile(re.escape(soname.partition(".so")[0]) + r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?")
         return next((module for module in self.modules if similar.fullmatch(module.name)), None)
 
     def mapping_at(self, address: int) -> MemoryMapping | None:
+        """The line of the memory map that covers ``address``."""
         index = bisect_right(self._mapping_starts, address) - 1
         return self.mappings[index] if index >= 0 and address < self.mappings[index].end else None
 
@@ -377,31 +366,26 @@ def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
     several times in a row."""
     current: dict[tuple[str, str, int, bool], list[MemoryMapping]] = {}
     for mapping in maps:
-        if not mapping.path.startswith("/"):
-            continue
-        key = (mapping.path, mapping.device, mapping.inode, mapping.deleted)
-        group = current.get(key)
-        if group and (mapping.offset or group[-1].end == mapping.start):
+        if mapping.path.startswith("/"):
+            key = (mapping.path, mapping.device, mapping.inode, mapping.deleted)
+            group = current.setdefault(key, [])
+            if group and not mapping.offset and group[-1].end != mapping.start:
+                yield group
+                group = current[key] = []
             group.append(mapping)
-            continue
-        if group:
-            yield group
-        current[key] = [mapping]
     yield from current.values()
 
 
 def _is_module(group: Sequence[MemoryMapping], memory: Memory) -> bool:
-    """True for a loaded ELF file: some of it is, or (permissions unknown) may be, executable."""
+    """True for the mappings of a loaded ELF file: one is executable, or may be (permissions are unknown)."""
     if any("x" in mapping.permissions for mapping in group):
         return True
-    if all(mapping.permissions for mapping in group):
-        return False
-    magic = memory.try_read(group[0].start, 4)
-    return magic in (b"", b"\x7fELF")
+    is_known = all(mapping.permissions for mapping in group)
+    return not is_known and memory.try_read(group[0].start, 4) in (b"", b"\x7fELF")
 
 
 def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory) -> MemoryMapping | None:
-    """The vdso's line of the map; made from the auxiliary vector if the map (of a core) lacks it."""
+    """The vdso's line of the map; made from the auxiliary vector if the map (of a core) lacks it; None for none."""
     if listed := next((mapping for mapping in maps if mapping.path == _VDSO), None):
         return listed
     start = end = target.memory.auxv().get(AT_SYSINFO_EHDR) or 0

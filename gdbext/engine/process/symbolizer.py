@@ -49,13 +49,8 @@ class Function(NamedTuple):
 def _rank(symbol: Symbol) -> tuple[bool, bool, bool, bool, int]:
     """The sort key of a function's names: the best one for a backtrace is the least (see Function)."""
     plain = symbol.name.startswith("_Z") or not symbol.name.startswith("_")
-    return (
-        symbol.type == STT_NOTYPE,
-        symbol.binding == STB_LOCAL,
-        symbol.binding == STB_WEAK,
-        not plain,
-        len(symbol.name),
-    )
+    is_local, is_weak = symbol.binding == STB_LOCAL, symbol.binding == STB_WEAK
+    return symbol.type == STT_NOTYPE, is_local, is_weak, not plain, len(symbol.name)
 
 
 class Symbolizer:
@@ -73,8 +68,8 @@ class Symbolizer:
         if module.start not in self._indexes:
             self._indexes[module.start] = None
             with suppress(SymbolFileError):
-                if image := module.image:
-                    self._indexes[module.start] = SymbolIndex(image, self._cache)
+                image = module.image
+                self._indexes[module.start] = SymbolIndex(image, self._cache) if image else None
         return self._indexes[module.start]
 
     def function(self, address: int) -> Function | None:
@@ -84,15 +79,14 @@ class Symbolizer:
         return self._functions[address]
 
     def _function(self, address: int) -> Function | None:
+        """``function`` without cache."""
         module = self.modules.find(address)
         index = self.index(module) if module else None
-        if not module or not index:
-            return None
-        try:
-            symbols = [symbol for symbol in index.containing(module.vaddr(address)) if symbol.is_function]
-        except SymbolFileError:
-            return None
-        if not symbols:
+        symbols: list[Symbol] = []
+        if module and index:
+            with suppress(SymbolFileError):
+                symbols = [symbol for symbol in index.containing(module.vaddr(address)) if symbol.is_function]
+        if not module or not symbols:
             return None
         symbols.sort(key=_rank)
         size = max(symbol.size for symbol in symbols)
@@ -102,12 +96,10 @@ class Symbolizer:
         """All mangled names (functions and objects) of exactly that address, in symbol-table order."""
         module = self.modules.find(address)
         index = self.index(module) if module else None
-        if not module or not index:
-            return ()
-        try:
-            return _unique_names(index.at(module.vaddr(address)))
-        except SymbolFileError:
-            return ()
+        if module and index:
+            with suppress(SymbolFileError):
+                return _unique_names(index.at(module.vaddr(address)))
+        return ()
 
     def address_of(self, name: str, module: str | None = None) -> int:
         """The absolute address of a mangled name, 0 if it is not found or thread-local; see ``symbol_of``."""
@@ -123,10 +115,9 @@ class Symbolizer:
         missing name never indexes a hundred libraries."""
         key = (name, module)
         if key not in self._definitions:
-            try:
+            self._definitions[key] = None
+            with suppress(SymbolFileError):
                 self._definitions[key] = self.search(name, module)
-            except SymbolFileError:
-                self._definitions[key] = None
         return self._definitions[key]
 
     def search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:
@@ -136,8 +127,7 @@ class Symbolizer:
             return self._search_in(named_module, name) if named_module else None
         for loaded in self.modules.modules:
             index = self.index(loaded)
-            symbol = index.exported(name) if index else None
-            if symbol:
+            if index and (symbol := index.exported(name)):
                 return loaded, symbol
         for loaded in self.modules.modules:
             index = self.index(loaded)
@@ -146,6 +136,7 @@ class Symbolizer:
         return None
 
     def _search_in(self, module: Module, name: str) -> tuple[Module, Symbol] | None:
+        """The definition of ``name`` among all symbols of the module, exported ones first."""
         index = self.index(module)
         if not index:
             return None

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
 
     Readings = tuple[Mapping[str, str], Mapping[str, str], Optional[float]]
-    """Texts of files of the kernel by path, those of a second reading, and the seconds between them; None without
-    one."""
+    """Texts of files of the kernel by path; those of a second reading, {} for none; the seconds between them."""
 
 
 class RecordedRun(NamedTuple):
@@ -56,7 +55,7 @@ class Signal(NamedTuple):
 
 
 class KernelSide(NamedTuple):
-    """How a thread sleeps in the kernel, as it was before anything stopped it."""
+    """How a thread slept in the kernel before we stopped it."""
 
     state: str
     """The letter of its state: D, or S."""
@@ -65,7 +64,7 @@ class KernelSide(NamedTuple):
     channel: str = ""
     """The function of the kernel that it sleeps in (wchan); "" if unknown."""
     arguments: tuple[int, ...] = ()
-    """The arguments of that call."""
+    """The arguments of its system call."""
     stack: tuple[str, ...] = ()
     """The functions of its kernel stack, innermost first; only root may read it."""
     seconds: float | None = None
@@ -80,9 +79,8 @@ class KernelSide(NamedTuple):
         """It waits for a page of memory, outside any call; without its kernel stack ``channel`` decides."""
         # functions that serve a fault, whatever the architecture (mm/memory.c, fs/userfaultfd.c)
         functions = {"handle_mm_fault", "handle_userfault", "lock_mm_and_find_vma", "do_page_fault"}
-        channels = ("handle_userfault", "folio_wait", "wait_on_page", "__folio_lock", "__lock_page")
-        is_fault = functions.intersection(self.stack) or self.channel.startswith((*channels, "request_wait_answer"))
-        return self.call == -1 and bool(is_fault)
+        waits = ("handle_userfault", "folio_wait", "wait_on_page", "__folio_lock", "__lock_page", "request_wait_answer")
+        return self.call == -1 and (not functions.isdisjoint(self.stack) or self.channel.startswith(waits))
 
     @property
     def is_userfault(self) -> bool:
@@ -96,14 +94,14 @@ class KernelSide(NamedTuple):
 
     @property
     def is_frozen(self) -> bool:
-        """Its cgroup is frozen. Where do_freezer_trap is inlined, only a frozen thread sleeps (S) in get_signal itself:
-        one that a signal or a tracer stopped has another state."""
+        """Its cgroup is frozen. If do_freezer_trap is inlined, it sleeps (S) in get_signal itself; a thread that a
+        signal or a tracer stopped has another state there."""
         freezer = {"do_freezer_trap", "__refrigerator", "refrigerator"}  # kernel/signal.c, kernel/freezer.c
         return self.channel == "get_signal" or not freezer.isdisjoint((self.channel, *self.stack))
 
     @property
     def is_served(self) -> bool:
-        """It waits for the server of a file system, by the prefixes of the functions that do."""
+        """It waits for the server of a file system, by the names of the kernel functions."""
         prefixes = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
         return any(function.startswith(prefixes) for function in (self.channel, *self.stack))
 
@@ -114,8 +112,8 @@ class KernelSide(NamedTuple):
 
     @property
     def cannot_stop(self) -> bool:
-        """No signal gets it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as a thread
-        that waits for a FUSE server does (request_wait_answer, fs/fuse/dev.c)."""
+        """No signal ends its sleep: it is uninterruptible, or becomes so when it is interrupted, as the wait for a FUSE
+        server does (request_wait_answer, fs/fuse/dev.c)."""
         return self.has_slept_long and (self.is_uninterruptible or self.is_served)
 
     @property
@@ -129,19 +127,18 @@ class TargetThread(ABC):
 
     tid: int
     """The kernel's thread id, in the target's PID namespace as the debugger reports it."""
-    number: int | None
+    number: int | None = None
     """The debugger's number ("Thread 3"), None without a debugger."""
-    name: str | None
+    name: str | None = None
     """The kernel's name (comm), None if unknown."""
-
     listed_name: str | None = None
-    """The name, if listing the threads read it anyway."""
+    """The name, if listing the threads has read it."""
     runs_on = False
     """It runs while the target is read (nothing was stopped), so it has no registers."""
     lacks_registers = False
-    """It sleeps without being stopped: the registers that a called function saves are unknown."""
-    signal: Signal | None
-    """The fatal signal this thread is stopped by, None if only we stopped it."""
+    """It was not stopped but sleeps: the registers that a called function saves are unknown."""
+    signal: Signal | None = None
+    """The fatal signal by which this thread is stopped, None if only we stopped it."""
     kernel_state: str | None = None
     """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
     stop_signal = 0
@@ -154,59 +151,61 @@ class TargetThread(ABC):
         """Register name to unsigned value; at least the architecture's general registers. Raises TargetError."""
 
     def float_registers(self) -> Mapping[str, int]:
-        """The low 8 bytes of the architecture's vector registers; {} if the target does not give them, and for threads
-        that sleep in the kernel."""
+        """The low 8 bytes of the architecture's vector registers; {} if the target lacks them, and for threads that
+        sleep in the kernel."""
         return {}
 
 
 class TargetMemory(ABC):
-    """What can be read of the process: memory, memory map, threads with their registers. Nothing here writes."""
+    """What can be read of the process: memory, memory map, threads with their registers. Nothing here writes. The
+    defaults are those of a target without mappings and threads."""
 
     reads_ahead = True
-    """Pages around the wanted one may be read with it; a recording has only what was wanted."""
+    """The pages after the wanted one may be read with it; a recording has only what was wanted."""
     records = False
     """A recording is being made: ``note`` must be called for what is used of the pages from ``copied_page``."""
     runs_meanwhile = False
-    """Each read is of its own moment: values that are read in several parts may contradict each other."""
+    """The process runs while it is read: values that are read in several parts may contradict each other."""
 
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
 
     def sample(self, address: int, size: int) -> bytes:
-        """As ``read``, for bytes that are compared with a file: neither copied nor recorded."""
+        """As ``read``, for bytes that are compared with a file: they are neither copied nor recorded."""
         return self.read(address, size)
 
     def copied_page(self, number: int) -> bytes:  # noqa: ARG002
-        """The page at ``number`` times the page size if reading it costs nothing, else b""."""
+        """The page at ``number`` times the page size if it was copied already, else b""."""
         return b""
 
     def note(self, address: int, size: int) -> None:
         """Keep these bytes in the recording; called only if ``records``."""
 
     def known_size(self, address: int) -> int:  # noqa: ARG002
-        """Number of bytes to read at once if it is unknown how many are wanted; a recording has few."""
+        """Number of bytes at ``address`` that can be read at once, for readers that do not know how many they need."""
         return 1
 
     def is_current(self) -> bool:
         """True if cached reads are still valid. Only debugger targets, which report no writes, must check."""
         return True
 
-    @abstractmethod
     def maps(self) -> Sequence[MemoryMapping]:
         """The memory map, sorted by start. May lack anonymous regions (old cores)."""
+        return ()
 
-    @abstractmethod
     def auxv(self) -> Mapping[int, int]:
         """The auxiliary vector (AT_* number to value), empty if unknown."""
+        return {}
 
-    @abstractmethod
     def threads(self) -> Sequence[TargetThread]:
         """All threads, in the debugger's order (by tid without a debugger)."""
+        return ()
 
-    @abstractmethod
     def selected_thread(self) -> TargetThread | None:
-        """The thread that the user has selected; for a core without a debugger the one that got the signal."""
+        """The thread that the user has selected in the debugger; without one the main thread, or the thread that the
+        signal killed (cores)."""
+        return next(iter(self.threads()), None)
 
     def selected_stack_pointer(self) -> int | None:
         """Stack pointer of the frame that the user selected with ``up`` or ``frame``; None for the innermost one, and
@@ -220,8 +219,8 @@ class TargetMemory(ABC):
 
 
 class TargetMoment:
-    """The moment at which a process was examined, how it was stopped for that, and which threads ran since. These are
-    the answers for what does not move: a core, a recording, a process that a debugger has stopped."""
+    """The moment at which a process is examined, how it was stopped for that, and which threads ran since. This class
+    is for targets that do not run: a core, a recording, a process that a debugger has stopped."""
 
     stopped_since: float | None = None
     """Time of the stop (time.perf_counter), None if unknown."""
@@ -246,8 +245,8 @@ class TargetMoment:
         """Call ``action`` at each later stop: what was read before may be older than the threads."""
 
     def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
-        """Call ``prepare`` before each later stop, and during the stop what it returns (which must be quick): all that
-        this reads is of the moment of the stop."""
+        """Call ``prepare`` before each later stop, and during the stop the function that it returns, which must be
+        quick: all that this reads is of the moment of the stop."""
 
     def need_registers(self, tid: int) -> None:
         """Note that a proof needs registers that the thread lacks: ``retake`` then stops the process."""
@@ -274,18 +273,18 @@ class TargetMoment:
         return ()
 
     def has_run(self, tid: int) -> bool:  # noqa: ARG002
-        """True if the thread ran, or began, while memory was read: it does not wait forever for what it waited for."""
+        """True if the thread ran, or began, while memory was read: then its wait is over, or a new one."""
         return False
 
     def may_have_left(self, tid: int) -> bool:  # noqa: ARG002
-        """True if the thread may have left its place. Check this after reading facts that are in no copy (its fds, for
-        example). Stops no thread."""
+        """True if the thread may have run since it was copied. Check this after reading facts that are in no copy (its
+        fds, for example). Stops no thread."""
         return False
 
 
 class TargetOrigin:
     """Where a target comes from: a process of this machine, a core or a recording, with the files that belong to it.
-    These are the answers of a process of which only ``foreign`` files are known."""
+    This class is for a process of which only ``foreign`` files are known."""
 
     kind = "live"
     """The kind of target: "live" or "core"."""
@@ -342,9 +341,9 @@ class TargetOrigin:
 
 
 class Target:
-    """A stopped process or a core dump, in three parts, which may be the target itself. Read-only by construction."""
+    """A stopped process, a core or a recording, in three parts; a part may be the target itself. Read-only."""
 
-    debugger: str
+    debugger: str = "none"
     """The debugger: "gdb", "lldb" or "none"."""
     pid: int
     architecture: Architecture
@@ -362,4 +361,4 @@ class Target:
         return cast("TargetOrigin", self)
 
     def close(self) -> None:
-        """Let the process resume if we stopped it (live without debugger); idempotent."""
+        """Resume the process if we stopped it (a live one, without a debugger); idempotent."""

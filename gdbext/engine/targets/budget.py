@@ -16,6 +16,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,11 @@ from gdbext.errors import TargetError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_OBJECTS = 1_000_000
-"""New objects between collections. A report makes many and hardly any cycles; collecting after every 700, as Python
-does by default, was 4 % of its time."""
-
 
 def raise_gc_threshold() -> None:
-    """Collect rarely: for the whole process, so only for processes of our own."""
-    gc.set_threshold(_OBJECTS)
+    """Collect garbage rarely in the whole process, which must be ours. A report makes many objects and hardly any
+    cycles; collecting after every 700, as Python does by default, was 4 % of its time."""
+    gc.set_threshold(1_000_000)
 
 
 @contextlib.contextmanager
@@ -67,6 +65,7 @@ class MemoryLimitExceeded(BaseException):
 
 
 def time_error(seconds: float, help: str = "") -> TargetError:
+    """The error of an inspection that took more than ``seconds``."""
     return TargetError(
         f"no report within {seconds:g} s",
         why="the process is large, the machine is busy or the disk slow (libraries are read once)",
@@ -75,6 +74,7 @@ def time_error(seconds: float, help: str = "") -> TargetError:
 
 
 def memory_error(help: str = "") -> TargetError:
+    """The error of an inspection that took too much memory."""
     return TargetError(
         "the examination exceeds its memory limit",
         why="the process is very large, or its memory, a file or a document is damaged, or crafted to exhaust memory",
@@ -105,9 +105,8 @@ def make_room() -> None:
     """Raise the limit of this process by 64 MB, for reporting the error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft != resource.RLIM_INFINITY:
-        wanted = soft + (64 << 20)
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
+        most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+        resource.setrlimit(resource.RLIMIT_DATA, (min(soft + (64 << 20), most), hard))
 
 
 @contextlib.contextmanager
@@ -156,6 +155,7 @@ class TimeLimit:
 
 
 def statm() -> list[int]:
+    """The bytes of /proc/self/statm (proc_pid_statm(5)), by STATM_RESIDENT and so on."""
     with open("/proc/self/statm", "rb") as file:
         return [int(word) * os.sysconf("SC_PAGE_SIZE") for word in file.read().split()]
 
@@ -168,11 +168,9 @@ MAX_SECONDS = 1e9
 def duration(text: str, option: str, most: float = MAX_SECONDS, *, is_endless: bool = False) -> float:
     """Seconds of a duration as timeout(1) takes it, a number with an optional unit, for ``option``. ``is_endless``: 0
     means no limit, and longer durations become ``most``. Raises UsageError."""
-    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
-    try:
-        seconds = float(number) * unit
-    except ValueError:
-        seconds = -1.0
+    seconds = -1.0
+    with contextlib.suppress(ValueError):
+        seconds = float(text[:-1]) * _UNITS[text[-1]] if text[-1:] in _UNITS else float(text)
     if is_endless and seconds >= 0:
         return min(seconds, most)
     if not 0 < seconds <= most:
@@ -185,11 +183,10 @@ def duration(text: str, option: str, most: float = MAX_SECONDS, *, is_endless: b
 
 
 def memory_size(value: str) -> int:
-    """The bytes of a number of gigabytes. Raises UsageError."""
-    try:
+    """The bytes of a number of gigabytes, the value of --memory-limit. Raises UsageError."""
+    gigabytes = 0.0
+    with contextlib.suppress(ValueError):
         gigabytes = float(value)
-    except ValueError:
-        gigabytes = 0.0
     if not 0 < gigabytes <= MAX_MEMORY:
         raise UsageError(f"--memory-limit: {value!r} is not a number of gigabytes up to {MAX_MEMORY}")
     return int(gigabytes * (1 << 30))
@@ -200,13 +197,13 @@ _STEP = 0.1
 
 
 class BudgetWatch:
-    """Raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``. ``seconds``
-    are CPU time, unless another ``clock`` is given: a compiler that measures a layout meanwhile has limits of its own.
-    0 is no limit of that kind."""
+    """Raises TimeLimitExceeded or MemoryLimitExceeded in the thread that called ``begin``, until ``end``."""
 
     def __init__(
         self, seconds: float = SECONDS, memory: int = MEMORY, clock: Callable[[], float] = time.process_time
     ) -> None:
+        """``seconds`` of this ``clock``, by default CPU time (a compiler that measures a layout has limits of its own);
+        ``memory``: bytes to gain. 0 is no limit."""
         self._seconds = seconds
         self._memory = memory
         self._clock = clock
@@ -217,9 +214,9 @@ class BudgetWatch:
         if self._is_on or not (self._seconds or self._memory):
             return
         self._watched_thread = _thread.get_ident()
-        self._end_lock = _thread.allocate_lock()
+        self._end_lock = _thread.allocate_lock()  # held until end()
         self._end_lock.acquire()
-        self._interrupt_lock = _thread.allocate_lock()
+        self._interrupt_lock = _thread.allocate_lock()  # held while the thread is interrupted
         # signals are the debugger's: none may reach a thread of ours
         with signals_blocked():
             self._is_on = True
@@ -233,6 +230,7 @@ class BudgetWatch:
                 self._end_lock.release()
 
     def _watch(self) -> None:
+        """Check clock and memory every _STEP seconds, in a thread of ours, until the end or the first excess."""
         memory, seconds = _private_memory(), self._clock()
         error: type[BaseException] | None = None
         while not error and not self._end_lock.acquire(timeout=_STEP):
@@ -244,6 +242,7 @@ class BudgetWatch:
             self._interrupt(error)
 
     def _interrupt(self, error: type[BaseException]) -> None:
+        """Raise ``error`` in the watched thread, unless the limits have ended."""
         with self._interrupt_lock:
             if self._end_lock.locked():
                 thread = ctypes.c_ulong(self._watched_thread)
@@ -257,8 +256,7 @@ def _private_memory() -> int:
 
 
 class CallLimits:
-    """Limits of each call of the library, in the user's own program: TargetError if the call takes too much. Calls may
-    nest."""
+    """Limits of each call of the library, in the user's own program. Calls may nest."""
 
     def __init__(self, seconds: float | None = None, gigabytes: float | None = None) -> None:
         """None: no limit. Raises UsageError."""
@@ -271,6 +269,7 @@ class CallLimits:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
+        """Limit the outermost call. Raises TargetError if it takes too much."""
         if self._is_on or not (self._seconds or self._memory):
             yield
             return
@@ -283,8 +282,8 @@ class CallLimits:
             finally:
                 watched.end()
         except TimeLimitExceeded:
-            hint = "give gdbext.open() a larger timeout; the process was resumed"
-            raise time_error(self._seconds, hint) from None
+            help = "give gdbext.open() a larger timeout; the process was resumed"
+            raise time_error(self._seconds, help) from None
         except (MemoryLimitExceeded, MemoryError):
             raise memory_error("give gdbext.open() a larger memory_limit; the process was resumed") from None
         finally:

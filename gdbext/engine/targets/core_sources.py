@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import math
 import os
 import re
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
@@ -27,12 +27,13 @@ from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, CoreTarget, open_core, signal_of
-from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_memory, thread_name
+from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, thread_name
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import BadCore, SymbolFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
     from gdbext.engine.targets.base_target import Target
 
@@ -56,29 +57,17 @@ _MAX_HEAD = 64 << 20
 headers."""
 
 
-class Packing(NamedTuple):
-    """A compression: how its files begin, and the program that unpacks them ("" if Python does)."""
-
-    name: str
-    magic: bytes
-    program: str = ""
-
-
-_PACKINGS = (
-    Packing("zstd", b"\x28\xb5\x2f\xfd", "zstd"),
-    Packing("lz4", b"\x04\x22\x4d\x18", "lz4"),
-    Packing("gzip", b"\x1f\x8b"),
-    Packing("xz", b"\xfd7zXZ\0"),
-)
+_PACKINGS = {"zstd": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18", "gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\0"}
+"""Compression → how its files begin. The programs zstd and lz4 unpack the first two, Python the others."""
 
 
 def stored_core(name: str, store: str = STORE) -> str:
     """The file of a core of systemd's store, ``name`` itself if it names none. Raises BadCore."""
     if name != SYSTEMD and not name.startswith(BY_PID):
         return name
-    wanted = name[len(BY_PID) :] if name.startswith(BY_PID) else ""
+    wanted = name[len(BY_PID) :] if name.startswith(BY_PID) else ""  # a PID, "" for any
     try:
-        cores = [match for entry in os.listdir(store) if (match := _STORED_NAME.fullmatch(entry))]  # noqa: PTH208
+        cores = list(filter(None, map(_STORED_NAME.fullmatch, os.listdir(store))))  # noqa: PTH208
     except OSError as error:
         raise BadCore(
             f"systemd's store of cores cannot be read: {store}: {error.strerror}",
@@ -88,8 +77,8 @@ def stored_core(name: str, store: str = STORE) -> str:
     wanted_cores = [core for core in cores if wanted in ("", core["pid"])]
     if not wanted_cores:
         pids = ", ".join(sorted({core["pid"] for core in cores})[-8:])
-        what = f"of process {wanted}" if wanted else ""
-        raise BadCore(f"there is no core {what} in {store}".replace("  ", " "), why=pids and f"there are: {pids}")
+        what = f"core of process {wanted}" if wanted else "core"
+        raise BadCore(f"there is no {what} in {store}", why=pids and f"there are cores of: {pids}")
     return f"{store}/{max(wanted_cores, key=lambda core: number(core['time']) or 0).string}"
 
 
@@ -99,60 +88,56 @@ def unpack_core(path: str) -> str:
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
             head = file.read(64) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-            packing = next((packing for packing in _PACKINGS if head.startswith(packing.magic)), None)
-            if not packing:
-                return ""
-            size = _size_in_header(packing, head, path)
+            packing = next((name for name, magic in _PACKINGS.items() if head.startswith(magic)), "")
+            size = _size_in_header(packing, head, file)
     except OSError:
         return ""  # opening it as a core says why
-    return _unpack(path, packing, size)
+    return _unpack(path, packing, size) if packing else ""
 
 
 def close_unpacked(name: str) -> None:
-    """Close a file of ``unpack_core``: it exists as long as it is mapped. "" is none."""
+    """Close a file of ``unpack_core``: it exists as long as it is mapped. No effect for ""."""
     if name:
         os.close(int(name.rpartition("/")[2]))
 
 
-def _unpack(path: str, packing: Packing, size: int) -> str:
+def _unpack(path: str, packing: str, size: int) -> str:
     """Unpack a core of ``size`` bytes (0: unknown) into a nameless file; its name in /proc/self/fd. Raises BadCore."""
-    folder = _folder_with_room(path, size)
-    output = tempfile.TemporaryFile(dir=folder, prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
-    progress = _Progress(path, size)
-    done, end = 0, None
-    try:
-        for piece in _unpacked_pieces(path, packing):
-            if not done and not piece.startswith(b"\x7fELF"):
-                raise BadCore(f"{path} holds no core: what is compressed there is not an ELF file")
-            for start in range(0, len(piece), _HOLE_SIZE):
-                part = piece[start : start + _HOLE_SIZE]
-                if part.strip(b"\0"):
-                    os.pwrite(output.fileno(), part, done + start)
-            done += len(piece)
-            progress.show(done)
-            room = _free_bytes(output.fileno()) - _RESERVE
-            if end is None and (end := _end_of_core(output.fileno(), done)) is not None and room < end // _SPARSENESS:
-                raise _no_room(path, end)
-            if room < 0:
-                raise _no_room(path, done)
-            if end is not None and done >= end:
-                break
-        os.truncate(output.fileno(), done)
-    except BaseException:
-        output.close()
-        raise
-    finally:
-        progress.end()
-    fd = os.dup(output.fileno())
-    output.close()
-    return f"/proc/self/fd/{fd}"
+    shown = 0 if sys.stderr is not None and sys.stderr.isatty() else math.inf  # bytes when progress was shown last
+    with tempfile.TemporaryFile(dir=_folder_with_room(path, size), prefix="gdbext-core-") as output:
+        done, end, fd = 0, None, output.fileno()
+        try:
+            for piece in _unpacked_pieces(path, packing):
+                if not done and not piece.startswith(b"\x7fELF"):
+                    raise BadCore(f"{path} holds no core: what is compressed there is not an ELF file")
+                for start in range(0, len(piece), _HOLE_SIZE):
+                    part = piece[start : start + _HOLE_SIZE]
+                    if part.strip(b"\0"):
+                        os.pwrite(fd, part, done + start)
+                done += len(piece)
+                if done - shown >= 64 << 20:
+                    total = f" of {size >> 20}" if size else ""
+                    write(2, f"unpacking {escape(os.path.basename(path))}: {done >> 20}{total} MB …\n")  # noqa: PTH119
+                    shown = done
+                room = _free_bytes(fd) - _RESERVE
+                if end is None and (end := _end_of_core(fd, done)) is not None and room < end // _SPARSENESS:
+                    raise _no_room(path, end)
+                if room < 0:
+                    raise _no_room(path, done)
+                if end is not None and done >= end:
+                    break
+            os.truncate(fd, done)
+        finally:
+            if 0 < shown < math.inf:
+                write(2, "unpacked\n")
+        return f"/proc/self/fd/{os.dup(fd)}"
 
 
-def _end_of_core(descriptor: int, size: int) -> int | None:
-    """The end of everything that the headers of a core name; None while its first ``size`` bytes do not have all
+def _end_of_core(fd: int, size: int) -> int | None:
+    """The offset after everything that the headers of a core name; None while its first ``size`` bytes do not have all
     program headers. ``size`` for a file that is no core of ours: opening it says so. Raises BadCore."""
     try:
-        header = elf_header.parse_header(os.pread(descriptor, elf_header.EHDR.size, 0))
+        header = elf_header.parse_header(os.pread(fd, elf_header.EHDR.size, 0))
     except SymbolFileError:
         return size
     sections = header.shoff + max(header.shnum, 1) * header.shentsize if header.shoff else 0
@@ -163,32 +148,30 @@ def _end_of_core(descriptor: int, size: int) -> int | None:
         raise BadCore(f"the core claims {headers} bytes before the end of its program headers")
     if headers > size:
         return None
-    segments = elf_header.segments(os.pread(descriptor, headers, 0), header, header.phnum)
+    segments = elf_header.segments(os.pread(fd, headers, 0), header, header.phnum)
     return max([headers, sections, *(segment.offset + segment.filesz for segment in segments)])
 
 
-def _unpacked_pieces(path: str, packing: Packing) -> Iterator[bytes]:
+def _unpacked_pieces(path: str, packing: str) -> Iterator[bytes]:
     """The contents of a compressed file, piece by piece. Raises BadCore."""
-    if packing.program:
-        yield from _output_of_program(path, packing)
+    if packing in ("zstd", "lz4"):
+        yield from _output_of(packing, path)
         return
-    opened = gzip.open(path) if packing.name == "gzip" else lzma.open(path)  # noqa: SIM115
     try:
-        with opened as file:
+        with gzip.open(path) if packing == "gzip" else lzma.open(path) as file:
             while piece := file.read(_PIECE_SIZE):
                 yield piece
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise BadCore(
-            f"{path} cannot be unpacked: {error}", why="it is damaged, or was not written to its end"
-        ) from error
+        raise BadCore(f"{path} cannot be unpacked: {error}", why="it is damaged, or was cut short") from error
 
 
-def _output_of_program(path: str, packing: Packing) -> Iterator[bytes]:
-    program = find_program(packing.program)
+def _output_of(name: str, path: str) -> Iterator[bytes]:
+    """What the program ``name`` (zstd, lz4) unpacks from a file, piece by piece. Raises BadCore."""
+    program = find_program(name)
     if program is None:
         raise BadCore(
-            f"{path} is compressed with {packing.name}, and there is no program {packing.program} here",
-            help=f"install {packing.program} (apt-get install {packing.program}), or unpack it elsewhere",
+            f"{path} is compressed with {name}, and there is no program {name} here",
+            help=f"install {name} (apt-get install {name}), or unpack it elsewhere",
         )
     command = [program, "-d", "-c", "-q", "--", path]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -201,29 +184,27 @@ def _output_of_program(path: str, packing: Packing) -> Iterator[bytes]:
         finally:
             process.kill()
         if process.wait() != 0 and errors:
-            raise BadCore(
-                f"{path} cannot be unpacked: {errors.splitlines()[-1]}", why="it is damaged, or was cut short"
-            )
+            why = "it is damaged, or was cut short"
+            raise BadCore(f"{path} cannot be unpacked: {errors.splitlines()[-1]}", why=why)
 
 
 # --- room ----------------------------------------------------------------------------------------
 
 
-def _size_in_header(packing: Packing, head: bytes, path: str) -> int:
-    """The unpacked size according to the file's header; 0 if that does not have it. RFC 8878, 3.1.1.1 (zstd); the frame
-    format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size modulo 4 GB)."""
-    if packing.name == "zstd" and len(head) > 18:
+def _size_in_header(packing: str, head: bytes, file: BinaryIO) -> int:
+    """The unpacked size according to the file's first bytes, ``head``; 0 if these do not have it. RFC 8878, 3.1.1.1
+    (zstd); the frame format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, the size modulo 4 GB)."""
+    if packing == "zstd" and len(head) > 18:
         flags = head[4]
-        field, single = flags >> 6, flags >> 5 & 1
-        at = 5 + (not single) + (0, 1, 2, 4)[flags & 3]
-        width = (single, 2, 4, 8)[field]
-        return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
-    if packing.name == "lz4" and len(head) > 14 and head[4] >> 3 & 1:
+        is_single_segment = flags >> 5 & 1
+        offset = 5 + (not is_single_segment) + (0, 1, 2, 4)[flags & 3]
+        width = (is_single_segment, 2, 4, 8)[flags >> 6]
+        return int.from_bytes(head[offset : offset + width], "little") + (256 if width == 2 else 0)
+    if packing == "lz4" and len(head) > 14 and head[4] >> 3 & 1:
         return int.from_bytes(head[6:14], "little")
-    if packing.name == "gzip":
-        with open(path, "rb", opener=open_nonblocking) as file:
-            file.seek(-4, os.SEEK_END)
-            return int(struct.unpack("<I", file.read(4))[0])
+    if packing == "gzip":
+        file.seek(-4, os.SEEK_END)
+        return int.from_bytes(file.read(4), "little")
     return 0
 
 
@@ -245,45 +226,24 @@ def _free_bytes(file: str | int) -> int:
 
 
 def _no_room(path: str, size: int) -> BadCore:
+    """The error if the disk lacks room for a core of ``size`` bytes or more."""
     return BadCore(
-        f"there is no room to unpack {path}: {size} bytes so far or at the least",
+        f"there is no room to unpack {path}: it needs {size} bytes or more",
         why="a core is unpacked into the folder for temporary files",
-        help="name one on a larger disk: TMPDIR=/FOLDER scripts/dispatch -c …",
+        help="name a folder on a larger disk: TMPDIR=/FOLDER scripts/dispatch -c …",
     )
 
 
-class _Progress:
-    """A line on the terminal with the progress of unpacking, redrawn for each 64 MB."""
-
-    def __init__(self, path: str, size: int) -> None:
-        self._name = os.path.basename(path)  # noqa: PTH119
-        self._size = size
-        self._shown = 0
-        self._is_wanted = sys.stderr is not None and sys.stderr.isatty()
-
-    def show(self, done: int) -> None:
-        if self._is_wanted and done - self._shown >= 64 << 20:
-            self._shown = done
-            total = f" of {self._size >> 20}" if self._size else ""
-            write(2, f"unpacking {escape(self._name)}: {done >> 20}{total} MB …\n")
-
-    def end(self) -> None:
-        if self._shown:
-            write(2, "unpacked\n")
-
-
 class DyingProcess(LocalProcess):
-    """Process ``pid``, which the kernel dumps until the pipe is closed (fs/coredump.c, Linux 6.1). Its threads cannot
-    be traced any more, but the core's notes, which come before all memory, have their registers; its memory is in
-    /proc/PID/mem. Raises BadCore, ForeignArchitecture."""
-
-    debugger = "none"
+    """A process that the kernel dumps until the pipe is closed (fs/coredump.c, Linux 6.1). Its threads cannot be traced
+    any more, but the core's notes, which come before all memory, have their registers; its memory is in /proc/PID/mem.
+    """
 
     def __init__(self, pid: int, memory: int, pipe: int) -> None:
-        """``memory``: an fd of /proc/PID/mem; ``pipe``: the fd that the core comes from."""
+        """``memory``: an fd of /proc/PID/mem; ``pipe``: the fd that the core comes from. Raises BadCore,
+        ForeignArchitecture."""
         self.pid = pid
         self.origin.kind = "core"
-        self._memory = memory
         head = _head_file(pipe)
         core = open_core(f"/proc/self/fd/{head}")
         try:
@@ -302,22 +262,21 @@ class DyingProcess(LocalProcess):
             thread.name = thread_name(pid, thread.tid)
         self._first = threads[0]
         self._threads = sorted(threads, key=lambda thread: thread.tid)
+        self._memory = os.dup(memory)
 
     @classmethod
     def named(cls, name: str) -> DyingProcess:
-        """The target of that name (see ``PIPE``). Raises BadCore."""
+        """The target named ``pipe:PID:MEMORY:CORE`` (see ``PIPE``). Raises BadCore."""
         words = [number(word) for word in name[len(PIPE) :].split(":")]
         numbers = [word for word in words if word is not None and word < 1 << 31]
+        help = "core-handler makes such names"
         if len(words) != 3 or len(numbers) != 3:
-            raise BadCore(f"{name[:80]} is no pipe of the kernel's", help="core-handler makes such names")
+            raise BadCore(f"{name[:80]} is no pipe of the kernel's", help=help)
         try:
             return cls(*numbers)
         except OSError as error:
             why = f"no such process, memory or pipe was given to this one: {error.strerror}"
-            raise BadCore(f"{name} cannot be read", why=why, help="core-handler makes such names") from error
-
-    def read(self, address: int, size: int) -> bytes:
-        return read_memory(self._memory, self.pid, address, size)
+            raise BadCore(f"{name} cannot be read", why=why, help=help) from error
 
     def threads(self) -> Sequence[TargetThread]:
         return self._threads
@@ -360,8 +319,8 @@ def _read_exactly(pipe: int, size: int) -> bytes:
 
 
 def open_source(path: str, sysroot: str = "") -> Target:
-    """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
-    ``sysroot`` has the files of its machine. Raises BadCore."""
+    """The core dump of that name: a file, compressed or not; SYSTEMD or BY_PID with a PID; or PIPE, a process while the
+    kernel dumps it. ``sysroot`` is the folder with the files of its machine. Raises BadCore."""
     if path.startswith(PIPE):
         return DyingProcess.named(path)
     path = stored_core(path)
@@ -373,8 +332,8 @@ def open_source(path: str, sysroot: str = "") -> Target:
 
 
 def other_writer(target: Target, named: str) -> str:
-    """The path of the program that wrote a core, if the file ``named`` is another one; "" if it is the same or unknown.
-    Build-ids decide, or names if one of them is unknown."""
+    """The path of the program that wrote a core if it is not the file ``named``, "" if it is or may be. Build-ids
+    decide; if one is unknown, file names do."""
     if not isinstance(target, CoreTarget):
         return ""
     actual = target.executable() or ""

@@ -45,9 +45,8 @@ class CoreFileThread(TargetThread):
     """A thread as its NT_PRSTATUS note describes it. Cores do not have the names of threads."""
 
     def __init__(self, architecture: Architecture, note: elf_core.CoreThread, signal: Signal | None) -> None:
+        """``note``: the NT_PRSTATUS note with what follows it; ``signal``: the one that killed the thread."""
         self.tid = note.tid
-        self.number = None
-        self.name = None
         self.signal = signal
         self._architecture = architecture
         self._note = note
@@ -64,9 +63,6 @@ class MappedFiles:
 
     gcore and the kernel (coredump_filter 0x33, core(5)) leave out file-backed pages that were never written, all code
     included, but keep the first page of every ELF file. Only files that this page proves are used.
-
-    ``in_core`` reads what the core itself has; ``local_path`` gives our name of a file of the target, and ``foreign``
-    opens that.
     """
 
     def __init__(
@@ -76,12 +72,15 @@ class MappedFiles:
         local_path: Callable[[str], str],
         foreign: ForeignFiles,
     ) -> None:
+        """``in_core`` reads what the core itself has; ``local_path`` gives our name of a file of the target, which
+        ``foreign`` opens."""
         self._files = files
         self._starts = [entry.start for entry in files]
         self._in_core = in_core
         self._local_path = local_path
         self._foreign = foreign
         self._opened: dict[tuple[str, int], tuple[mmap.mmap | None, str]] = {}
+        """(path, address of its first byte) → (the proven file, None for none; why there is none)."""
         self._bases: dict[str, list[int]] = {}
         for entry in files:
             if entry.offset == 0:
@@ -94,10 +93,9 @@ class MappedFiles:
         self._opened.clear()
 
     def mapping_at(self, address: int) -> elf_core.FileMapping | None:
+        """The file mapping that holds an address."""
         index = bisect.bisect_right(self._starts, address) - 1
-        if index >= 0 and address < self._files[index].end:
-            return self._files[index]
-        return None
+        return self._files[index] if index >= 0 and address < self._files[index].end else None
 
     def base_of(self, entry: elf_core.FileMapping) -> int | None:
         """Address of the file's first byte: the nearest mapping of its offset 0 at or below ``entry``."""
@@ -106,18 +104,14 @@ class MappedFiles:
         return bases[index] if index >= 0 else None
 
     def is_proven(self, path: str) -> bool:
-        """The file that is found here for ``path`` is the one that was mapped."""
+        """True if the file at that path is the one that was mapped."""
         bases = self._bases.get(path, [])
         entry = self.mapping_at(bases[0]) if bases else None
         return bool(entry and self._open(entry)[0])
 
-    def permissions_at(self, entry: elf_core.FileMapping, offset: int) -> str:
-        """The permissions ("r-xp") of the file of a mapping at a file offset, from the core alone; "" if unknown."""
-        return MappedElf(self._memory_from(self.base_of(entry))).permissions_at(offset, linux.PAGE_SIZE)
-
-    def build_id(self, base: int | None) -> str | None:
-        """The build-id of the file whose first byte is mapped at an address, from the core alone; None if unknown."""
-        return MappedElf(self._memory_from(base)).build_id
+    def elf_at(self, base: int | None) -> MappedElf:
+        """The ELF file whose first byte is mapped at an address, from the core alone; None: nothing is known of it."""
+        return MappedElf(lambda offset, size: b"" if base is None else self._in_core(base + offset, size))
 
     def read(self, address: int, size: int) -> tuple[bytes, str]:
         """(up to ``size`` bytes at ``address``, not beyond the mapping; why there are none)."""
@@ -132,7 +126,7 @@ class MappedFiles:
         return data, "" if data else f"beyond the end of {entry.path}"
 
     def _open(self, entry: elf_core.FileMapping) -> tuple[mmap.mmap | None, str]:
-        """(the proven file that is mapped there, None for none; the reason why there is none)."""
+        """(the proven file of a mapping, None for none; why there is none)."""
         base = self.base_of(entry)
         if base is None:
             return None, f"not in the core, and nothing proves which {entry.path} was mapped"
@@ -142,6 +136,7 @@ class MappedFiles:
         return self._opened[key]
 
     def _open_proven(self, path: str, base: int) -> tuple[mmap.mmap | None, str]:
+        """As ``_open``; ``path`` as the core names the file whose first byte is mapped at ``base``."""
         name, deleted = linux.split_deleted(path)
         if deleted:
             return None, f"not in the core, and {name} was deleted before the core was taken"
@@ -165,7 +160,7 @@ class MappedFiles:
 
     def _difference(self, first_page: bytes, base: int, file: mmap.mmap) -> str:
         """Why the file is not the mapped one, "" if it is."""
-        wanted = self.build_id(base)
+        wanted = self.elf_at(base).build_id
         if not wanted:
             # Without a build-id the whole first page must agree: its header has the offset of the section
             # headers near the file's end, which another build practically never shares.
@@ -176,21 +171,16 @@ class MappedFiles:
             actual = None
         return "" if actual == wanted else f"build-id {actual or 'none'}, in the core {wanted}"
 
-    def _memory_from(self, base: int | None) -> Read:
-        """The reader of core memory by offsets from ``base``; it has no bytes if that is None."""
-        return lambda offset, size: b"" if base is None else self._in_core(base + offset, size)
-
 
 class CoreTarget(Target, TargetMemory, TargetOrigin):
-    """The ELF core at ``path``; files of the target are looked for below ``sysroot``. Raises BadCore,
-    ForeignArchitecture, NotPermitted. ``damage`` says what is missing from a damaged core."""
+    """The ELF core at ``path``; files of the target are searched for below ``sysroot``."""
 
     kind = "core"
-    debugger = "none"
     moment = TargetMoment()
 
     def __init__(self, path: str, sysroot: str | None = None, unpacked: str = "") -> None:
-        """``unpacked``: the file to read if ``path`` is a compressed one."""
+        """``unpacked``: the file to read if ``path`` is a compressed one. Raises BadCore, ForeignArchitecture,
+        NotPermitted."""
         self.path = path
         self._core = open_core(unpacked or path)
         self.architecture = architectures.by_machine(self._core.machine)
@@ -209,11 +199,10 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
     def read(self, address: int, size: int) -> bytes:
         """Memory from the core, and from the mapped files if the core leaves it out. Raises MemoryFault."""
         index = bisect.bisect_right(self._starts, address) - 1
-        if index >= 0:
+        if index >= 0 and size >= 0:  # the usual case, quickly
             start, _, offset, filesz, _ = self._segments[index]
-            skip = address - start
-            if skip + size <= filesz and size >= 0:
-                data = self._core.data[offset + skip : offset + skip + size]
+            if address - start + size <= filesz:
+                data = self._core.data[offset + address - start : offset + address - start + size]
                 if len(data) == size:
                     return data
         if size < 0 or address < 0 or size > 1 << 32:
@@ -247,13 +236,12 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
 
     @cached_property
     def _maps(self) -> list[MemoryMapping]:
+        """See ``maps``."""
         maps: list[MemoryMapping] = []
-        covered = 0
+        covered = 0  # the end of the file mappings so far: damaged ones may overlap
         for entry in self._core.files:
-            start = max(entry.start, covered)
-            if start < entry.end:
-                maps += self._file_maps(entry, start)
-                covered = entry.end
+            maps += self._file_maps(entry, max(entry.start, covered))
+            covered = max(covered, entry.end)
         file_starts = [entry.start for entry in self._core.files]
         for segment in self._segments:
             maps += self._anonymous_maps(segment, file_starts)
@@ -269,15 +257,18 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         except OSError:
             return None
 
+    @cached_property
+    def _program(self) -> elf_core.FileMapping | None:
+        """The mapping in which AT_ENTRY lies."""
+        return self._files.mapping_at(self._auxv.get(elf_header.AT_ENTRY, 0))
+
     def executable(self) -> str | None:
-        """The program's path as the target names it: the file in which AT_ENTRY lies."""
-        entry = self._files.mapping_at(self._auxv.get(elf_header.AT_ENTRY, 0))
-        return linux.split_deleted(entry.path)[0] if entry else None
+        """The program's path as the target names it."""
+        return linux.split_deleted(self._program.path)[0] if self._program else None
 
     def executable_build_id(self) -> str | None:
         """The build-id of the program, from the core alone; None if it has none, or the core lacks that page."""
-        entry = self._files.mapping_at(self._auxv.get(elf_header.AT_ENTRY, 0))
-        return self._files.build_id(self._files.base_of(entry)) if entry else None
+        return self._files.elf_at(self._files.base_of(self._program)).build_id if self._program else None
 
     def environ(self) -> Mapping[str, str]:
         """The initial environment, found on the stack by the copy of the auxiliary vector that follows it. Bounded as
@@ -297,20 +288,20 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         return linux.parse_environ(b"\0".join(strings))
 
     def _source_belongs(self, path: str) -> bool:
-        """A Python source below the folders of an interpreter whose own files are proven to be those of the core."""
+        """True for a Python source below the folders of an interpreter whose files are proven to be the core's."""
         return path.endswith(".py") and "/../" not in path and path.startswith(self._python_folders)
 
     @cached_property
     def _python_folders(self) -> tuple[str, ...]:
         """PREFIX/lib/python3 of the interpreter, and each lib/python3.X/ that something was loaded from: a virtual
         environment has its own folder of packages."""
-        folders: dict[str, None] = {}
+        folders: list[str] = []
         for entry in self._core.files:
             for pattern, replacement in _PYTHON_FILES:
                 match = pattern.match(entry.path)
                 folder = match.expand(replacement) if match else ""
                 if folder and folder not in folders and self._files.is_proven(entry.path):
-                    folders[folder] = None
+                    folders.append(folder)
         return tuple(folders)
 
     def damage(self) -> Sequence[str]:
@@ -325,10 +316,9 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         self._core.close()
 
     def _segment_at(self, address: int) -> elf_core.MemorySegment | None:
+        """The PT_LOAD that covers an address; the core may lack its bytes."""
         index = bisect.bisect_right(self._starts, address) - 1
-        if index >= 0 and address < self._segments[index].end:
-            return self._segments[index]
-        return None
+        return self._segments[index] if index >= 0 and address < self._segments[index].end else None
 
     def _read_from_core(self, address: int, size: int) -> bytes:
         """Memory that the core itself has, b"" if any byte is missing."""
@@ -345,25 +335,25 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         return self._core.data[segment.offset + skip : segment.offset + min(skip + size, segment.filesz)]
 
     def _next_segment_start(self, address: int) -> int:
+        """Start of the first PT_LOAD above an address; the end of all addresses if there is none."""
         index = bisect.bisect_right(self._starts, address)
         return self._starts[index] if index < len(self._starts) else 1 << 64
 
     def _file_maps(self, entry: elf_core.FileMapping, start: int) -> Iterator[MemoryMapping]:
-        """The parts of an NT_FILE entry, cut where a PT_LOAD with other permissions begins or ends."""
+        """The parts of an NT_FILE entry from ``start`` on, cut where the permissions of PT_LOADs change."""
         path, deleted = linux.split_deleted(entry.path)
         while start < entry.end:
-            segment = self._segment_at(start)
+            segment, offset = self._segment_at(start), entry.offset + start - entry.start
             if segment:
-                end = min(segment.end, entry.end)
                 permissions = permission_text(segment.flags)
             else:
-                end = min(self._next_segment_start(start), entry.end)
-                permissions = self._files.permissions_at(entry, entry.offset + start - entry.start)
-            yield MemoryMapping(start, end, entry.offset + start - entry.start, path, permissions, deleted)
+                permissions = self._files.elf_at(self._files.base_of(entry)).permissions_at(offset, linux.PAGE_SIZE)
+            end = min(segment.end if segment else self._next_segment_start(start), entry.end)
+            yield MemoryMapping(start, end, offset, path, permissions, deleted)
             start = end
 
     def _anonymous_maps(self, segment: elf_core.MemorySegment, file_starts: list[int]) -> Iterator[MemoryMapping]:
-        """The parts of a PT_LOAD that no file backs."""
+        """The parts of a PT_LOAD that no file backs; ``file_starts``: of all NT_FILE entries, sorted."""
         start = segment.start
         while start < segment.end:
             entry = self._files.mapping_at(start)
@@ -389,21 +379,17 @@ class CoreTarget(Target, TargetMemory, TargetOrigin):
         if not segment or len(self._core.raw_auxv) < 32:
             return []
         end = segment.offset + segment.filesz
-        offset = self._core.find(self._core.raw_auxv[:32], segment.offset, end) - 8
-        if offset < segment.offset or self._core.data[offset : offset + 8] != bytes(8):
+        null = self._core.find(self._core.raw_auxv[:32], segment.offset, end) - 8  # the end of the pointers
+        if null < segment.offset or self._core.data[null : null + 8] != bytes(8):
             return []
-        pointers: list[int] = []
-        while offset - 8 >= segment.offset and len(pointers) < 64 * 1024:
-            offset -= 8
-            (pointer,) = struct.unpack_from("<Q", self._core.data, offset)
-            if pointer == 0:  # the end of argv
-                return pointers[::-1]
-            pointers.append(pointer)
-        return []
+        first = max(segment.offset + (null - segment.offset) % 8, null - 8 * 64 * 1024)
+        words = struct.unpack(f"<{(null - first) // 8}Q", self._core.data[first:null])[::-1]
+        count = words.index(0) if 0 in words else 0  # up to the end of argv
+        return list(words[:count])[::-1]
 
 
 class LentCore(CoreTarget):
-    """A core that a debugger has loaded: its threads have the debugger's numbers."""
+    """A core that a debugger has loaded, with the debugger's numbers of the threads."""
 
     program = ""
     """The path of the executable that the debugger was given."""
@@ -427,7 +413,8 @@ class LentCore(CoreTarget):
 
 
 def signal_of(thread: elf_core.CoreThread, written_by_debugger: bool) -> Signal | None:
-    """The signal that killed the process. The kernel dumps only for fatal ones; gcore also writes why it stopped."""
+    """The signal that killed the process, by the notes of its first thread; None if none did. The kernel dumps only for
+    fatal signals; a debugger's core may have the signal that stopped the process."""
     number = thread.current_signal
     if number <= 0 or (written_by_debugger and number not in linux.CRASH_SIGNALS):
         return None

@@ -38,20 +38,24 @@ LARGEST_LIBRARY = 1 << 36
 
 class ForeignFiles:
     """The files of one target. All methods that open or ask raise OSError; a path is absolute, as the target names it,
-    or as ``local_path`` gives it."""
+    or as ``local_path`` returns it."""
 
     vouched = True
-    """They are the target's own files, not files that happen to be at a core's paths on this machine."""
+    """They are known to be the target's own files. False: they are at a core's paths on this machine, no more."""
 
     def __init__(self, root: str = "", user: Callable[[], ActingUser | None] = lambda: None) -> None:
-        """``root`` is the folder that has them, "" or "/" for our own root; ``user`` has the rights to open them."""
+        """``root`` is the folder that has them, "" or "/" for our own root; ``user`` returns who opens them, None for
+        this process."""
         self.root = root.rstrip("/")
         self._user = user
         self._permitted: frozenset[str] = frozenset()
         self._ask: Ask | None = None
         self._served: tuple[str, ...] = ()
+        """Mount points, with a slash, of file systems that need a server."""
         self._answers: dict[str, bool] = {}
+        """Folder → True if its file system answered."""
         self._failures: dict[str, int] = {}
+        """Mount point → number of folders for which it did not answer."""
         self._source_belongs: Callable[[str], bool] = lambda _: True
 
     @classmethod
@@ -109,11 +113,11 @@ class ForeignFiles:
         return f"{root.rstrip('/')}/" if root != "/" else "\0"
 
     def _has_file(self, path: str) -> bool:
-        try:
+        """Something is at that path below the root."""
+        with suppress(OSError):
             os.close(self._as_user(lambda paths: paths.name(path)))
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def answers(self, path: str) -> bool:
         """True if the file system of that file answers. If it needs a server, a child tries once for each folder; after
@@ -150,13 +154,14 @@ class ForeignFiles:
         return "/" if links > MAX_LINKS else ""
 
     def _touch(self, path: str) -> bytes:
+        """Read a byte of the file, in a child: an error is an answer of the file system, too."""
         self._ask = None  # in the child, which exits after this
-        with suppress(OSError):  # an answer, too
+        with suppress(OSError):
             os.pread(self.open(path, LARGEST_LIBRARY), 1, 0)
         return b"1"
 
     def _inside(self, path: str) -> str:
-        """The path below the root, for paths of the target and local paths."""
+        """The path below the root, of a path of the target or a local one. Raises OSError."""
         if not self.answers(path):
             raise OSError(errno.ETIMEDOUT, "its file system does not answer", path)
         if not path.startswith("/"):
@@ -176,7 +181,7 @@ class ForeignFiles:
         return self._as_user(lambda paths: _open_regular(paths.name(inside), limit))
 
     def read(self, path: str, limit: int) -> tuple[bytes, float]:
-        """(contents, st_mtime); what is appended meanwhile is not read: it may never end."""
+        """(contents, st_mtime) of a file. What is appended meanwhile is not read: it may never end."""
         fd = self.open(path, limit)
         try:
             status = os.fstat(fd)
@@ -195,7 +200,7 @@ class ForeignFiles:
         return self.read(path, limit)
 
     def is_unproven_source(self, path: str) -> bool:
-        """``source`` refuses this path because it is not proven."""
+        """True if ``source`` refuses this path because nothing proves that it is the core's own."""
         return path.startswith("/") and not self._source_belongs(path)
 
     def image(self, path: str, machine: int | None = None) -> ElfImage:
@@ -243,6 +248,8 @@ class ForeignFiles:
 
 
 class _NoFiles(ForeignFiles):
+    """No file exists."""
+
     vouched = False
 
     def _as_user(self, function: Callable[[RootedPaths], Answer]) -> Answer:  # noqa: ARG002
@@ -258,11 +265,10 @@ def linked_image(link: str, machine: int | None = None) -> ElfImage:
 def process_root(pid: int) -> str:
     """Our path of the root of a local process: "" if it sees the same files as we do, else /proc/PID/root."""
     root = f"/proc/{pid}/root"
-    try:
+    with suppress(OSError):
         same_mounts = os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")  # noqa: PTH121
         return "" if same_mounts and os.path.samefile(root, "/") else root  # noqa: PTH121
-    except OSError:
-        return root
+    return root
 
 
 def _acting_user(pid: int) -> ActingUser | None:

@@ -1,7 +1,7 @@
 """Reads what a report needs besides the target itself: ELF files, indexes of symbols, /proc, small files.
 
 Everything goes through one object per target, so that a recording can store it and replace it later. Files of the
-kernel (/proc) are read here, those that the target names by foreign_files.py.
+kernel are read by system/proc_files.py, those that the target names by foreign_files.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.system import proc_files
+from gdbext.engine.targets.system.proc_files import ONE, file_text, folder_names, link_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Optional, TypeVar, Union
 
     from gdbext.engine.formats.elf import ElfImage
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 
 class FoundFile(NamedTuple):
-    """The result of the search for a module's file: ``status`` and ``problem`` as in process.modules.Module, None for
-    no image."""
+    """The result of the search for a module's file: ``status``, ``problem`` and ``image`` of process.modules.Module."""
 
     status: str
     problem: str
@@ -51,15 +51,15 @@ class HostFiles:
         return SymbolCache()
 
     def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
-        """The file of the module that is mapped at ``start``, as ``search`` finds it."""
+        """The file of the module mapped at ``start``, as ``search`` finds it; a replay does not search."""
         return search()
 
-    def text(self, path: str, limit: int = proc_files.ONE) -> str:
+    def text(self, path: str, limit: int = ONE) -> str:
         """The first ``limit`` bytes of a file of /proc; "" if it cannot be read."""
         return self.fact(f"text {path}", "", lambda: file_text(path, limit))
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder of /proc."""
+        """The names in a folder of /proc; [] if it cannot be read."""
         return self.strings(f"names {folder}", lambda: folder_names(folder))
 
     def link(self, path: str) -> str:
@@ -76,17 +76,11 @@ class HostFiles:
 
     def exists(self, path: str, absolute: Callable[[], str]) -> bool | None:
         """True if the target has a file at the path ``absolute()``, which it calls ``path``; None if unknown."""
+        return self.flag(f"exists {path}", lambda: self.foreign.exists(absolute()))
 
-        def read() -> float | None:
-            exists = self.foreign.exists(absolute())
-            return None if exists is None else float(exists)
-
-        exists = self.fact(f"exists {path}", None, read)
-        return None if exists is None else bool(exists)
-
-    def clock(self, number: int) -> float | None:
-        """The time of a clock of this machine (CLOCK_*), in seconds; None if there is none."""
-        return self.fact(f"clock {number}", None, lambda: time.clock_gettime(number))
+    def clock(self, clock: int) -> float | None:
+        """Seconds on this machine's clock of that CLOCK_ number (time module); None if there is none."""
+        return self.fact(f"clock {clock}", None, lambda: time.clock_gettime(clock))
 
     def host(self) -> str:
         """The name of this machine, "" if unknown."""
@@ -100,8 +94,8 @@ class HostFiles:
         return ""
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
-        """The result of ``read()``, ``unknown`` if that raises OSError. A recording keeps it under ``name``, and a
-        replay gives the recorded one."""
+        """The result of ``read()``, or ``unknown`` if that raises OSError. A recording keeps it under ``name``; a
+        replay returns the recorded one."""
         try:
             return read()
         except OSError:
@@ -111,33 +105,17 @@ class HostFiles:
         """A fact that is a list of strings; [] if unknown."""
         return self.fact(name, list[str](), read)
 
+    def flag(self, name: str, read: Callable[[], bool | None]) -> bool | None:
+        """A fact that is true or false, recorded as a number; None if unknown."""
 
-def file_text(path: str, limit: int = proc_files.ONE) -> str:
-    """The first ``limit`` bytes of a file of the kernel; "" if it cannot be read."""
-    try:
-        return proc_files.head(path, limit).decode(errors="replace")
-    except OSError:
-        return ""
+        def read_number() -> float | None:
+            value = read()
+            return None if value is None else float(value)
 
+        recorded = self.fact(name, None, read_number)
+        return None if recorded is None else bool(recorded)
 
-def folder_names(folder: str) -> list[str]:
-    """The names in a folder of the kernel; [] if it cannot be read."""
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
-    except OSError:
-        return []
-
-
-def link_target(path: str) -> str:
-    """The target of a link of the kernel; "" if it is none."""
-    try:
-        return os.readlink(path)  # noqa: PTH115 - as above
-    except OSError:
-        return ""
-
-
-def all_fds(limit: int = 4096) -> Iterator[tuple[int, str]]:
-    """(PID, fd) of all processes of this machine whose fds can be read, 4,096 at most; of each, ``limit`` fds."""
-    for pid in [int(name) for name in folder_names("/proc") if name.isdecimal()][:4096]:
-        for fd in folder_names(f"/proc/{pid}/fd")[:limit]:
-            yield pid, fd
+    def pids(self, name: str, read: Callable[[], Iterable[int]]) -> list[int]:
+        """A fact that is a list of PIDs, each of which counts once; [] if unknown."""
+        words = self.strings(name, lambda: [str(pid) for pid in dict.fromkeys(read())])
+        return [pid for word in words if (pid := number(word)) is not None]

@@ -6,10 +6,10 @@ are not followed, and files are only named (O_PATH): a device or a pipe is not o
 
 Root may open every file; a process of another user may name files that its user may not open. So such files are opened
 with the user's file-system ids and groups (credentials(7)); memory, registers and /proc/PID/map_files of the process
-are always read as root. The ids belong to a thread, and a separate thread takes them on for good: it never switches
-back to root, so no switch can be missed. (The main thread would have to, and Python may raise an error between any two
-steps there: Ctrl+C, a time limit.) No thread is started for a process of our own user. Only file-system ids: with the
-others that user would have the right to send signals to us.
+are always read as root. The ids belong to a thread, and a separate thread adopts them for good: it never switches back
+to root. (The main thread would have to, and there Python may raise an error between any two steps: Ctrl+C, a time
+limit.) No thread is started for a process of our own user. Only the file-system ids: with the others that user would
+have the right to send signals to us.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rights(NamedTuple):
 def rights_of(pid: int | str) -> Rights:
     """The rights of a process (/proc/PID/status). If its four ids differ, the weakest: the first that is not root.
     Raises OSError."""
-    values = _status_fields(pid)
+    values = proc_files.status_values(proc_files.text(f"/proc/{pid}/status"))
     try:
         uids, gids, groups = ([int(word) for word in values[name].split()] for name in ("Uid", "Gid", "Groups"))
     except (KeyError, ValueError) as error:
@@ -57,17 +57,11 @@ def rights_of(pid: int | str) -> Rights:
 
 
 def capabilities_of(pid: int | str) -> int:
-    """The permitted capabilities of a process, a bit each (linux/capability.h); 0 if unknown. Raises OSError."""
-    try:
-        return int(_status_fields(pid)["CapPrm"], 16)
-    except (KeyError, ValueError):
-        return 0
-
-
-def _status_fields(pid: int | str) -> dict[str, str]:
-    """Name → value of /proc/PID/status; linux.status_values does the same, but cannot be imported here."""
-    lines = proc_files.text(f"/proc/{pid}/status").split("\n")
-    return dict(line.partition(":")[::2] for line in lines)
+    """The permitted capabilities of a process as a mask (linux/capability.h: bit 0 is CAP_CHOWN); 0 if unknown. Raises
+    OSError."""
+    with suppress(KeyError, ValueError):
+        return int(proc_files.status_values(proc_files.text(f"/proc/{pid}/status"))["CapPrm"], 16)
+    return 0
 
 
 class ActingUser:
@@ -79,7 +73,7 @@ class ActingUser:
         self._process = 0
 
     def run(self, function: Callable[[], Answer]) -> Answer:
-        """Run the function; returns or raises what it does. Raises OSError (EPERM) if the rights cannot be taken on."""
+        """Run the function; returns or raises what it does. Raises OSError (EPERM) if the rights cannot be adopted."""
         if not self._tasks or self._process != os.getpid():  # after a fork there is no such thread
             from queue import SimpleQueue  # 2 ms, where a folder is another root
 
@@ -110,15 +104,12 @@ class _Task:
 
 def _run_tasks(rights: Rights, tasks: SimpleQueue[_Task | None]) -> None:
     """The work of the thread: adopt the rights, and run tasks until there is a None; without the rights all fail."""
-    refusal = None
-    try:
-        _adopt_rights(rights)
-    except OSError as error:
-        refusal = error
+    has_rights = False
     while task := tasks.get():
         try:
-            if refusal:
-                raise OSError(refusal.errno, refusal.strerror)
+            if not has_rights:
+                _adopt_rights(rights)
+                has_rights = True
             task.answer = task.function()
         except BaseException as error:
             task.error = error
@@ -134,12 +125,12 @@ def _adopt_rights(rights: Rights) -> None:
     setfsgid, setfsuid = libc.function("setfsgid"), libc.function("setfsuid")
     groups = (ctypes.c_uint32 * len(rights.groups))(*rights.groups)
     if not number or system_call(ctypes.c_long(number), ctypes.c_long(len(groups)), groups) != 0:
-        raise OSError(errno.EPERM, f"cannot take on the groups of user {rights.uid}")
+        raise OSError(errno.EPERM, f"cannot adopt the groups of user {rights.uid}")
     setfsgid(ctypes.c_uint32(rights.gid))
     setfsuid(ctypes.c_uint32(rights.uid))
     keep = ctypes.c_uint32(0xFFFFFFFF)  # an invalid id changes nothing, and the answer is the present one
     if setfsgid(keep) != rights.gid or setfsuid(keep) != rights.uid:
-        raise OSError(errno.EPERM, f"cannot take on the rights of user {rights.uid}")
+        raise OSError(errno.EPERM, f"cannot adopt the rights of user {rights.uid}")
     libc.limit_capabilities(0)
 
 
@@ -177,7 +168,37 @@ class RootedPaths:
             if fd is not None:
                 return fd
             self._asks_kernel = False
-        return _RootedWalk(self._root).name(path, follow)
+        return self._walk(PathSteps(path), follow)
+
+    def _walk(self, steps: PathSteps, follow: bool) -> int:
+        """As ``name``, without openat2: name by name. The folders on the way stay open, so that ".." leads back to them
+        and never out of the root."""
+        folders = [os.dup(self._root)]
+        try:
+            while steps:
+                name, here = steps.take(), folders[-1]
+                if name in ("", "."):
+                    if not stat.S_ISDIR(os.fstat(here).st_mode):
+                        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+                elif name == "..":
+                    os.stat(".", dir_fd=here)  # as the kernel: leaving a folder needs the right to search it
+                    if len(folders) > 1:
+                        os.close(folders.pop())
+                else:
+                    folders.append(os.open(name, _NAME_ONLY | os.O_NOFOLLOW, dir_fd=here))
+                    is_link = stat.S_ISLNK(os.fstat(folders[-1]).st_mode)
+                    if is_link and (follow or not steps.are_empty):
+                        link = folders.pop()
+                        try:
+                            is_absolute = steps.follow(os.readlink("", dir_fd=link))
+                        finally:
+                            os.close(link)
+                        while is_absolute and len(folders) > 1:
+                            os.close(folders.pop())
+            return folders.pop()
+        finally:
+            for folder in folders:
+                os.close(folder)
 
     def _openat2(self, path: bytes, flags: int) -> int | None:
         """The fd, None if the kernel has no openat2, or a seccomp filter does not know that. Raises OSError."""
@@ -199,59 +220,8 @@ class RootedPaths:
 
 @lru_cache(maxsize=1)
 def _system_call() -> tuple[Any, Callable[[], int]]:
-    """(syscall(2), function that gives its errno)."""
+    """(syscall(2), function that returns its errno)."""
     function = libc.function("syscall")
     function.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long]
     function.restype = ctypes.c_long
     return function, ctypes.get_errno
-
-
-class _RootedWalk:
-    """Resolves one path name by name. The folders on the way stay open, so that ".." leads back and never out."""
-
-    def __init__(self, root: int) -> None:
-        self._root = root
-        self._folders: list[int] = []
-
-    def name(self, path: str, follow: bool) -> int:
-        """As RootedPaths.name."""
-        rest = PathSteps(path)
-        fd = -1
-        try:
-            while rest:
-                if fd >= 0:
-                    self._folders.append(fd)
-                    fd = -1
-                    if not stat.S_ISDIR(os.fstat(self._folder).st_mode):
-                        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                fd = self._open_next(rest, follow)
-            return fd if fd >= 0 else os.open(".", _NAME_ONLY, dir_fd=self._folder)
-        finally:
-            for folder in self._folders:
-                with suppress(OSError):
-                    os.close(folder)
-
-    @property
-    def _folder(self) -> int:
-        return self._folders[-1] if self._folders else self._root
-
-    def _open_next(self, rest: PathSteps, follow: bool) -> int:
-        """An fd of the next name in ``rest``; -1 for ".", "..", and a link, whose target is put before ``rest``."""
-        name = rest.take()
-        if name in ("", "."):
-            return -1
-        if name == "..":
-            if self._folders:
-                os.stat(".", dir_fd=self._folder)  # as the kernel: leaving a folder needs the right to search it
-                os.close(self._folders.pop())
-            return -1
-        fd = os.open(name, _NAME_ONLY | os.O_NOFOLLOW, dir_fd=self._folder)
-        if not stat.S_ISLNK(os.fstat(fd).st_mode) or not (follow or not rest.are_empty):
-            return fd
-        try:
-            if rest.follow(os.readlink("", dir_fd=fd)):
-                while self._folders:
-                    os.close(self._folders.pop())
-        finally:
-            os.close(fd)
-        return -1

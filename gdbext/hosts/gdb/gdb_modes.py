@@ -17,8 +17,9 @@ from typing import Any
 import gdb
 
 from gdbext.diagnosis.report import Ending, EndingKind
-from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
+from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system.linux import is_alive, signals_in
+from gdbext.engine.targets.system.proc_files import status_fields
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_target import connection_type, execute, quietly
 from gdbext.live.host import probes_are_elsewhere

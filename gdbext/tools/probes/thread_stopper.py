@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.targets.base_target import Target
-from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
+from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system.linux import signals_in
+from gdbext.engine.targets.system.proc_files import status_fields
 from gdbext.errors import ProbesRefused, TargetError
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, ProbePlace, refusal

@@ -72,7 +72,7 @@ def torch_processes(seconds: float = SECONDS) -> Listing:
             process = _examine(pid, clocks) if pid != os.getpid() else None
             processes += [process] if process else []
     finally:
-        clocks.restore()
+        clocks.close()
     return Listing(tuple(processes), 0)
 
 

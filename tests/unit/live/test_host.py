@@ -55,7 +55,7 @@ def test_probes_are_for_processes_of_this_machine() -> None:
 def test_breakpoints_that_probes_hide_are_told() -> None:
     session: Any = SimpleNamespace(target=Lent(True, "/bin/true", "[uprobes]"))
     _, said = NoDebugger().note_on_breakpoints(session, None)
-    assert "which runs past breakpoints" in said
+    assert "it runs past breakpoints" in said
 
 
 def test_a_core_cannot_run_and_without_a_debugger_nothing_does() -> None:

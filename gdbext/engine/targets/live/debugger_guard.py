@@ -26,7 +26,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 
 from gdbext.engine import libc
 from gdbext.engine.arch import architectures
@@ -50,33 +50,42 @@ _MAX_PAGES = 1 << 23
 _ANSWER_SECONDS = 2.0
 
 
-class DebuggerGuard:
-    """Guards one process that this one traces: until close(), until it is detached from, or until we have exited."""
+class DebuggerGuards:
+    """The guard of one debugger, for the process that it resumed last."""
 
-    def __init__(self, pid: int) -> None:
-        """The process is stopped, or not traced yet. Without permission to write to it nothing is done."""
-        self.pid = pid
-        self.has_server = False
-        """The guard can tell the server that traces the process to detach."""
-        self._mutex = RobustMutex()
+    def __init__(self) -> None:
+        self._pid = 0
+        self._child = 0
+        """PID of the guard's own process, 0 for none."""
+        self._has_server = False
+
+    def watch_over(self, pid: int) -> None:
+        """Guard that process, which is stopped or not traced yet, until close(), until it is detached from, or until we
+        have exited. Nothing is done without permission to write to it."""
+        if self._pid != pid or not self.is_alive:
+            self.close()
+            atexit.register(self.close)
+            self._start(pid)
+
+    def _start(self, pid: int) -> None:
+        """Start the guard of a process in a process of its own, which has the memory of this one open."""
+        self._pid, self._mutex, files = pid, RobustMutex(), []
         self._socket, theirs = socket.socketpair()
-        self._child, files = 0, []
         own = architectures.own()
         with theirs, contextlib.suppress(OSError):
-            if not own:
-                return
-            for name, how in (("mem", os.O_RDWR), ("pagemap", os.O_RDONLY)):
+            for name, how in (("mem", os.O_RDWR), ("pagemap", os.O_RDONLY)) if own else ():
                 files.append(os.open(f"/proc/{pid}/{name}", how | os.O_CLOEXEC))
-            healer = Healer(own.breakpoint_code, pid, *files)
-            server = tracer(pid, pid)
-            if server in (0, os.getpid()):
-                healer.note_existing()  # LLDB leaves its breakpoints there while the process is stopped
-            self._mutex.lock()
-            connection = ServerConnection(connection_to(server) if server and parent(pid) != server else -1)
-            keep = (*files, theirs.fileno(), connection.descriptor)
-            self.has_server = connection.descriptor >= 0
-            watch = partial(_watch, healer, theirs, self._mutex, connection)
-            self._child = start_survivor(watch, "gdbext-guard", keep)
+            if own:
+                healer = Healer(own.breakpoint_code, pid, *files)
+                server = tracer(pid, pid)
+                if server in (0, os.getpid()):
+                    healer.note_existing()  # LLDB leaves its breakpoints there while the process is stopped
+                self._mutex.lock()
+                connection = ServerConnection(connection_to(server) if server and parent(pid) != server else -1)
+                self._has_server = connection.descriptor >= 0
+                watch = partial(_watch, healer, theirs, self._mutex, connection)
+                keep = (*files, theirs.fileno(), connection.descriptor)
+                self._child = start_survivor(watch, "gdbext-guard", keep)
         for descriptor in files:
             os.close(descriptor)
 
@@ -90,41 +99,24 @@ class DebuggerGuard:
         except OSError:
             return False
 
-    def close(self) -> None:
-        """End the guard; idempotent."""
-        if self._child:
-            with contextlib.suppress(OSError):
-                self._socket.send(b"x")
-            with contextlib.suppress(ChildProcessError):  # the debugger may have waited for it
-                os.waitpid(self._child, 0)
-        self._child = 0
-        self._socket.close()
-
-
-class DebuggerGuards:
-    """The guard of one debugger, for the process that it resumed last."""
-
-    def __init__(self) -> None:
-        self._guard: DebuggerGuard | None = None
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Call this when the debugger detached, or exits normally: breakpoints that appear from now on are another
-        tool's, the probes of the next command at the same places for example. Idempotent."""
-        if self._guard:
-            self._guard.close()
-            self._guard = None
-
-    def watch_over(self, pid: int) -> None:
-        """Guard that process, which is stopped, until it is detached from."""
-        if not self._guard or self._guard.pid != pid or not self._guard.is_alive:
-            self.close()
-            self._guard = DebuggerGuard(pid)
-
     @property
     def has_server(self) -> bool:
-        """Killing the debugger does no harm even if breakpoints are set: its server outlives it."""
-        return bool(self._guard and self._guard.has_server and self._guard.is_alive)
+        """Killing the debugger does no harm even if breakpoints are set: its server outlives it, and the guard can tell
+        it to detach."""
+        return self._has_server and self.is_alive
+
+    def close(self) -> None:
+        """Call this when the debugger has detached; also called at exit. Breakpoints that appear from now on are
+        another tool's: probes of the next command at the same addresses, for example. Idempotent."""
+        if self._pid:
+            if self._child:
+                with contextlib.suppress(OSError):
+                    self._socket.send(b"x")
+                with contextlib.suppress(ChildProcessError):  # the debugger may have waited for it
+                    os.waitpid(self._child, 0)
+            self._socket.close()
+            self._pid, self._child, self._has_server = 0, 0, False
+            atexit.unregister(self.close)
 
 
 class RobustMutex:
@@ -132,6 +124,7 @@ class RobustMutex:
     (exit_mm_release comes before exit_notify in do_exit, kernel/exit.c): long before its fds are closed."""
 
     def __init__(self) -> None:
+        """A mutex in shared memory, so that a child has it, too."""
         self._memory = mmap.mmap(-1, PAGE)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
         attributes = ctypes.create_string_buffer(64)  # more than the type has on any platform
@@ -147,7 +140,7 @@ class RobustMutex:
 
 def _watch(healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: ServerConnection) -> None:
     """The work of the guard's own process: heal when the debugger has exited without telling us, or its helper that
-    traces the process (LLDB's server)."""
+    traces the process (LLDB's server). ``debugger``: our end of a pair of sockets, which it closes at its exit."""
     pid = healer.pid
     tracer_pid = tracer(pid, pid)
 
@@ -188,7 +181,7 @@ class ServerConnection:
     Protocol). The server reports a stop when it has fetched all stops by wait(2)."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor``: -1 if there is no server."""
+        """``descriptor``: the fd of that end, -1 if there is no server."""
         self.descriptor = descriptor
 
     @contextlib.contextmanager
@@ -214,7 +207,7 @@ class ServerConnection:
 
 
 def connection_to(server: int) -> int:
-    """The fd of this process whose other end our child ``server`` has, by a pair of sockets; -1 for none."""
+    """The fd of this process that is one of a pair of sockets whose other one our child ``server`` has; -1 for none."""
     if server == 0 or parent(server) != os.getpid():
         return -1
     server_inodes, tables = {*_socket_fds(server).values()}, SocketTables(os.getpid())
@@ -235,10 +228,9 @@ def _socket_fds(pid: int) -> dict[int, int]:
 
 def _is_exiting(pid: int) -> bool:
     """The process is exiting, or has exited: its first thread has PF_EXITING (include/linux/sched.h)."""
-    try:
+    with contextlib.suppress(OSError):
         return bool(int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[6]) & 4)
-    except OSError:
-        return True
+    return True
 
 
 def _page_with_probes(file: int, offset: int, size: int) -> bytes:
@@ -262,12 +254,11 @@ def foreign_breakpoints(pid: int) -> list[int]:
 
 
 def state_after_detach(pid: int) -> str:
-    """What became of a process that a debugger of ours has detached from: a sentence without its full stop. Its code is
-    called whole only after a comparison with its files."""
-    try:
+    """What became of a process that a debugger of ours has detached from: a sentence without its full stop. That its
+    code is intact is said only after a comparison with its files."""
+    state = ""
+    with contextlib.suppress(OSError):
         state = thread_states(pid).get(pid, "")
-    except OSError:
-        state = ""
     if state in ("", "Z", "X"):
         return f"process {pid} has exited"
     if holder := tracer(pid, pid):
@@ -300,8 +291,8 @@ _PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/
 
 
 def listed_probes(pid: int) -> set[tuple[int, int, int]]:
-    """(device, inode, offset) of each probe that the kernel lists and that is not for another process: in links of BPF
-    since Linux 6.8, 6.6 for single ones, and in tracefs. Needs CAP_SYS_ADMIN."""
+    """(device, inode, file offset) of each probe that the kernel lists and that is not for another process than
+    ``pid``: in links of BPF since Linux 6.8, 6.6 for single ones, and in tracefs. Needs CAP_SYS_ADMIN."""
     probes: set[tuple[int, int, int]] = set()
     own = architectures.own()
     files = [*_bpf_probes(own.probing.bpf_call, pid)] if own and own.probing else []
@@ -317,19 +308,20 @@ def listed_probes(pid: int) -> set[tuple[int, int, int]]:
 
 
 def _bpf_probes(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
-    """(file, offsets) of each link of BPF that has probes; ``number`` is that of bpf(2)."""
-    system_call = libc.function("syscall")
-    link = ctypes.create_string_buffer(12)
-    while system_call(number, _NEXT_LINK, link, len(link)) == 0:
-        following = link.raw[4:8]
-        descriptor = system_call(number, _LINK_BY_ID, ctypes.create_string_buffer(following + bytes(8), 12), 12)
-        link = ctypes.create_string_buffer(following + bytes(8), 12)
-        if descriptor < 0:
-            continue  # it was removed meanwhile
-        try:
-            yield from _probes_of_link(partial(_link_info, system_call, number, descriptor), pid)
-        finally:
-            os.close(descriptor)
+    """(path, file offsets) of each link of BPF that has probes for process ``pid`` or for all; ``number`` is the number
+    of bpf(2)."""
+    system_call, link_id = libc.function("syscall"), bytes(4)
+    while True:
+        attributes = ctypes.create_string_buffer(link_id + bytes(8), 12)
+        if system_call(number, _NEXT_LINK, attributes, 12) != 0:
+            return
+        link_id = attributes.raw[4:8]
+        link = system_call(number, _LINK_BY_ID, ctypes.create_string_buffer(link_id + bytes(8), 12), 12)
+        if link >= 0:  # else it was removed meanwhile
+            try:
+                yield from _probes_of_link(partial(_link_info, system_call, number, link), pid)
+            finally:
+                os.close(link)
 
 
 def _link_info(system_call: Callable[..., int], number: int, link: int, given: bytes) -> bytes:
@@ -340,7 +332,8 @@ def _link_info(system_call: Callable[..., int], number: int, link: int, given: b
 
 
 def _probes_of_link(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
-    """(file, offsets) of a link that has probes: its members uprobe_multi and perf_event.uprobe."""
+    """(path, file offsets) of a link that has probes: its members uprobe_multi and perf_event.uprobe. ``describe`` is
+    _link_info for that link."""
     path = ctypes.create_string_buffer(_LONGEST_PATH)
     first = describe(b"")
     kind = int.from_bytes(first[:4], "little")
@@ -366,22 +359,24 @@ class Healer:
         self._memory = memory
         self._pages = pages
         self._existing: set[int] = set()
+        """Addresses at which breakpoint instructions are left alone."""
         self._early: dict[int, bytes] = {}
+        """Address → bytes of the file, of those found by find_early()."""
 
     def note_existing(self) -> None:
-        """Keep the breakpoint instructions that are there now. Raises OSError."""
+        """Leave alone the breakpoint instructions that are there now. Raises OSError."""
         self._existing = {address for address, _ in self.breakpoints()}
 
     def find_early(self) -> None:
-        """Find breakpoint instructions in advance, while the debugger is alive. Raises OSError."""
+        """Find breakpoint instructions while the debugger is alive, so that heal() is quick. Raises OSError."""
         self._early.update(self.breakpoints())
 
     def forget(self) -> None:
-        """The debugger's breakpoints are gone: kernel probes that appear at the same places from now on are kept."""
+        """The debugger's breakpoints are gone: leave alone kernel probes that appear at the same addresses now."""
         self._early.clear()
 
     def heal(self) -> None:
-        """Restore the files' bytes, at the known places first. Raises OSError."""
+        """Restore the files' bytes, first at the addresses of find_early(). Raises OSError."""
         for address, original in (*self._early.items(), *self.breakpoints()):
             if address not in self._existing and os.pread(self._memory, len(self._code), address) == self._code:
                 os.pwrite(self._memory, original, address)
@@ -389,21 +384,11 @@ class Healer:
     def breakpoints(self) -> Iterator[tuple[int, bytes]]:
         """(address, bytes of the file) of each breakpoint instruction that is not in the file. Not those of kernel
         probes that are for all processes, or that the kernel lists: the kernel removes them."""
-        listed: set[tuple[int, int, int]] | None = None
-        for address, original, place in self._breakpoints_with_place():
-            if address not in self._early:
-                listed = listed_probes(self.pid) if listed is None else listed
-                if place in listed:
-                    continue
-            yield address, original
-
-    def _breakpoints_with_place(self) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
-        """(address, bytes of the file, (device, inode, offset)) as ``breakpoints``, also of kernel probes that are
-        listed or for this process alone."""
         mappings = parse_maps(proc_files.text(f"/proc/{self.pid}/maps"))
         code = [
             mapping for mapping in mappings if mapping.permissions == "r-xp" and mapping.inode and not mapping.deleted
         ]
+        listed = lru_cache(partial(listed_probes, self.pid))  # read on demand, once
         room = _MAX_PAGES
         for mapping in sorted(code, key=lambda mapping: mapping.end - mapping.start):
             with contextlib.suppress(OSError, GdbextError):
@@ -411,7 +396,9 @@ class Healer:
                 room -= pages
                 if room < 0:
                     return
-                yield from self._breakpoints_in(mapping, pages)
+                for address, original, probe in self._breakpoints_in(mapping, pages):
+                    if address in self._early or probe not in listed():
+                        yield address, original
 
     def _file_pages(self, mapping: MemoryMapping) -> int:
         """Number of pages of a mapping; of a large one only those that its file has: no others can be written to."""
@@ -428,10 +415,14 @@ class Healer:
         return ForeignFiles.of_process(self.pid).open(mapping.path, LARGEST_LIBRARY)
 
     def _breakpoints_in(self, mapping: MemoryMapping, pages: int) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
+        """(address, bytes of the file, its (device, inode, file offset)) of each breakpoint instruction in the first
+        ``pages`` pages of a mapping that is neither in the file nor that of a kernel probe for all processes."""
         changed = self._changed_pages(mapping.start, pages)
-        file = self._open(mapping) if changed else -1
+        if not changed:
+            return
+        file = self._open(mapping)
         try:
-            status = os.fstat(file) if changed else None
+            status = os.fstat(file)
             for page in changed:
                 offset = page - mapping.start + mapping.offset
                 present, original = os.pread(self._memory, PAGE, page), os.pread(file, PAGE, offset)
@@ -440,12 +431,11 @@ class Healer:
                     replaced = original[index : index + len(self._code)]
                     if replaced != self._code:
                         probed = probed or _page_with_probes(file, offset, len(original))
-                        if status and probed[index : index + len(self._code)] != self._code:
+                        if probed[index : index + len(self._code)] != self._code:
                             yield page + index, replaced, (status.st_dev, status.st_ino, offset + index)
                     index = present.find(self._code, index + 1)
         finally:
-            if file >= 0:
-                os.close(file)
+            os.close(file)
 
     def _changed_pages(self, start: int, count: int) -> list[int]:
         """The addresses of the pages that were written to, among ``count`` pages from ``start`` on."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.formats.elf_header import parse_auxv
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetMemory, TargetMoment, TargetOrigin
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.live.proc_checks import living_tid, served_mount_points, status_fields
+from gdbext.engine.targets.live.proc_checks import living_tid, served_mount_points
 from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, run_in_child
 from gdbext.engine.targets.system import linux, proc_files
 from gdbext.engine.targets.system.procfs import started_at
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
-    """Exactly ``size`` bytes through an open /proc/PID/mem. Raises MemoryFault, TargetGone."""
+def read_memory(memory: int, pid: int, address: int, size: int) -> bytes:
+    """Exactly ``size`` bytes through ``memory``, an fd of /proc/PID/mem. Raises MemoryFault, TargetGone."""
     try:
-        data = os.pread(descriptor, size, address)
+        data = os.pread(memory, size, address)
     except (OSError, OverflowError, ValueError) as error:
         raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
     if not data and size:  # the kernel answers "end of file" when no process uses the memory any more
@@ -31,8 +31,7 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
             os.readlink(f"/proc/{living_tid(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
         except OSError:
             raise TargetGone.of(pid) from None
-        what = f"process {pid} executed another program while it was examined"
-        raise TargetGone(what, why="", help="look again")
+        raise TargetGone(f"process {pid} executed another program while it was examined", why="", help="try again")
     if len(data) < size:
         raise MemoryFault(address, size, f"only {len(data)} bytes are readable")
     return data
@@ -51,7 +50,7 @@ def own_tid(pid: int, tid: int) -> int:
     try:
         if os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"):  # noqa: PTH121
             return tid
-        return int(status_fields(f"/proc/{pid}/task/{tid}/status")["NSpid"].split()[-1])
+        return int(proc_files.status_fields(f"/proc/{pid}/task/{tid}/status")["NSpid"].split()[-1])
     except (OSError, LookupError, ValueError):
         return tid
 
@@ -64,7 +63,7 @@ def read_file(pid: int, name: str) -> bytes:
         if error.errno == errno.EFBIG:
             raise TargetError(
                 f"/proc/{pid}/{name} is {error.strerror}",
-                why="the process itself says how long it is, and may do so to exhaust whoever reads it",
+                why="the process itself sets its length, perhaps to exhaust its readers",
                 help="",
             ) from error
         raise TargetGone.of(pid) from error
@@ -79,14 +78,28 @@ def read_command(pid: int) -> bytes:
 
 
 class LocalProcess(Target, TargetMemory, TargetMoment):
-    """Process ``pid``: its own memory and moment, which share what was read."""
+    """A process of this machine; the base of those that read /proc."""
 
+    _memory = -1
+    """An fd of /proc/PID/mem, which close() closes; -1 for none."""
     _maps: list[MemoryMapping] | None = None
     _maps_text = b""
+    """The text of /proc/PID/maps that ``_maps`` was read from."""
 
     @cached_property
     def origin(self) -> TargetOrigin:
         return ProcessOrigin(self.pid)
+
+    def read(self, address: int, size: int) -> bytes:
+        """As TargetMemory.read. Raises TargetError after close()."""
+        if self._memory < 0:
+            raise TargetError(f"process {self.pid} was already detached")
+        return read_memory(self._memory, self.pid, address, size)
+
+    def close(self) -> None:
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, read once for each stop. Raises TargetGone."""
@@ -103,7 +116,7 @@ class LocalProcess(Target, TargetMemory, TargetMoment):
 
 
 class ProcessOrigin(TargetOrigin):
-    """The environment and the files of process ``pid`` of this machine."""
+    """The environment and the files of a process of this machine."""
 
     def __init__(self, pid: int) -> None:
         super().__init__()
@@ -126,17 +139,14 @@ class ProcessOrigin(TargetOrigin):
         """Opens files below /proc/PID/root if the process sees other files (a container, a chroot), with its user's
         rights; a child first asks whether a file server that it uses answers."""
         pid = living_tid(self._pid)
-        served = served_mount_points(pid)
-        if not served:
-            return ForeignFiles.of_process(pid)
-        return ForeignFiles.of_process(pid, served, lambda touch: run_in_child(touch, ANSWER_SECONDS))
+        return ForeignFiles.of_process(pid, served_mount_points(pid), lambda touch: run_in_child(touch, ANSWER_SECONDS))
 
 
 class LentProcess(LocalProcess):
-    """Process ``pid`` as a debugger has it: maybe on another machine, and so not in /proc."""
+    """A process that a debugger traces: maybe on another machine, and so not in /proc."""
 
     is_native = True
-    """True for a process of this machine that the debugger itself traces."""
+    """It is a process of this machine, and the debugger itself traces it."""
 
     @cached_property
     def origin(self) -> TargetOrigin:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.linux import mounts, split_stat, stat_fields
+from gdbext.engine.targets.system.proc_files import file_text, folder_names, link_target, status_fields
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _TRACED_SECONDS, _TRACED_PAUSE = 0.5, 0.01
@@ -30,15 +32,15 @@ SERVED_TYPES = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs"
 """Prefixes of the types of file systems that need a server."""
 
 
-def thread_state(pid: int, tid: int | str) -> str:
-    """The state letter of a thread (R, S, D, T, t, Z, X; proc_pid_stat(5)). Raises OSError: it has exited."""
-    return thread_stat(pid, tid)[0]
-
-
 def thread_stat(pid: int, tid: int | str) -> tuple[str, str]:
-    """(state letter, comm) of a thread. Raises OSError: it has exited."""
+    """(state letter, comm) of a thread: R, S, D, T, t, Z or X (proc_pid_stat(5)). Raises OSError: it has exited."""
     name, fields = split_stat(proc_files.line(f"/proc/{pid}/task/{tid}/stat"))
     return fields[:1], name
+
+
+def thread_state(pid: int, tid: int | str) -> str:
+    """The state letter of a thread. Raises OSError: it has exited."""
+    return thread_stat(pid, tid)[0]
 
 
 def parent(pid: int) -> int:
@@ -47,6 +49,11 @@ def parent(pid: int) -> int:
         return int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[1])
     except OSError:
         return 0
+
+
+def process_name(pid: int) -> str:
+    """The kernel's name of a process (comm), "unknown" if it has exited."""
+    return status_fields(f"/proc/{pid}/status").get("Name", "unknown")
 
 
 def is_killed_with_tracer(pid: int) -> bool:
@@ -70,33 +77,23 @@ def thread_stats(pid: int, skipped: Container[int] = ()) -> dict[int, tuple[str,
 
 
 def living_threads(pid: int, skipped: Container[int] = ()) -> set[int]:
-    """Ids of the threads that have not exited, but the ``skipped``. Raises nothing."""
-    try:
+    """Ids of the threads that have not exited, but the ``skipped``; none if the process has exited."""
+    with suppress(OSError):
         return {tid for tid, state in thread_states(pid, skipped).items() if state not in "ZX"}
-    except OSError:
-        return set()
+    return set()
 
 
 def living_tid(pid: int) -> int:
     """Tid of a process's main thread, or of another one if that has left by pthread_exit(3): the files about the
     process's memory then work only in the folders of other threads (/proc/TID is not listed, but exists)."""
-    try:
-        has_left = thread_state(pid, pid) in ("Z", "X")
-    except OSError:
-        has_left = False
-    return min(living_threads(pid), default=pid) if has_left else pid
-
-
-def status_fields(path: str) -> dict[str, str]:
-    """Name → value of a status file, {} if it cannot be read."""
-    try:
-        return status_values(proc_files.read(path))
-    except OSError:
-        return {}
+    with suppress(OSError):
+        if thread_state(pid, pid) in ("Z", "X"):
+            return min(living_threads(pid), default=pid)
+    return pid
 
 
 def check_process(pid: int) -> int:
-    """The e_machine of the program; the error says why process ``pid`` cannot be analyzed. Raises NoSuchProcess,
+    """Check that process ``pid`` can be stopped and read; its program's e_machine (elf.h). Raises NoSuchProcess,
     NotPermitted, ForeignArchitecture, TargetGone, TargetError (zombie, kernel thread, ourselves)."""
     check_exists(pid)
     check_not_traced(pid, pid)
@@ -104,7 +101,7 @@ def check_process(pid: int) -> int:
 
 
 def check_readable(pid: int) -> int:
-    """As ``check_process`` for a process that may be traced: it can be read, and perhaps not stopped."""
+    """As ``check_process``, but the process may be traced: it can be read, and perhaps not stopped."""
     check_exists(pid)
     machine = check_architecture(pid)
     os.close(open_memory(pid))  # attaching needs the same permission (proc_pid_mem(5))
@@ -112,7 +109,7 @@ def check_readable(pid: int) -> int:
 
 
 def check_exists(pid: int) -> None:
-    """``pid`` is a living user process, not one of its other threads. Raises NoSuchProcess, TargetError."""
+    """Check that ``pid`` is a living process, and not this one or a mere thread. Raises NoSuchProcess, TargetError."""
     fields = status_fields(f"/proc/{pid}/status") if pid > 0 else {}
     if not fields:
         raise NoSuchProcess(f"there is no process {pid}")
@@ -122,18 +119,15 @@ def check_exists(pid: int) -> None:
             f"{pid} is not a process but a thread of process {leader}", why="", help=f"use: -p {leader}"
         )
     if pid == os.getpid():
-        raise TargetError(
-            f"{pid} is this very process",
-            why="a process cannot stop itself to be examined",
-            help="examine it from another process",
-        )
+        why, help = "a process cannot stop itself to be examined", "examine it from another process"
+        raise TargetError(f"{pid} is this very process", why=why, help=help)
     # A main thread that called pthread_exit is a zombie while its process lives on.
     if fields.get("State", "")[:1] in ("Z", "X") and not living_threads(pid):
         parent = fields.get("PPid", "?")
         raise TargetError(
             f"process {pid} ({fields.get('Name', '?')}) is a zombie: it has exited and nothing of it is left to read",
             why=f"its parent, process {parent}, has not collected its exit status yet",
-            help=f"examine the parent instead (-p {parent}), or at a core dump of {pid} if one was written",
+            help=f"examine the parent instead (-p {parent}), or a core dump of {pid} if one was written",
         )
 
 
@@ -144,36 +138,32 @@ def tracer(pid: int, tid: int) -> int:
 
 def holder(pid: int) -> int:
     """PID of another process that traces ``pid`` and has stopped all of its threads; 0 for none. Waits a moment for one
-    that holds it only briefly. Raises nothing."""
+    that holds it only briefly."""
+
+    def is_held() -> bool:
+        with suppress(OSError):  # it has exited
+            return {state for state in thread_states(pid).values() if state not in "ZX"} == {"t"}
+        return False
+
+    return foreign_tracer(pid, None, is_held)
+
+
+def foreign_tracer(pid: int, tid: int | None = None, matters: Callable[[], bool] = lambda: True) -> int:
+    """PID of another process that traces a thread (None: the main one), which no other process can stop then; 0 for
+    none, and if it does not matter. Waits a moment for one that traces it only briefly."""
     deadline = time.monotonic() + _TRACED_SECONDS
-    while (other := tracer(pid, pid)) not in (0, os.getpid()):
-        try:
-            states = {state for state in thread_states(pid).values() if state not in "ZX"}
-        except OSError:
-            return 0
-        if states != {"t"}:
-            return 0
+    while (other := tracer(pid, tid or pid)) not in (0, os.getpid()) and matters():
         if time.monotonic() >= deadline:
             return other
         time.sleep(_TRACED_PAUSE)
     return 0
 
 
-def foreign_tracer(pid: int, tid: int | None = None) -> int:
-    """PID of another process that traces a thread (None: the main one), which no other process can stop then; 0 for
-    none. Waits a moment for one that traces it only briefly. Raises nothing."""
-    deadline = time.monotonic() + _TRACED_SECONDS
-    while (other := tracer(pid, tid or pid)) not in (0, os.getpid()) and time.monotonic() < deadline:
-        time.sleep(_TRACED_PAUSE)
-    return other if other != os.getpid() else 0
-
-
 def check_not_traced(pid: int, tid: int) -> None:
     """Raises NotPermitted if a debugger is attached to the thread. Waits a moment for one that holds it briefly."""
     if other := foreign_tracer(pid, tid):
-        name = status_fields(f"/proc/{other}/status").get("Name", "unknown")
         raise NotPermitted(
-            f"process {pid} is already being traced by process {other} ({name})",
+            f"process {pid} is already being traced by process {other} ({process_name(other)})",
             why="only one debugger can be attached at a time",
             help=f"detach there or kill it (kill {other}); if it is gdb, run: source gdbext/init.py   in it",
         )
@@ -198,10 +188,7 @@ def refusal(pid: int) -> NotPermitted:
         reasons.append(f"it belongs to uid {owner} and you are uid {os.geteuid()}")
         if not as_root:
             remedies.append(f"run it as that user or as root: sudo scripts/dispatch -p {pid}")
-    try:
-        scope = int(proc_files.text(PTRACE_SCOPE))
-    except (OSError, ValueError):
-        scope = 0
+    scope = number(file_text(PTRACE_SCOPE).strip()) or 0
     is_final = scope == 3  # no process may attach until the next boot (admin-guide/LSM/Yama.rst)
     if scope > 0:
         meaning = {1: "only a parent may attach", 2: "only root may attach", 3: "no process may attach"}
@@ -233,11 +220,8 @@ def has_ptrace_capability() -> bool:
 
 def _is_kernel_thread(pid: int) -> bool:
     """PF_KTHREAD is set in the flags of proc_pid_stat(5): an exiting process has no program either."""
-    try:
-        flags = int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[9 - 3])
-    except (OSError, ValueError, IndexError):
-        return False
-    return bool(flags & 0x200000)  # PF_KTHREAD (include/linux/sched.h)
+    flags = stat_fields(file_text(f"/proc/{pid}/stat"))[9 - 3 : 10 - 3]
+    return bool((number("".join(flags)) or 0) & 0x200000)  # PF_KTHREAD (include/linux/sched.h)
 
 
 def check_architecture(pid: int) -> int:
@@ -270,40 +254,26 @@ def check_architecture(pid: int) -> int:
 
 def uses_servers(pid: int) -> bool:
     """The process has a file of a file system that needs a server open or mapped, or its program or current folder is
-    there. Reads links and maps of /proc, which ask no server. Only for a process without threads in uninterruptible
-    sleep."""
-    places = tuple(f"{place.rstrip('/')}/" for place in served_mount_points(pid))
-    return bool(places) and any(f"{path}/".startswith(places) for path in _paths_of(pid))
+    there. Reads links and maps of /proc, which ask no server; reading the maps may block if a thread of the process is
+    in uninterruptible sleep."""
+    folders = tuple(f"{mount_point.rstrip('/')}/" for mount_point in served_mount_points(pid))
+    return bool(folders) and any(f"{path}/".startswith(folders) for path in _paths_of(pid))
 
 
 def served_mount_points(pid: int) -> list[str]:
-    """The places at which file systems are mounted that need a server (proc_pid_mountinfo(5)), except the root: without
-    that one nothing works at all."""
-    try:
-        lines = proc_files.head(f"/proc/{pid}/mountinfo", proc_files.TABLE).decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    places = []
-    for line in lines:
-        mount, _, kind = line.partition(" - ")
-        if kind.startswith(SERVED_TYPES) and not kind.startswith(("fusectl", "fuse.lxcfs")) and " / / " not in mount:
-            place = mount.split()[4]
-            # the kernel writes these four as octal digits (fs/proc_namespace.c)
-            for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
-                place = place.replace(f"\\{digits}", character)
-            places.append(place)
-    return places
+    """The mount points of file systems that need a server, except the root: without that one nothing works at all."""
+    return [
+        mount.mount_point
+        for mount in mounts(pid)
+        if mount.type.startswith(SERVED_TYPES)
+        and not mount.type.startswith(("fusectl", "fuse.lxcfs"))
+        and (mount.root, mount.mount_point) != ("/", "/")
+    ]
 
 
 def _paths_of(pid: int) -> Iterator[str]:
     """The paths of a process's program, current folder, open files and mapped files."""
     folder = f"/proc/{living_tid(pid)}"
-    names = ["exe", "cwd"]
-    with suppress(OSError):
-        names += [f"fd/{name}" for name in os.listdir(f"{folder}/fd")]  # noqa: PTH208 - as above
-    for name in names:
-        with suppress(OSError):
-            yield os.readlink(f"{folder}/{name}")  # noqa: PTH115 - pathlib is slow to import
-    with suppress(OSError):
-        maps = proc_files.head(f"{folder}/maps", proc_files.TABLE).decode(errors="replace")
-        yield from re.findall("/.*", maps)
+    for name in ("exe", "cwd", *(f"fd/{fd}" for fd in folder_names(f"{folder}/fd"))):
+        yield link_target(f"{folder}/{name}")
+    yield from re.findall("/.*", file_text(f"{folder}/maps", proc_files.TABLE))

@@ -12,13 +12,14 @@ import os
 import signal as signals
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
 from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.targets.base_target import Signal, TargetThread
 from gdbext.engine.targets.live import proc_checks, ptrace
-from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
+from gdbext.engine.targets.live.local_process import LocalProcess
 from gdbext.engine.targets.live.thread_motion import kernel_side, syscall_text
 from gdbext.engine.targets.system import linux
 from gdbext.errors import NotPermitted, TargetError, TargetGone, as_root
@@ -28,25 +29,20 @@ STOP_SECONDS = 1.0
 
 
 class ProcThread(TargetThread):
-    """One seized thread; ``stopped``: it has stopped, ``held``: the signal that is held back from it."""
-
-    number = None
+    """One thread that is seized, or about to be."""
 
     def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str, name: str) -> None:
         """State and name are those just before it is stopped."""
         self.tid = tid
         self.name = self.listed_name = name
-        self.signal = None
-        self.stop_signal = 0
         self.stopped = False
         self.held = 0
+        """The number of the signal that is held back from it, 0 for none."""
         self._architecture = architecture
         self._pid = pid
         self.kernel_state = kernel_state
-        asleep = kernel_state in ("S", "D")
-        call = syscall_text(pid, tid) if asleep else ""
-        self.kernel_side = kernel_side(pid, tid, kernel_state, call, architecture) if asleep else None
-        self._registers: dict[str, int] | None = None
+        if kernel_state in ("S", "D"):
+            self.kernel_side = kernel_side(pid, tid, kernel_state, syscall_text(pid, tid), architecture)
 
     @property
     def cannot_stop(self) -> bool:
@@ -55,22 +51,18 @@ class ProcThread(TargetThread):
 
     def registers(self) -> Mapping[str, int]:
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
-        if not self.stopped:
-            what = f"thread {self.tid} could not be stopped"
-            if self.kernel_state == "R":
-                raise TargetError(
-                    what,
-                    why=f"it is ready to run, and no CPU was free for it within {STOP_SECONDS:g} s",
-                    help="see what uses the CPUs (top), its niceness and its quota; then try again",
-                )
-            raise TargetError(
-                what,
-                why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
-                help=as_root(f"cat /proc/{self._pid}/task/{self.tid}/stack   shows where"),
-            )
-        if self._registers is None:
-            self._registers = ptrace.registers(self.tid, self._architecture)
-        return self._registers
+        if self.stopped:
+            return self._registers
+        why = "it is in an uninterruptible wait in the kernel (state D): a driver or a network file system"
+        help = as_root(f"cat /proc/{self._pid}/task/{self.tid}/stack   shows where")
+        if self.kernel_state == "R":
+            why = f"it is ready to run, and no CPU was free for it within {STOP_SECONDS:g} s"
+            help = "see what uses the CPUs (top), its niceness and its quota; then try again"
+        raise TargetError(f"thread {self.tid} could not be stopped", why=why, help=help)
+
+    @cached_property
+    def _registers(self) -> dict[str, int]:
+        return ptrace.registers(self.tid, self._architecture)
 
     def float_registers(self) -> Mapping[str, int]:
         """Not cached: they are rarely wanted, and once. {} if the kernel refuses."""
@@ -85,26 +77,25 @@ class ProcThread(TargetThread):
         self.held = stop.signal
         self.stop_signal = stop.stopped_by
         if stop.signal in linux.CRASH_SIGNALS:
-            name, information = linux.signal_name(stop.signal), ptrace.signal_information(self.tid)
-            self.signal = Signal(stop.signal, name)
-            if information:
+            self.signal = Signal(stop.signal, linux.signal_name(stop.signal))
+            if information := ptrace.signal_information(self.tid):
                 code, address = information
-                self.signal = Signal(stop.signal, name, code, linux.fault_address(stop.signal, code, address))
+                fault = linux.fault_address(stop.signal, code, address)
+                self.signal = self.signal._replace(code=code, address=fault)
 
 
 class ProcTarget(LocalProcess):
-    """Process ``pid``, stopped from construction to close(); a context manager. Use it from one thread only (ptrace's
-    rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
-
-    debugger = "none"
+    """A process that is stopped from construction to close(); a context manager. Use it from one thread only (ptrace's
+    rule)."""
 
     def __init__(self, pid: int) -> None:
+        """Stop process ``pid``. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
         self._unstoppable: dict[int, TargetThread] = {}
         """Threads that cannot be stopped, and were not seized."""
-        self._memory = -1
         self._handlers: dict[int, Any] = {}
+        """Signal number → the handler to restore in close()."""
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
         atexit.register(self.close)
         self._catch_termination()
@@ -132,11 +123,6 @@ class ProcTarget(LocalProcess):
             if thread.tid in self._unstoppable and not thread.runs_on:
                 self._unstoppable[thread.tid] = thread
 
-    def read(self, address: int, size: int) -> bytes:
-        if self._memory < 0:
-            raise TargetError(f"process {self.pid} was already detached")
-        return read_memory(self._memory, self.pid, address, size)
-
     def threads(self) -> Sequence[TargetThread]:
         """All threads that could be seized, and those that cannot be stopped, by tid."""
         threads: dict[int, TargetThread] = {**self._threads, **self._unstoppable}
@@ -147,21 +133,19 @@ class ProcTarget(LocalProcess):
         return self._threads.get(self.pid) or next(iter(self.threads()), None)
 
     def close(self) -> None:
-        """Resume every thread with the signal that was held back from it; idempotent. In the order of their stops, so
-        that all are stopped equally long."""
+        """Resume every thread with the signal that was held back from it, in the order of their stops, so that all are
+        stopped equally long; idempotent."""
         atexit.unregister(self.close)
         exited = [tid for tid in list(self._threads) if not _detach(self._threads.pop(tid))]
         if exited:
             _reap(self.pid, exited)
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        super().close()
         for number, handler in self._handlers.items():
             signals.signal(number, handler)
         self._handlers.clear()
 
     def _catch_termination(self) -> None:
-        """Make terminating signals raise SystemExit, so that signals that are held back are passed on first."""
+        """Make terminating signals raise SystemExit, so that close() passes on the signals that are held back."""
 
         def leave(number: int, _: FrameType | None) -> None:
             raise SystemExit(128 + number)
@@ -174,7 +158,7 @@ class ProcTarget(LocalProcess):
                     return
 
     def _stop_all(self) -> None:
-        """Stop every thread, repeatedly until the list has no new one. Seizing does not stop a thread, so all are
+        """Stop every thread, until a new list of threads has no new one. Seizing does not stop a thread, so all are
         seized before the first is interrupted."""
         for _ in range(100):  # a process may start threads faster than they can be stopped
             try:
@@ -206,8 +190,8 @@ class ProcTarget(LocalProcess):
             raise TargetGone.of(self.pid)
 
     def _seize(self, thread: ProcThread, is_first: bool = True) -> None:
-        """Become the thread's tracer, and add it to ``_threads``; without effect if it has exited. Raises
-        NotPermitted."""
+        """Become the thread's tracer, and add it to ``_threads``; no effect if it has exited. Raises NotPermitted.
+        ``is_first``: it is the first attempt; a second one follows, since another tracer may have held it briefly."""
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
         try:
             ptrace.seize(thread.tid)
@@ -224,7 +208,7 @@ class ProcTarget(LocalProcess):
                     return
             except OSError:  # it has exited
                 return
-            if is_first:  # another tracer may have held it briefly
+            if is_first:
                 self._seize(thread, is_first=False)
             elif error.errno in (errno.EPERM, errno.EACCES):
                 raise proc_checks.refusal(self.pid) from error
@@ -269,7 +253,7 @@ def _detach(thread: ProcThread) -> bool:
 def _reap(pid: int, tids: Collection[int]) -> None:
     """Wait for threads that exited while we traced them: until then the process is a zombie that its parent cannot
     collect, for as long as we live. If we are the parent, the code that started it collects it."""
-    left = set(tids) - ({pid} if proc_checks.parent(pid) == os.getpid() else set())
+    left = {*tids} - ({pid} if proc_checks.parent(pid) == os.getpid() else set())
     end = time.monotonic() + 0.2
     while left and time.monotonic() < end:
         for tid in sorted(left, reverse=True):  # the main thread is reported when all others are collected

@@ -29,12 +29,13 @@ WALL = 0x40000000
 
 
 class PtraceStop(NamedTuple):
-    """The answer of waitpid: the thread stopped (``signal`` is held back and must be passed on), or it exited."""
+    """The result of waitpid(2): a traced thread has stopped, or ``exited``."""
 
     exited: bool
     signal: int
+    """The signal that is held back from the thread and must be passed on at its resumption; 0 for none."""
     stopped_by: int = 0
-    """The signal of the group-stop that the thread was in before."""
+    """The signal of the group-stop that the thread was in before, 0 for none."""
 
 
 @lru_cache(maxsize=1)
@@ -45,7 +46,7 @@ def _ptrace() -> Any:
     return function
 
 
-def _request(request: int, tid: int, address: Any, data: Any) -> None:
+def _request(request: int, tid: int, address: Any = None, data: Any = None) -> None:
     """One ptrace call. Raises OSError."""
     if _ptrace()(request, tid, address, data) < 0:
         raise libc.last_error()
@@ -53,12 +54,12 @@ def _request(request: int, tid: int, address: Any, data: Any) -> None:
 
 def seize(tid: int) -> None:
     """Become the thread's tracer without stopping it. Raises OSError (EPERM, ESRCH)."""
-    _request(PTRACE_SEIZE, tid, None, None)
+    _request(PTRACE_SEIZE, tid)
 
 
 def interrupt(tid: int) -> None:
     """Ask a seized thread to stop. Raises OSError."""
-    _request(PTRACE_INTERRUPT, tid, None, None)
+    _request(PTRACE_INTERRUPT, tid)
 
 
 def detach(tid: int, signal: int = 0) -> None:
@@ -68,7 +69,7 @@ def detach(tid: int, signal: int = 0) -> None:
 
 def resume(tid: int) -> None:
     """Resume a stopped thread, still traced, without the signal that it stopped for. Raises OSError (ESRCH)."""
-    _request(PTRACE_CONT, tid, None, None)
+    _request(PTRACE_CONT, tid)
 
 
 def peek_stop(tid: int | None = None) -> tuple[int, int] | None:
@@ -97,7 +98,7 @@ def registers(tid: int, architecture: Architecture) -> dict[str, int]:
     """All register sets of the architecture, of a stopped thread. Raises TargetGone, TargetError."""
     values: dict[str, int] = {}
     for kind, names in architecture.register_sets.items():
-        values.update(architecture.unpack_registers(kind, _register_set(tid, kind, 8 * len(names))))
+        values |= architecture.unpack_registers(kind, _register_set(tid, kind, 8 * len(names)))
     return values
 
 

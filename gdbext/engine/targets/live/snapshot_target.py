@@ -4,12 +4,12 @@ If all of its threads sleep, and none ran between a check before and one after, 
 was stopped. Otherwise, and if a proof needs registers that only a stop shows, the process is stopped while the copy is
 made. A stop can end a blocked system call early: ``cut_short`` says in which threads.
 
-Slow work (symbols, layouts, call frame information) happens while the process runs. Copied memory is that of the copy;
-the rest is read on demand. A hung process does not change meanwhile, and its threads' places in /proc prove that. If
-threads seem to have moved, the process is stopped once more, and all memory that was read so far is copied with the
-stacks. If nothing changed, the threads only took their time to fall asleep again, and what was read holds. Otherwise
-``retake`` adopts the later stop. The second inspection may read other memory than the first one; as long as a thread
-that is then said to wait forever has moved (``has_run``), this repeats until the copy is enough.
+Slow work (symbols, layouts, call frame information) happens while the process runs. Memory that was copied is read from
+the copy, the rest on demand. A hung process does not change meanwhile, and /proc proves that its threads still sleep in
+the same calls. If threads seem to have moved, the process is stopped once more, and all memory that was read so far is
+copied with the stacks. If nothing changed, the threads only took their time to fall asleep again, and what was read
+holds. Otherwise ``retake`` adopts the later stop. The second inspection may read other memory than the first one; as
+long as a thread that is then said to wait forever has moved (``has_run``), this repeats until the copy is enough.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from typing import cast
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
@@ -62,10 +63,8 @@ _MAX_COPIES_IN_DOUBT = 5
 
 
 class SnapshotTarget(LocalProcess):
-    """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes. ``stop`` stops
-    it and gives the stopped target; ``resume`` resumes that. ``unstopped`` opens the process as it sleeps: if all
-    threads do, nothing is stopped. A process that is about to die of a signal is held until close(): otherwise it would
-    be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
+    """A process that is stopped when its threads are first asked for, for as long as copying them takes. One that is
+    about to die of a signal is held until close(): otherwise it would be gone."""
 
     def __init__(
         self,
@@ -75,6 +74,9 @@ class SnapshotTarget(LocalProcess):
         resume: Callable[[Target], None],
         unstopped: Callable[[], UnstoppedProcess] | None = None,
     ) -> None:
+        """``stop`` stops the process and returns the stopped target; ``resume`` resumes that. ``unstopped`` opens the
+        process as it sleeps: if all threads do, nothing is stopped. Raises NoSuchProcess, NotPermitted,
+        ForeignArchitecture, TargetGone."""
         self.pid = pid
         self.debugger = debugger
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
@@ -83,15 +85,19 @@ class SnapshotTarget(LocalProcess):
         self._resume = resume
         self._unstopped = unstopped
         self._needs_registers = False
+        """A proof needs registers that only a stop shows."""
         self._holds = False
         """The process stays stopped after the next copy, until let_go()."""
         self._held_since = 0.0
+        """Time of that stop (time.perf_counter)."""
         self._cut_short: dict[int, str] = {}
         self._held_target: Target | None = None
+        """The stopped target, while the process is stopped."""
         self._copy: StopCopy | None = None
         self._later_copy: StopCopy | None = None
         """A later copy that differs from ``_copy``, for ``retake``."""
         self._moved: tuple[int, ...] | None = None
+        """Threads that ran since ``_copy``; None until they are determined."""
         self._reads: dict[tuple[int, int], bytes] = {}
         """(address, size) → bytes that were read besides the copy, since it was made."""
         self._wanted_pages: set[int] = set()
@@ -137,6 +143,7 @@ class SnapshotTarget(LocalProcess):
         return self._copy.thread(tid) if self._copy else None
 
     def _must_stop_sleepers(self) -> bool:
+        """The copy was made without a stop, and lacks registers that are needed."""
         return self._needs_registers and self._copy is not None and self._copy.is_asleep and self._memory >= 0
 
     def read(self, address: int, size: int) -> bytes:
@@ -145,9 +152,7 @@ class SnapshotTarget(LocalProcess):
         copied = self._copy.memory.read(address, size) if self._copy and self._pages_at_stop is None else b""
         if copied:
             return copied
-        if self._memory < 0:
-            raise TargetError(f"process {self.pid} was already detached")
-        data = read_memory(self._memory, self.pid, address, size)
+        data = super().read(address, size)
         if self._pages_at_stop is not None:
             if not (address | size) % linux.PAGE_SIZE:
                 self._pages_at_stop.append((address, data))
@@ -174,22 +179,24 @@ class SnapshotTarget(LocalProcess):
 
     def close(self) -> None:
         self._release()
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        super().close()
 
     def hold(self) -> bool:
         if self._memory < 0 or self._held_target:
             return False
         self._holds = True
-        self._adopt(self._copy_process())
+        try:
+            self._adopt(self._copy_process())
+        except BaseException:
+            self.let_go()
+            raise
         return True
 
     def let_go(self) -> None:
         self._holds = False
-        if self._copy and not any(thread.signal for thread in self._copy.threads):
+        if self._held_target and not any(thread.signal for thread in self._held_target.memory.threads()):
             self._release()
-        self._paused_seconds += time.perf_counter() - self._held_since
+            self._paused_seconds += time.perf_counter() - self._held_since
         self._forget_reads()
         self._moved = ()  # all that was read is of the stop
 
@@ -212,10 +219,15 @@ class SnapshotTarget(LocalProcess):
         return self._has_moved(self._copy, tid) and not self._is_confirmed(_MAX_COPIES_IN_DOUBT)
 
     def may_have_left(self, tid: int) -> bool:
-        runs = self._copy and not self._held_target and self._memory >= 0
-        return bool(runs and self._copy and self._has_moved(self._copy, tid))
+        return bool(self._copy and self._runs and self._has_moved(self._copy, tid))
+
+    @property
+    def _runs(self) -> bool:
+        """The process is not stopped by us, and was not closed."""
+        return not self._held_target and self._memory >= 0
 
     def _has_moved(self, copy: StopCopy, tid: int) -> bool:
+        """True unless the thread provably slept ever since ``copy`` was made."""
         return copy.has_moved(tid, self.architecture, self._read_code)
 
     def retake(self, in_doubt: bool = False) -> bool:
@@ -239,7 +251,7 @@ class SnapshotTarget(LocalProcess):
 
     def _loaded_other_code(self) -> bool:
         """Other code is mapped than when this copy began: a library was loaded before the stop, or after it."""
-        if not self._copy or self._held_target or self._memory < 0 or self._copies_made >= _MAX_COPIES_IN_DOUBT:
+        if not self._copy or not self._runs or self._copies_made >= _MAX_COPIES_IN_DOUBT:
             return False
         try:
             before, text = self.maps(), self._maps_text
@@ -254,7 +266,7 @@ class SnapshotTarget(LocalProcess):
     def _may_mix_moments(self) -> bool:
         """The process runs, and something was read that is not in the copy and may change."""
         self._read_besides_copy = self._read_besides_copy or any(True for _ in self._pages_read())
-        return self._read_besides_copy and not self._held_target and self._memory >= 0
+        return self._read_besides_copy and self._runs
 
     def _is_confirmed(self, max_copies: int) -> bool:
         """Copy the process once more, if fewer than ``max_copies`` were made. True if threads that seem to have moved
@@ -268,11 +280,15 @@ class SnapshotTarget(LocalProcess):
             later = self._copy_process()
         except TargetError:
             return False
+
+        def is_as_read(address: int, data: bytes) -> bool:
+            """The later copy has the same bytes as were read, in memory that the process can write to."""
+            parts = list(parts_in_pages(address, len(data), pages))
+            pairs = ((later.memory.read(low, high - low), data[low - address : high - address]) for low, high in parts)
+            return all(piece and same_but_for_rseq(piece, old, low) for (piece, old), (low, _) in zip(pairs, parts))
+
         is_same = self._copy.is_same_as(later, self.architecture, self._read_code) and all(
-            piece and same_but_for_rseq(piece, data[low - address : high - address], low)
-            for (address, size), data in self._reads.items()
-            for low, high in parts_in_pages(address, size, pages)
-            for piece in (later.memory.read(low, high - low),)
+            is_as_read(address, data) for (address, _), data in self._reads.items()
         )
         if not is_same or code_files(self.maps()) != files:
             self._later_copy = later
@@ -286,6 +302,7 @@ class SnapshotTarget(LocalProcess):
         return writable_pages(self._reads, self.maps())
 
     def _read_code(self, address: int, size: int) -> bytes:
+        """Memory as it is now; b"" if it cannot be read."""
         try:
             return self.sample(address, size)
         except (MemoryFault, TargetError):
@@ -297,8 +314,7 @@ class SnapshotTarget(LocalProcess):
         """The adopted copy; the first call makes it."""
         if not self._copy:
             self._adopt(self._copy_process())
-        assert self._copy
-        return self._copy
+        return cast("StopCopy", self._copy)
 
     def _adopt(self, copy: StopCopy) -> None:
         """Read from this copy from now on: drop the cached reads and tell the listeners of on_change()."""
@@ -324,9 +340,8 @@ class SnapshotTarget(LocalProcess):
             threads = len(os.listdir(f"/proc/{self.pid}/task"))  # noqa: PTH208 - strings are all that is needed
             size += min(threads * _USUAL_STACK_SIZE, _MAX_STACKS_SIZE)
         with real_time_priority():
-            snapshot = self._copy_asleep(page_ranges, size)
-        if snapshot:
-            return snapshot
+            if copy := self._copy_asleep(page_ranges, size):
+                return copy
         reads, self._reads = self._reads, {}  # what preparing reads is of no moment
         try:
             read_at_stop = self._prepare() or (lambda: None)
@@ -363,7 +378,7 @@ class SnapshotTarget(LocalProcess):
     def _copy_stopped(
         self, page_ranges: list[tuple[int, int]], prepared: PreparedMemory, read_at_stop: Callable[[], None]
     ) -> StopCopy:
-        """All that happens while the process is stopped."""
+        """Stop the process, copy it, call ``read_at_stop``, and resume it unless it is about to die of a signal."""
         started = time.perf_counter()
         stopped = self._held_target = self._stop()
         started = stopped.moment.stopped_since or started
@@ -404,6 +419,7 @@ class SnapshotTarget(LocalProcess):
             ]
 
     def _release(self) -> None:
+        """Resume the process if it is stopped."""
         if self._held_target:
             held, self._held_target = self._held_target, None
             self._resume(held)
@@ -419,15 +435,14 @@ class SnapshotTarget(LocalProcess):
         return pieces
 
     def _stacks(self, pointers: Sequence[int], maps: Sequence[MemoryMapping]) -> Iterator[tuple[int, int]]:
-        """The used part of each stack, in whole pages, from the stack pointer outwards."""
+        """(start, end) of the used part of each stack, in whole pages, from its pointer outwards."""
         limit = max(_MAX_STACKS_SIZE // max(len(pointers), 1), _MIN_STACK_SIZE)
         for pointer in pointers:
-            mapping = mapping_at(maps, pointer)
-            if mapping:
+            if mapping := mapping_at(maps, pointer):
                 start = max((pointer - _RED_ZONE) & -linux.PAGE_SIZE, mapping.start)
                 yield start, min(mapping.end, start + limit)
 
 
 def brief_stop(pid: int, unstopped: Callable[[], UnstoppedProcess] | None = None) -> SnapshotTarget:
-    """Process ``pid``, without a debugger; ``unstopped`` as SnapshotTarget has it. Raises as SnapshotTarget."""
+    """Process ``pid``, without a debugger; ``unstopped`` and errors as for SnapshotTarget."""
     return SnapshotTarget(pid, "none", lambda: ProcTarget(pid), lambda target: target.close(), unstopped)

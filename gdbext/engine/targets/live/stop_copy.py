@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import operator
 import os
+from bisect import bisect_left
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
+from gdbext.engine.targets.base_target import MemoryMapping, TargetThread
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.targets.live.local_process import read_memory, thread_name
 from gdbext.engine.targets.live.thread_motion import (
@@ -23,7 +25,7 @@ from gdbext.engine.targets.live.thread_motion import (
     sleep_place,
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
-from gdbext.errors import MemoryFault, TargetError, TargetGone
+from gdbext.errors import TargetError, TargetGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +40,7 @@ class PageCopy:
     """Copies of whole pages: each piece is an address, a multiple of the page size, and its bytes."""
 
     def __init__(self, pieces: Iterable[tuple[int, bytes | memoryview]] = ()) -> None:
+        """``pieces``: addresses and bytes of whole pages; a later piece replaces an earlier one."""
         self._pages: dict[int, memoryview] = {}
         for start, data in pieces:
             view = memoryview(data)
@@ -46,17 +49,16 @@ class PageCopy:
                 self._pages[first + index] = view[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
 
     def page(self, number: int) -> bytes:
-        """The page at ``number`` times the page size, b"" unless it was copied."""
+        """The page at the address ``number`` * PAGE_SIZE, b"" unless it was copied."""
         return bytes(self._pages.get(number, b""))
 
     def read(self, address: int, size: int) -> bytes:
         """``size`` bytes at ``address``, b"" unless all of them were copied."""
         first, offset = divmod(address, PAGE_SIZE)
         last = (address + size - 1) // PAGE_SIZE
-        pages = self._pages
-        if first not in pages or last not in pages:
+        if first not in self._pages or last not in self._pages:  # the usual case, quickly
             return b""
-        parts = [pages.get(number, b"") for number in range(first, last + 1)]
+        parts = [self._pages.get(number, b"") for number in range(first, last + 1)]
         return b"".join(parts)[offset : offset + size] if all(parts) else b""
 
     def is_part_of(self, other: PageCopy, same: Callable[[bytes, bytes], bool] = operator.eq) -> bool:
@@ -66,19 +68,18 @@ class PageCopy:
 
     def overlay_on(self, address: int, data: bytes) -> bytes:
         """``data``, read at ``address``, with the copy in place of what was copied of it."""
-        copied = [number for number in pages_of(address, len(data)) if number in self._pages]
+        copied = list(parts_in_pages(address, len(data), self._pages))
         if not copied:
             return data
         mixed = bytearray(data)
-        for number in copied:
-            start = number * PAGE_SIZE
-            low, high = max(start, address), min(start + PAGE_SIZE, address + len(data))
-            mixed[low - address : high - address] = self._pages[number][low - start : high - start]
+        for low, high in copied:
+            page, offset = divmod(low, PAGE_SIZE)
+            mixed[low - address : high - address] = self._pages[page][offset : offset + high - low]
         return bytes(mixed)
 
 
 def pages_of(address: int, size: int) -> range:
-    """The numbers of the pages that ``size`` bytes at ``address`` lie in."""
+    """The numbers (address // PAGE_SIZE) of the pages that ``size`` bytes at ``address`` lie in."""
     return range(address // PAGE_SIZE, -(-(address + size) // PAGE_SIZE))
 
 
@@ -103,25 +104,18 @@ def parts_in_pages(address: int, size: int, pages: Collection[int]) -> Iterator[
 
 
 def merge_pages(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
-    """(start, end) addresses of each run of adjacent pages; of the first ``most`` of these sorted page numbers."""
-    first = last = -1
-    for count, number in enumerate(pages):
-        if number != last + 1 or first < 0 or count == most:
-            if first >= 0:
-                yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE
-            if count == most:
-                return
-            first = number
-        last = number
-    if first >= 0:
-        yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE
+    """(start, end) addresses of each run of adjacent pages, among the first ``most`` of these sorted page numbers."""
+    chosen = dict.fromkeys(islice(pages, most))
+    starts = [number for number in chosen if number - 1 not in chosen]
+    ends = [number + 1 for number in chosen if number + 1 not in chosen]
+    return ((start * PAGE_SIZE, end * PAGE_SIZE) for start, end in zip(starts, ends))
 
 
 @contextmanager
 def real_time_priority() -> Iterator[None]:
-    """Run without garbage collection and, if permitted, before all other processes of this machine. The real-time
-    policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); without these, the highest niceness may still be permitted. A
-    busy machine otherwise makes a stop of 200 threads twice as long."""
+    """Run without garbage collection and, if permitted, before all other processes of this machine: a busy machine
+    makes a stop of 200 threads twice as long. The real-time policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7));
+    without these, the highest priority by niceness may still be permitted."""
     restore: Callable[[], None]
     with no_garbage_collection():
         try:
@@ -141,25 +135,20 @@ def real_time_priority() -> Iterator[None]:
 
 
 class PreparedMemory:
-    """``size`` bytes that were touched: faulting in fresh pages takes most of a large read's time."""
+    """Memory to read into that was touched before: faulting in fresh pages takes most of a large read's time."""
 
     def __init__(self, size: int) -> None:
         self._left = memoryview(bytearray(b"\xff") * size)
 
-    def read(self, descriptor: int, pid: int, address: int, size: int) -> Piece:
-        """Exactly ``size`` bytes through an open /proc/PID/mem; into other memory if too little of this is left. Raises
-        MemoryFault, TargetGone."""
-        if size > len(self._left):
-            return read_memory(descriptor, pid, address, size)
-        piece = self._left[:size]
-        try:
-            count = os.preadv(descriptor, [piece], address)
-        except (OSError, OverflowError, ValueError) as error:
-            raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
-        if count < size:
-            return read_memory(descriptor, pid, address, size)
-        self._left = self._left[size:]
-        return piece
+    def read(self, memory: int, pid: int, address: int, size: int) -> Piece:
+        """As ``read_memory``; into other memory if too little of this is left."""
+        if size <= len(self._left):
+            with suppress(OSError, OverflowError, ValueError):  # read_memory raises the error
+                piece = self._left[:size]
+                if os.preadv(memory, [piece], address) == size:
+                    self._left = self._left[size:]
+                    return piece
+        return read_memory(memory, pid, address, size)
 
 
 ENDED_BY_STOPS = frozenset(
@@ -178,10 +167,9 @@ class CopiedThread(TargetThread):
     """A thread as it was at the stop."""
 
     def __init__(self, pid: int, thread: TargetThread) -> None:
-        """Raises TargetGone: it has exited."""
+        """Copy ``thread`` of process ``pid``, which is stopped or asleep. Raises TargetGone: it has exited."""
         self.tid, self.number = thread.tid, thread.number
         self.lacks_registers = thread.lacks_registers
-        self.signal: Signal | None = None
         self.kernel_side = thread.kernel_side
         self._pid = pid
         self._listed_name = thread.listed_name
@@ -207,11 +195,10 @@ class CopiedThread(TargetThread):
     def note_earlier(self, copy: StopCopy | None) -> None:
         """Take over how long the thread slept in the kernel before our own earlier stop let it run."""
         earlier = copy.thread(self.tid) if copy else None
-        if not earlier or earlier.is_unread or self.is_unread or self._registers != earlier._registers:
-            return
-        side, earlier_side = self.kernel_side, earlier.kernel_side
-        if side and earlier_side and side.call == earlier_side.call:
-            self.kernel_side = side._replace(seconds=max(side.seconds or 0, earlier_side.seconds or 0))
+        if earlier and not earlier.is_unread and not self.is_unread and self._registers == earlier._registers:
+            side, earlier_side = self.kernel_side, earlier.kernel_side
+            if side and earlier_side and side.call == earlier_side.call:
+                self.kernel_side = side._replace(seconds=max(side.seconds or 0, earlier_side.seconds or 0))
 
     @property
     def is_unread(self) -> bool:
@@ -228,7 +215,7 @@ class CopiedThread(TargetThread):
 
 
 class StopCopy:
-    """The threads and the memory of process ``pid`` at one stop; ``selected`` is the thread that a debugger shows."""
+    """The threads and the memory of a process at one moment: at a stop, or while all of its threads slept."""
 
     def __init__(
         self,
@@ -238,7 +225,8 @@ class StopCopy:
         selected: int,
         places: Mapping[int, SleepPlace] | None = None,
     ) -> None:
-        """``places``: where the threads sleep, if the copy was made without a stop."""
+        """``selected``: tid of the thread that a debugger shows; ``places``: where the threads sleep, if the copy was
+        made without a stop."""
         self.is_asleep = places is not None
         self.threads = threads
         self.memory = memory
@@ -251,7 +239,7 @@ class StopCopy:
         return self._by_tid.get(tid)
 
     def cut_short(self, architecture: Architecture, read: ReadCode) -> dict[int, str]:
-        """Thread id → system call, of the threads in a call that a stop can end early."""
+        """Thread id → name of the system call that the stop may have ended early (ENDED_BY_STOPS)."""
         calls = {}
         for thread in self.threads:
             with suppress(TargetError):
@@ -262,7 +250,7 @@ class StopCopy:
         return calls
 
     def note_places(self) -> None:
-        """Note how much the threads have run, once they sleep again where they were stopped."""
+        """Note how much the threads have run so far; call this when they sleep again where they were stopped."""
         self._places = {tid: run_count(self._pid, tid) for tid in self._by_tid}
 
     def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
@@ -285,13 +273,13 @@ class StopCopy:
 
 
 def _sleeps_as_copied(thread: CopiedThread, place: SleepPlace, architecture: Architecture, read: ReadCode) -> bool:
-    """At ``place`` the thread has the copied stack pointer, and is in the same system call; True if it has none."""
+    """At ``place`` the thread has the copied stack pointer, and the arguments of the copied system call; True if it
+    does not sleep there."""
     if place.stack_pointer is None:
         return True
-    try:
-        registers = thread.registers()
-    except TargetError:
+    if thread.is_unread:
         return False
+    registers = thread.registers()
     call = architecture.blocked_syscall(registers, read)
     arguments = call[1] if call else ()
     return (registers[architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
@@ -300,10 +288,9 @@ def _sleeps_as_copied(thread: CopiedThread, place: SleepPlace, architecture: Arc
 def _waits_alike(first: CopiedThread, second: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
     """True if the thread is in the same system call, with the same registers that unwinding starts from (as far as
     ``first`` has them); the call's result register depends on how it was interrupted."""
-    try:
-        before, after = first.registers(), second.registers()
-    except TargetError:
+    if first.is_unread or second.is_unread:
         return False
+    before, after = first.registers(), second.registers()
     saved = () if first.lacks_registers else architecture.callee_saved
     if any(before.get(name) != after.get(name) for name in (*saved, architecture.stack_pointer)):
         return False
@@ -315,18 +302,11 @@ def _waits_alike(first: CopiedThread, second: CopiedThread, architecture: Archit
 
 def code_files(maps: Sequence[MemoryMapping]) -> set[tuple[int, str]]:
     """(start, path) of the mapped files that have code."""
-    return {
-        (mapping.start, mapping.path) for mapping in maps if "x" in mapping.permissions and mapping.path.startswith("/")
-    }
+    code = (mapping for mapping in maps if "x" in mapping.permissions)
+    return {(mapping.start, mapping.path) for mapping in code if mapping.path.startswith("/")}
 
 
 def mapping_at(maps: Sequence[MemoryMapping], address: int) -> MemoryMapping | None:
-    """The mapping that holds an address; the list is sorted."""
-    low, high = 0, len(maps)
-    while low < high:
-        middle = (low + high) // 2
-        if maps[middle].end <= address:
-            low = middle + 1
-        else:
-            high = middle
-    return maps[low] if low < len(maps) and maps[low].start <= address else None
+    """The mapping that holds an address; ``maps`` is sorted. A mapping is a tuple that begins with its start."""
+    index = bisect_left(maps, (address + 1,)) - 1
+    return maps[index] if index >= 0 and address < maps[index].end else None

@@ -13,9 +13,11 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, sleep_place, syscall_text
 from gdbext.engine.targets.system import proc_files
@@ -37,16 +39,14 @@ _PIPE_SIZE = 1 << 16
 def may_block_readers(pid: int) -> bool:
     """The kernel may block readers of this process: one of its threads is in uninterruptible sleep, or it uses a file
     system that needs a server."""
-    try:
-        states = proc_checks.thread_states(pid)
-    except OSError:
-        return False
-    return "D" in states.values() or proc_checks.uses_servers(pid)
+    with suppress(OSError):
+        return "D" in proc_checks.thread_states(pid).values() or proc_checks.uses_servers(pid)
+    return False
 
 
 def check_can_stop(pid: int) -> None:
-    """Raises TargetError if a debugger cannot stop the process: one of its threads sleeps uninterruptibly, so that the
-    debugger would wait for it forever, and stay its tracer; or it does not exist, or has exited."""
+    """Raises TargetError if a debugger cannot stop the process: it does not exist, or one of its threads sleeps
+    uninterruptibly, so that the debugger would wait for it forever, and stay its tracer."""
     architecture = architectures.own()
     if not architecture:
         return
@@ -57,41 +57,53 @@ def check_can_stop(pid: int) -> None:
         raise TargetGone.of(pid) from error
     for tid, (state, name) in stats.items():
         side = kernel_side(pid, tid, state, syscall_text(pid, tid), architecture)
-        if side and side.is_frozen:
-            raise TargetError(
-                f"process {pid} cannot be stopped: its cgroup is frozen, and thread {tid} ({name}) sleeps there",
-                why="a debugger would wait for it until the cgroup is thawed",
-                help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
-            )
-        if side and side.cannot_stop:
-            raise TargetError(
-                f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.location})",
-                why="a debugger would wait for it without end, and no other tool could examine the process meanwhile",
-                help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
-            )
+        if not side or not (side.is_frozen or side.cannot_stop):
+            continue
+        if side.is_frozen:
+            what = f"its cgroup is frozen, and thread {tid} ({name}) sleeps there"
+            why = "a debugger would wait for it until the cgroup is thawed"
+        else:
+            what = f"thread {tid} ({name}) sleeps uninterruptibly ({side.location})"
+            why = "a debugger would wait for it without end, and no other tool could examine the process meanwhile"
+        help = f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}"
+        raise TargetError(f"process {pid} cannot be stopped: {what}", why=why, help=help)
 
 
 def run_in_child(work: Callable[[], bytes], seconds: float) -> bytes | None:
     """Run ``work`` in a child of ours; its result, b"" if it failed, None once the kernel has blocked the child for
     ``seconds``."""
-    output, into = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(output)
-            # the child may be abandoned: it must keep no terminal and no pipe of a reader of our output
-            nothing = os.open("/dev/null", os.O_RDWR)
-            for standard in (0, 1, 2):
-                os.dup2(nothing, standard)
-            _write_all(into, work())
-        finally:
-            os._exit(0)
-    os.close(into)
+
+    def run(into: int) -> None:
+        """The work of the child: write the result of ``work`` into the pipe."""
+        # the child may be abandoned: it must keep no terminal and no pipe of a reader of our output
+        null = os.open("/dev/null", os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(null, standard)
+        _write_all(into, work())
+
+    child, output = _fork(run)
     try:
         return _receive(child, output, seconds)
     finally:
         os.close(output)
         _kill(child)
+
+
+def _fork(run: Callable[[int], None]) -> tuple[int, int]:
+    """Start a child of ours that calls ``run`` with the fd of a pipe, and exits: (its PID, our end of the pipe). Its
+    exit status is 1 if that fails."""
+    output, into = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(output)
+            run(into)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(into)
+    return child, output
 
 
 def _write_all(into: int, data: bytes) -> None:
@@ -101,7 +113,8 @@ def _write_all(into: int, data: bytes) -> None:
 
 
 def _receive(child: int, output: int, seconds: float) -> bytes | None:
-    """Everything that the child writes until it exits; None once the kernel has blocked it for that many seconds."""
+    """Everything that the child writes to the pipe ``output`` until it exits; None once the kernel has blocked it, at
+    one place, for that many seconds."""
     data, place, since, has_exited = bytearray(), SleepPlace("", ""), time.monotonic(), False
     while True:
         if select.select([output], [], [], 0 if has_exited else _STEP)[0]:
@@ -121,6 +134,7 @@ def _receive(child: int, output: int, seconds: float) -> bytes | None:
 
 
 def _has_exited(child: int) -> bool:
+    """Our child has exited; it is not collected."""
     try:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -128,7 +142,8 @@ def _has_exited(child: int) -> bool:
 
 
 def _is_blocked(child: int, call: str) -> bool:
-    """The kernel blocks our child: it sleeps uninterruptibly, waits for a file server, or for ptrace."""
+    """The kernel blocks our child: it sleeps uninterruptibly, waits for a file server, or for ptrace. ``call``: see
+    SleepPlace."""
     architecture = architectures.own()
     try:
         state = proc_checks.thread_state(child, child)
@@ -137,9 +152,8 @@ def _is_blocked(child: int, call: str) -> bool:
     if state == "D" or not architecture:
         return state == "D"
     side = kernel_side(child, child, state, call, architecture)
-    number = call.partition(" ")[0]
-    waits_for_ptrace = number.isdecimal() and architecture.syscall_names.get(int(number)) == "ptrace"
-    return waits_for_ptrace or bool(side and side.is_served)
+    name = architecture.syscall_names.get(number(call.partition(" ")[0]) or 0, "")
+    return name == "ptrace" or bool(side and side.is_served)
 
 
 def _kill(child: int) -> None:
@@ -165,19 +179,13 @@ def stream_from_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iter
 
 
 def _child_stream(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
-    """The pieces, after an empty one: the child has begun then."""
-    output, into = os.pipe()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            os.close(output)
-            for piece in produce():
-                _write_all(into, piece)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(into)
+    """As ``stream_from_child``, but begins with an empty piece, when the child has been started."""
+
+    def run(into: int) -> None:
+        for piece in produce():
+            _write_all(into, piece)
+
+    child, output = _fork(run)
     result, rest = None, b""
     try:
         yield b""
@@ -201,7 +209,7 @@ def thread_states_text(pid: int) -> str:
     try:
         states = proc_checks.thread_stats(pid)
     except OSError:
-        return "it has ended"
+        return "it has exited"
     return ", ".join(f"thread {tid} ({name}): state {state}" for tid, (state, name) in sorted(states.items())[:4])
 
 

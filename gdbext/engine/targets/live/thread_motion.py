@@ -1,9 +1,4 @@
-"""What threads have done, by /proc/PID/task alone, without stopping them: whether one ran, how it sleeps, its counters.
-
-Also what the kernel itself changes in a thread's memory: the CPU that it runs on, in its struct rseq
-(include/uapi/linux/rseq.h, Linux 6.12). glibc keeps one in every thread's block, at the outer end of the stack for all
-threads but the first; an allocator may have its own. Its address cannot be asked without stopping the thread.
-"""
+"""What threads have done, by /proc/PID/task alone, without stopping them: whether one ran, how it sleeps, counters."""
 
 from __future__ import annotations
 
@@ -11,13 +6,15 @@ import os
 import signal
 import struct
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import KernelSide
-from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.live.proc_checks import thread_states
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import signals_in, stat_fields
+from gdbext.engine.targets.system.proc_files import file_text, folder_names, status_fields
 
 if TYPE_CHECKING:
     from gdbext.engine.arch import Architecture
@@ -87,6 +84,7 @@ def _run_counters(folder: str) -> str:
 
 
 _NOT_COUNTED = "0 0 0"
+"""The schedstat of each thread if the kernel does not count."""
 _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
@@ -97,6 +95,7 @@ def run_count(pid: int, tid: int) -> SleepPlace:
 
 
 def _stripped_line(path: str) -> str:
+    """The text of a file of one line; "" if it cannot be read."""
     try:
         return proc_files.line(path).decode(errors="replace").rstrip()
     except OSError:
@@ -104,6 +103,9 @@ def _stripped_line(path: str) -> str:
 
 
 _RSEQ = struct.Struct("<2IQ4I")
+"""struct rseq (include/uapi/linux/rseq.h, Linux 6.12). glibc keeps one in every thread's block, at the outer end of the
+stack for all threads but the first; an allocator may have its own. Its address is unknown without stopping the thread.
+"""
 
 
 def same_but_for_rseq(before: bytes, after: bytes, address: int = 0) -> bool:
@@ -124,10 +126,13 @@ def _differs_in_cpu_only(before: bytes, after: bytes) -> bool:
     if len(before) < _RSEQ.size:
         return False
     cpus = os.sysconf("SC_NPROCESSORS_CONF")
-    areas = _RSEQ.unpack(before), _RSEQ.unpack(after)
-    numbers = [(start, cpu, node, concurrency) for start, cpu, _, _, node, concurrency, _ in areas]
-    constant = [(critical, flags, rest) for _, _, critical, flags, _, _, rest in areas]
-    return constant[0] == constant[1] and all(area[0] == area[1] and max(area) < cpus for area in numbers)
+    constants = []
+    for area in (before, after):
+        start_cpu, cpu, critical, flags, node, concurrency, rest = _RSEQ.unpack(area)
+        if start_cpu != cpu or max(cpu, node, concurrency) >= cpus:
+            return False
+        constants.append((critical, flags, rest))
+    return constants[0] == constants[1]
 
 
 _MINOR, _MAJOR, _CPU = 10 - 3, 12 - 3, 39 - 3
@@ -135,7 +140,7 @@ _MINOR, _MAJOR, _CPU = 10 - 3, 12 - 3, 39 - 3
 
 
 class ThreadActivity(NamedTuple):
-    """Counters that only grow; None if unknown."""
+    """Counters of what a thread has done, which only grow; None if unknown."""
 
     nanoseconds: int | None = None
     """CPU time in nanoseconds (/proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst)."""
@@ -148,20 +153,17 @@ class ThreadActivity(NamedTuple):
 
 
 def activities(pid: int) -> dict[int, ThreadActivity]:
-    """All threads of a process. Raises nothing; a thread that ends meanwhile is left out."""
-    try:
-        names = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
-    except OSError:
-        return {}
-    return {int(tid): _thread_activity(f"/proc/{pid}/task/{tid}") for tid in names if tid.isdecimal()}
+    """Thread id → counters, of all threads of a process; {} if it has exited."""
+    return {int(tid): _thread_activity(f"/proc/{pid}/task/{tid}") for tid in folder_names(f"/proc/{pid}/task")}
 
 
 def _thread_activity(folder: str) -> ThreadActivity:
-    runtime = _file_text(f"{folder}/schedstat").split()
-    fields = stat_fields(_file_text(f"{folder}/stat"))
+    """The counters of the thread of that folder (/proc/PID/task/TID)."""
+    runtime = file_text(f"{folder}/schedstat").split()
+    fields = stat_fields(file_text(f"{folder}/stat"))
     faults = sum(int(fields[at]) for at in (_MINOR, _MAJOR)) if len(fields) > _MAJOR else None
     return ThreadActivity(
-        int(runtime[0]) if runtime and runtime[0].isdecimal() else None,
+        number(runtime[0]) if runtime else None,
         _sum_of_lines(f"{folder}/status", _SWITCHES),
         _sum_of_lines(f"{folder}/io", ("rchar", "wchar")),
         faults,
@@ -169,17 +171,10 @@ def _thread_activity(folder: str) -> ThreadActivity:
 
 
 def _sum_of_lines(path: str, names: tuple[str, ...]) -> int | None:
-    """The sum of some lines ``name: number``, None if there are none."""
-    lines = (line.partition(":") for line in _file_text(path).splitlines())
+    """The sum of the numbers in the lines ``name: number`` of these names; None if there are none."""
+    lines = (line.partition(":") for line in file_text(path).splitlines())
     values = [int(value) for name, _, value in lines if name in names and value.strip().isdecimal()]
     return sum(values) if values else None
-
-
-def _file_text(path: str) -> str:
-    try:
-        return proc_files.text(path)
-    except OSError:
-        return ""
 
 
 _FILE_CALLS = frozenset(
@@ -191,43 +186,38 @@ _FILE_CALLS = frozenset(
         *("sendfile", "copy_file_range"),
     )
 )
+"""System calls that may wait for a disk or a file server."""
 
 
 def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Architecture) -> KernelSide | None:
-    """How a thread sleeps in the kernel; ``call`` is the text of its ``syscall``. None for one that runs, and if the
-    system call explains the sleep. Raises nothing."""
+    """How a thread sleeps in the kernel; ``state`` is its letter, ``call`` the text of its ``syscall``. None for one
+    that runs, and if the system call explains the sleep. Raises nothing."""
     words = call.split()
-    try:
-        number = int(words[0]) if words else None
-    except ValueError:  # "running"
+    if not words or words[0] == RUNNING or state not in "SD":
         return None
-    if number is None or state not in "SD":
-        return None
+    syscall = int(words[0])
     folder = f"/proc/{pid}/task/{tid}"
-    name = architecture.syscall_names.get(number, "")
-    is_ordinary = state == "S" and number != -1
+    name = architecture.syscall_names.get(syscall, "")
+    is_ordinary = state == "S" and syscall != -1
     if is_ordinary and tid != pid and name not in _FILE_CALLS:
         return None
     channel = _stripped_line(f"{folder}/wchan")
-    arguments = tuple(int(word, 16) for word in words[1:-2]) if number >= 0 else ()
-    side = KernelSide(state, number, "" if channel == "0" else channel, arguments)
+    arguments = tuple(int(word, 16) for word in words[1:-2]) if syscall >= 0 else ()
+    side = KernelSide(state, syscall, "" if channel == "0" else channel, arguments)
     if is_ordinary and not side.is_frozen and not (name in _FILE_CALLS and side.is_served):
         return None
     # a line each: ``[<0>] folio_wait_bit_common+0x110/0x310`` (proc_pid_stack(5))
-    stack = (line.rpartition("] ")[2].partition("+")[0] for line in _file_text(f"{folder}/stack").splitlines())
-    clocks = SchedulerClocks()
-    try:
+    stack = (line.rpartition("] ")[2].partition("+")[0] for line in file_text(f"{folder}/stack").splitlines())
+    with closing(SchedulerClocks()) as clocks:
         seconds = clocks.seconds_since_run(folder)
-    finally:
-        clocks.restore()
     return side._replace(stack=tuple(stack), seconds=None if seconds is None else round(seconds, 2))
 
 
 class SchedulerClocks:
-    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken. Each is
-    read by running there for a moment; call ``restore`` afterwards. When a thread last ran is se.exec_start of
-    /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its last CPU; our own value there is the time
-    now."""
+    """The scheduler's clocks, one for each CPU, which differ by the time that interrupts and hosts have taken. The time
+    at which a thread last ran is se.exec_start of /proc/PID/task/TID/sched (kernel/sched/debug.c), by the clock of its
+    last CPU. The time now is our own value there, so a clock is read by running on its CPU for a moment; call ``close``
+    afterwards."""
 
     def __init__(self) -> None:
         self._allowed = os.sched_getaffinity(0)
@@ -237,7 +227,7 @@ class SchedulerClocks:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 if it runs or is ready to; None if
         unknown. Raises nothing. The time now is read first: it may take a second until we get that CPU, and the thread
         may run then."""
-        fields = stat_fields(_file_text(f"{folder}/stat"))
+        fields = stat_fields(file_text(f"{folder}/stat"))
         if len(fields) <= _CPU:
             return None
         if fields[0] == "R":
@@ -248,25 +238,23 @@ class SchedulerClocks:
     def _clock_ms(self, cpu: int) -> float | None:
         """Milliseconds on that CPU's clock; None if unknown, or we may not run there."""
         if cpu not in self._now:
-            try:
+            self._now[cpu] = None
+            with suppress(OSError, ValueError):
                 os.sched_setaffinity(0, {cpu})
                 self._now[cpu] = _last_run_ms("/proc/thread-self/sched")
-            except (OSError, ValueError):
-                self._now[cpu] = None
         return self._now[cpu]
 
-    def restore(self) -> None:
+    def close(self) -> None:
         """Let this thread run again on the CPUs that it was allowed before."""
         os.sched_setaffinity(0, self._allowed)
 
 
 def _last_run_ms(path: str) -> float | None:
-    """se.exec_start, in milliseconds of the CPU's clock."""
-    line = next((line for line in _file_text(path).splitlines() if line.startswith("se.exec_start")), "")
-    try:
+    """se.exec_start in a file ``sched``, in milliseconds of the CPU's clock; None if unknown."""
+    line = next((line for line in file_text(path).splitlines() if line.startswith("se.exec_start")), "")
+    with suppress(ValueError):
         return float(line.partition(":")[2])
-    except ValueError:
-        return None
+    return None
 
 
 _SIGSTOP_BIT = 1 << (19 - 1)
@@ -296,10 +284,9 @@ def will_stop(pid: int) -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Some thread is stopped by a signal (state T); False for process 0."""
-    try:
+    with suppress(OSError):
         return "T" in thread_states(pid).values()
-    except OSError:
-        return False
+    return False
 
 
 def undo_stop(pid: int) -> None:

@@ -8,19 +8,23 @@ run once more; then the snapshot is tried again, and in the end the process is s
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
-from gdbext.engine.targets.live.local_process import LocalProcess, ProcessOrigin, own_tid, read_file, read_memory
+from gdbext.engine.targets.live.local_process import (
+    LocalProcess,
+    ProcessOrigin,
+    own_tid,
+    thread_name,
+)
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, has_moved_since, kernel_side, sleep_place
-from gdbext.engine.targets.system import linux, proc_files
+from gdbext.engine.targets.system import proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 if TYPE_CHECKING:
@@ -36,15 +40,15 @@ if TYPE_CHECKING:
 
 
 class RunningProcess(LocalProcess):
-    """Process ``pid`` as it runs. Values that change while they are read may be torn: read what rarely changes. Raises
-    NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
+    """A process as it runs, without its threads: only a stopped one has registers. Values that change while they are
+    read may be torn: read what rarely changes."""
 
-    debugger = "none"
     runs_meanwhile = True
     inside_debugger = False
 
     def __init__(self, pid: int, inside_debugger: bool = False, may_be_traced: bool = False) -> None:
-        """``inside_debugger``: we run in the debugger that traces the process; ``may_be_traced``: another one may."""
+        """``inside_debugger``: we run in the debugger that traces the process; ``may_be_traced``: another one may.
+        Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
         self.pid = pid
         self.inside_debugger = inside_debugger
         check = proc_checks.check_readable if may_be_traced else proc_checks.check_process
@@ -52,51 +56,28 @@ class RunningProcess(LocalProcess):
         self.architecture = architectures.by_machine(check(pid))
         self._memory = proc_checks.open_memory(pid)
 
-    def read(self, address: int, size: int) -> bytes:
-        return read_memory(self._memory, self.pid, address, size)
-
     @property
     def paused_ms(self) -> float:
         return 0.0
 
-    def threads(self) -> Sequence[TargetThread]:
-        """No threads: only a stopped one has registers."""
-        return ()
-
-    def selected_thread(self) -> TargetThread | None:
-        return None
-
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, as it is now. Raises TargetGone."""
-        return linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
+        self._maps = None
+        return super().maps()
 
     def thread_names(self) -> Mapping[int, str]:
         """Thread id → the kernel's name of the thread, for the threads that are alive now."""
-        try:
-            tids = os.listdir(f"/proc/{self.pid}/task")  # noqa: PTH208 - strings are all that is needed
-        except FileNotFoundError:
-            return {}
-        names = {}
-        for tid in tids:
-            with suppress(OSError):
-                comm = proc_files.head(f"/proc/{self.pid}/task/{tid}/comm", 64)
-                names[int(tid)] = comm.decode(errors="replace").rstrip("\n")
-        return names
-
-    def close(self) -> None:
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        tids = map(int, proc_files.folder_names(f"/proc/{self.pid}/task"))
+        return {tid: name for tid in tids if (name := thread_name(self.pid, tid)) is not None}
 
 
 class SleepingThread(TargetThread):
-    """A thread as /proc/PID/task/TID shows it; only one that sleeps has registers, and not all of them."""
+    """A thread as /proc/PID/task/TID shows it. Only one that sleeps has registers, and not all of them."""
 
-    number = None
-    signal = None
     lacks_registers = True
 
     def __init__(self, target: UnstoppedProcess, tid: int, state: str, name: str) -> None:
+        """State letter and name are those when the threads were listed."""
         self.tid = tid
         self.name = self.listed_name = name
         self.place: SleepPlace = sleep_place(target.pid, tid)
@@ -109,8 +90,8 @@ class SleepingThread(TargetThread):
 
     @cached_property
     def kernel_side(self) -> KernelSide | None:  # type: ignore[override]
-        state, call = self.kernel_state or "", self.place.call
-        return kernel_side(self._target.pid, self.tid, state, call, self._target.architecture)
+        target, state = self._target, self.kernel_state or ""
+        return kernel_side(target.pid, self.tid, state, self.place.call, target.architecture)
 
     def registers(self) -> Mapping[str, int]:
         """Stack pointer, program counter, and the arguments of its system call. Raises TargetError: it runs."""
@@ -118,14 +99,15 @@ class SleepingThread(TargetThread):
 
     @cached_property
     def _registers(self) -> dict[str, int]:
-        call = self.place.call.split()
-        if len(call) < 3:
+        """See ``registers``; decoded from the text of its ``syscall``."""
+        words = self.place.call.split()
+        if len(words) < 3:
             raise TargetError(
-                f"thread {self.tid} runs, and where it is cannot be known without stopping it",
-                why="only a thread that sleeps in the kernel shows its stack (/proc/PID/task/TID/syscall)",
-                help="without --no-stop the process is stopped for some milliseconds",
+                f"thread {self.tid} runs, so its stack cannot be read without stopping it",
+                why="only a thread that sleeps in the kernel shows its stack pointer (/proc/PID/task/TID/syscall)",
+                help="omit --no-stop: then the process is stopped for some milliseconds",
             )
-        number, *arguments, stack_pointer, program_counter = (int(word, 0) for word in call)
+        number, *arguments, stack_pointer, program_counter = (int(word, 0) for word in words)
         architecture = self._target.architecture
         registers = architecture.sleeping_registers(number, arguments, stack_pointer, program_counter)
         pointer = self._target.thread_pointer(self.tid, stack_pointer)
@@ -133,22 +115,17 @@ class SleepingThread(TargetThread):
 
 
 class UnstoppedProcess(RunningProcess):
-    """Process ``pid`` with its threads as they sleep. Raises as RunningProcess."""
+    """A process that is not stopped, with its threads as they sleep."""
 
     def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
+        """Raises as RunningProcess."""
         super().__init__(pid, may_be_traced=True)  # no thread is stopped
-        tracer = proc_checks.holder(pid)
-        if tracer:
-            name = proc_checks.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
-            self.holder = f"{tracer} ({name})"
+        if tracer := proc_checks.holder(pid):
+            self.holder = f"{tracer} ({proc_checks.process_name(tracer)})"
         self._threads: list[SleepingThread] | None = None
         self._find_thread_pointer = find_thread_pointer
 
-    def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps, read once. Raises TargetGone."""
-        if self._maps is None:
-            self._maps = list(super().maps())
-        return self._maps
+    maps = LocalProcess.maps  # read once
 
     def threads(self) -> Sequence[SleepingThread]:
         """All threads, by tid. Raises TargetGone."""
@@ -160,10 +137,6 @@ class UnstoppedProcess(RunningProcess):
             living = sorted((tid, *stat) for tid, stat in stats.items() if stat[0] not in "ZX")
             self._threads = [SleepingThread(self, *row) for row in living]
         return self._threads
-
-    def selected_thread(self) -> TargetThread | None:
-        """The main thread of the process."""
-        return next(iter(self.threads()), None)
 
     def thread_pointer(self, tid: int, stack_pointer: int) -> int:
         """Address of the thread's control block, 0 if it is not found."""
@@ -180,11 +153,11 @@ class UnstoppedProcess(RunningProcess):
         return {thread.tid: thread.place for thread in self.threads()}
 
     def all_threads_sleep(self) -> bool:
-        """Every thread sleeps in the kernel. Raises TargetGone."""
-        threads = self.threads()
-        return bool(threads) and all(
-            thread.kernel_state in ("S", "D") and not thread.runs_on and thread.place.ran for thread in threads
-        )
+        """Every thread sleeps in the kernel, and how much it has run is known. Raises TargetGone."""
+        asleep = [
+            thread.kernel_state in ("S", "D") and not thread.runs_on and thread.place.ran for thread in self.threads()
+        ]
+        return bool(asleep) and all(asleep)
 
     def no_thread_ran(self) -> bool:
         """No thread has run since they were listed, and no new one has begun."""
@@ -200,7 +173,7 @@ class UnstoppedProcess(RunningProcess):
 
 
 class SleepingProcess(UnstoppedProcess):
-    """Process ``pid`` whose threads all sleep, read as they do. Check is_consistent() after reading."""
+    """A process whose threads all sleep, read without a copy. Check is_consistent() after reading."""
 
     _needs_registers = False
 
@@ -229,17 +202,17 @@ class _UnreadableOrigin(ProcessOrigin):
 
 
 class UnreadableProcess(UnstoppedProcess):
-    """Process ``pid`` whose memory the kernel does not let us read: only what /proc says of its threads. Whatever would
-    wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline)."""
+    """A process whose memory the kernel does not let us read: only what /proc says of its threads. Files that would
+    wait for the lock of its memory are not read (mm->mmap_lock: mem, maps, environ, cmdline)."""
 
     def __init__(self, pid: int) -> None:
+        """Reads nothing that needs the lock of its memory. Raises ForeignArchitecture."""
         self.pid = pid
         architecture = architectures.own()
         if not architecture:
             raise architectures.foreign("processes of this machine cannot be read")
         self.architecture = architecture
         self.origin = _UnreadableOrigin(pid)
-        self._memory = -1
         self._threads = None
         self._find_thread_pointer = lambda *_: 0
 
@@ -256,8 +229,8 @@ class UnreadableProcess(UnstoppedProcess):
 def snapshot_while_asleep(
     unstopped: Callable[[], UnstoppedProcess], maps: list[MemoryMapping], copy: CopyStacks
 ) -> StopCopy | None:
-    """Copy threads and stacks if all threads sleep for as long as it takes, else None; ``maps``: the memory map. Raises
-    TargetGone."""
+    """Copy threads and stacks if all threads sleep for as long as that takes, else None. ``unstopped`` opens the
+    process as it sleeps; ``maps`` is its memory map. Raises TargetGone."""
     # many waiting threads wake at times, only to check whether they should keep waiting
     for pause in (0.001, 0.002, 0.004, 0.008):
         with closing(unstopped()) as process:

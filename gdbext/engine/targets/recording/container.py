@@ -6,13 +6,11 @@ docs/recording.md describes it byte by byte. Files come from other people: every
 from __future__ import annotations
 
 import json
-import os
-import stat
 import struct
 import zlib
 from typing import TYPE_CHECKING
 
-from gdbext.engine.formats import parse_json
+from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
 
@@ -71,16 +69,13 @@ def wrap(contents: bytes, preset: int = FAST) -> bytes:
 def read(path: str) -> bytes:
     """The bytes of the file at ``path``. Raises BadRecording."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block us
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise BadRecording(f"{path} is not a regular file")
-            return file.read(HEADER.size + MAX_CONTENTS + 1)
+        return read_file(path, HEADER.size + MAX_CONTENTS)
+    except BadData as error:
+        raise BadRecording(error.what, why="") from error
+    except FileNotFoundError as error:
+        help = "list the files of its folder: ls"
+        raise BadRecording(f"there is no file {path}", why="its name or its folder is wrong", help=help) from error
     except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise BadRecording(
-                f"there is no file {path}", why="its name or folder is another one", help="list what is there: ls"
-            ) from error
         raise BadRecording(f"cannot read {path}: {getattr(error, 'strerror', '') or error}", why="") from error
 
 
@@ -115,11 +110,11 @@ def unwrap(data: bytes) -> bytes:
     if len(data) > HEADER.size + MAX_CONTENTS:
         raise BadRecording(f"the recording has more than {MAX_CONTENTS} bytes")
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
-        raise BadRecording("not a recording of gdbext", why="its first bytes are others")
-    _, number, kind, _, size, packed_size = HEADER.unpack_from(data)
-    if number not in (1, 2):
+        raise BadRecording("not a recording of gdbext", why="it does not begin as a recording does")
+    _, format_number, kind, _, size, packed_size = HEADER.unpack_from(data)
+    if format_number not in (1, 2):
         raise BadRecording(
-            f"a recording of format {number}, and this version of gdbext reads formats 1 and {FORMAT}",
+            f"a recording of format {format_number}, and this version of gdbext reads formats 1 and {FORMAT}",
             why="it was made by another version of gdbext",
             help="replay it with the version that made it",
         )
@@ -134,23 +129,21 @@ def unwrap(data: bytes) -> bytes:
 
 
 def _decompressed(packed: bytes, kind: int, size: int) -> bytes:
-    """Decompress at most ``size`` + 1 bytes, whatever the data claims. Raises BadRecording."""
-    if kind == ZLIB:
-        try:
-            return zlib.decompressobj().decompress(packed, size + 1)
-        except (zlib.error, MemoryError) as error:
-            raise BadRecording(f"the recording is damaged: {error}") from error
-    if kind != LZMA:
+    """Decompress at most ``size`` + 1 bytes, whatever the data claims; ``kind``: ZLIB or LZMA. Raises BadRecording."""
+    if kind not in (ZLIB, LZMA):
         raise BadRecording(f"the recording is compressed in an unknown way ({kind})")
-    if not lzma:
+    if kind == LZMA and not lzma:
         raise BadRecording(
             "the recording is compressed by lzma, which this Python lacks",
             why="it was built without liblzma",
             help="name another Python in GDBEXT_PYTHON",
         )
+    damage = (zlib.error, EOFError, MemoryError, *((lzma.LZMAError,) if lzma else ()))
     try:
+        if kind == ZLIB:
+            return zlib.decompressobj().decompress(packed, size + 1)
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, 128 << 20).decompress(packed, size + 1)
-    except (lzma.LZMAError, EOFError, MemoryError) as error:
+    except damage as error:
         raise BadRecording(f"the recording is damaged: {error}") from error
 
 
@@ -166,12 +159,11 @@ def _block(contents: bytes, position: int, most: int) -> tuple[SparseBytes, int]
     starts = struct.unpack_from(f"<{count}Q", contents, position)
     sizes = struct.unpack_from(f"<{count}I", contents, position + 8 * count)
     position += 12 * count
-    pieces = []
-    free = 0
+    pieces, previous_end = [], 0
     for start, size in zip(starts, sizes):
-        if start < free or start + size > LIMIT or position + size > end:
+        if start < previous_end or start + size > LIMIT or position + size > end:
             raise BadRecording(f"a block of the recording has a piece of {size} bytes at {start:#x} out of order")
         pieces.append(contents[position : position + size])
         position += size
-        free = start + size
+        previous_end = start + size
     return SparseBytes(starts, pieces), position

@@ -21,7 +21,6 @@ from gdbext.engine.targets.base_target import (
     TargetOrigin,
     TargetThread,
 )
-from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import FoundFile, HostFiles
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.recording import (
@@ -55,20 +54,19 @@ class LoggedNumbers:
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
-        self._read: set[int] = set()
+        self._read: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __getitem__(self, position: int) -> int:
-        value = self._numbers[position]
-        self._read.add(position)
+        value = self._read[position] = self._numbers[position]
         return value
 
     def recorded(self) -> RecordedNumbers:
-        items = {position: self._numbers[position] for position in sorted(self._read)}
-        width = 4 if max(items.values(), default=0) < 1 << 32 else 8
-        pieces = ((position * width, value.to_bytes(width, "little")) for position, value in items.items())
+        """The items that were read, in the smallest width that all of them fit in."""
+        width = 4 if max(self._read.values(), default=0) < 1 << 32 else 8
+        pieces = ((position * width, value.to_bytes(width, "little")) for position, value in self._read.items())
         return RecordedNumbers(len(self._numbers), width, SparseBytes.merged(pieces))
 
 
@@ -91,6 +89,7 @@ class LoggedFile:
         return len(self._data)
 
     def __getitem__(self, where: slice) -> bytes:
+        """As bytes; a slice that is read is logged."""
         start, end, _ = where.indices(len(self._data))
         if start < end and self._is_logging:
             self._log.note(start, end)
@@ -119,18 +118,21 @@ class LoggedFile:
         return self._arrays[kind]
 
     def recorded(self) -> RecordedFile:
+        """What was read of the file so far."""
         arrays = {kind: (first.recorded(), second.recorded()) for kind, (first, second) in self._arrays.items()}
         contents = self._log.contents(self._data)
         return RecordedFile(self._path, len(self._data), contents, dict(self._offsets), dict(self.found), arrays)
 
 
 class LoggedImage(ElfImage):
+    """An ELF file whose reads and searches are logged by ``file``."""
+
     def __init__(self, file: LoggedFile, path: str, identity: str) -> None:
         super().__init__(file, path, identity)
         self._file = file
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """As in any image; only the result is logged, not the steps to it."""
+        """As ElfImage.find; only the result is logged, not what was searched."""
         with self._file.unlogged():
             address = self._file.found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
         return address
@@ -142,7 +144,7 @@ class LoggedSymbols(SymbolCache):
     searches = 0
 
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:
-        """As without a recording. Tables in memory, or packed ones, are logged where they are read."""
+        """As SymbolCache.arrays. Tables in memory, or packed ones, are logged where they are read."""
         file = tables[0].data
         if not isinstance(file, LoggedFile):
             return super().arrays(tables, kind, key, build)
@@ -152,7 +154,7 @@ class LoggedSymbols(SymbolCache):
 
 
 class LoggedFiles(HostFiles):
-    """``files``, logging everything that is read through them."""
+    """Passes on what ``files`` returns, and keeps it for the recording."""
 
     def __init__(self, files: HostFiles) -> None:
         super().__init__(files.foreign)
@@ -188,26 +190,22 @@ class LoggedFiles(HostFiles):
         }
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:
-        """The first answer, also for later commands on the same process: a replay has only one."""
+        """The first result, also for later commands on the same process: a replay has only one."""
         if name not in self.facts:
             self.facts[name] = self._inner.fact(name, unknown, read)
         return cast("AnyFact", self.facts[name])
 
 
 class RecorderOrigin(TargetOrigin):
-    """The origin of the target; what is read of its files is recorded."""
+    """Passes on what the target's origin returns; what is read of its files is recorded."""
 
     files: LoggedFiles
 
     def __init__(self, origin: TargetOrigin) -> None:
-        super().__init__()
+        super().__init__(origin.foreign)
         self.kind, self.readings = origin.kind, origin.readings
         self.files = LoggedFiles(origin.files)
         self._origin = origin
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        return self._origin.foreign
 
     def local_path(self, path: str) -> str:
         return self._origin.local_path(path)
@@ -220,7 +218,7 @@ class RecorderOrigin(TargetOrigin):
 
 
 class RecordingTarget(Target, TargetMemory, TargetMoment):
-    """``target`` itself to its users; ``recording`` gives what was read of it. Memory is read through a page cache
+    """Passes on what ``target`` returns, and keeps it for ``recording``. Memory is read through a page cache
     (NotedMemory), which notes the wanted part of each page: only that is kept. Of a page that was fetched again, after
     the process ran, the last contents are kept."""
 
@@ -237,7 +235,9 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         self.is_complete = True
         """False once more was read than is kept."""
         self._pieces: dict[tuple[int, int], bytes] = {}
+        """(address, size) → bytes that were read whole."""
         self._pages: dict[int, bytes] = {}
+        """Page number → page, of which the ``_wanted`` part is kept."""
         self._wanted = BlockLog(MEMORY_BITS)
         self._size = 0
         self._unreadable: set[int] = set()
@@ -280,6 +280,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
             self._wanted.note(address, address + size)
 
     def _has_room(self, size: int) -> bool:
+        """Count ``size`` more bytes; False if the recording would have too many."""
         if self._size + size > MAX_MEMORY:
             self.is_complete = False
             return False
@@ -305,8 +306,8 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         self.target.close()
 
     def recording(self, command: str) -> Recording:
-        """What was read so far, with all registers, and code and stack that they point to; while the target is stopped.
-        Raises TargetError."""
+        """What was read so far, all registers, and the code and stack that they point to. Call it while the target is
+        stopped. ``command`` is the command line, for the record. Raises TargetError."""
         selected = self.selected_thread()
         threads = tuple(map(_recorded, self.threads()))
         for thread in threads:  # a later version may want a bit more of what the registers point to
@@ -339,12 +340,14 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
     def _recorded_memory(self, secrets: Sequence[bytes]) -> SparseBytes:
         """The memory that was read, with the strings of the arguments and of the environment blanked, and the secrets
         among them wherever else they are (Python has copies)."""
-        start, end = self._strings()
+        low, high = self._strings()
         pages = [(number * PAGE_SIZE, page) for number, page in self._pages.items()]
         pieces = [(address, piece) for (address, _), piece in self._pieces.items()]
-        memory = SparseBytes.merged(
-            (address, _blanked(address, piece, start, end)) for address, piece in pages + pieces
-        )
+        blanked = []
+        for address, piece in pages + pieces:
+            start, end = max(low - address, 0), min(high - address, len(piece))
+            blanked.append((address, piece[:start] + bytes(end - start) + piece[end:] if start < end else piece))
+        memory = SparseBytes.merged(blanked)
         public = SparseBytes(memory.starts, [linux.blank_secrets(piece, secrets) for piece in memory.pieces])
         return public.cut_to([*self._wanted.ranges(), *((address, address + len(piece)) for address, piece in pieces)])
 
@@ -366,16 +369,9 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         return (random + 16, stack.end) if stack else (0, 0)
 
 
-def _blanked(address: int, piece: bytes, start: int, end: int) -> bytes:
-    """``piece``, read at ``address``, with zeros from ``start`` to ``end``."""
-    start, end = max(start, address), min(end, address + len(piece))
-    if start >= end:
-        return piece
-    return piece[: start - address] + bytes(end - start) + piece[end - address :]
-
-
 def _public(name: str, fact: Fact, secrets: Sequence[bytes]) -> Fact:
-    """A fact of the system, without the arguments of other processes and without secrets."""
+    """A fact of the system by its name (see HostFiles.fact), without the arguments of other processes and without
+    secrets."""
     if isinstance(fact, str):
         text = linux.hide_arguments(fact) if name.endswith("/cmdline") else fact
         return linux.blank_secrets(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
@@ -386,18 +382,15 @@ def _public(name: str, fact: Fact, secrets: Sequence[bytes]) -> Fact:
 
 def _recorded(thread: TargetThread) -> RecordedThread:
     """The record of a thread; if its registers cannot be read, the reason is in their place."""
-    recorded = RecordedThread(
-        thread.tid, thread.number, thread.name, None, thread.kernel_state, {}, kernel_side=thread.kernel_side
-    )
+    state, side = thread.kernel_state, thread.kernel_side
+    recorded = RecordedThread(thread.tid, thread.number, thread.name, None, state, {}, kernel_side=side)
     try:
-        return recorded._replace(
-            signal=thread.signal,
-            registers=dict(thread.registers()),
-            float_registers={} if thread.lacks_registers else dict(thread.float_registers()),
-            stop_signal=thread.stop_signal,
-        )
+        registers = dict(thread.registers())
+        floats = {} if thread.lacks_registers else dict(thread.float_registers())
     except GdbextError as error:
         return recorded._replace(problem=error.what, help=error.help)
+    signal, stop_signal = thread.signal, thread.stop_signal
+    return recorded._replace(signal=signal, registers=registers, float_registers=floats, stop_signal=stop_signal)
 
 
 def encode(recording: Recording, preset: int = container.FAST) -> bytes:
@@ -416,15 +409,10 @@ def document_and_blocks(recording: Recording) -> tuple[dict[str, Any], list[Spar
     def numbers(recorded: RecordedNumbers) -> dict[str, int]:
         return {"count": recorded.length, "width": recorded.width, "contents": number_of(recorded.contents)}
 
+    target = ("kind", "debugger", "pid", "architecture", "selected")
     document = {
-        "target": {
-            "kind": recording.kind,
-            "debugger": recording.debugger,
-            "pid": recording.pid,
-            "architecture": recording.architecture,
-            "selected": recording.selected,
-        },
-        "made": {"command": recording.run.command, "taken": recording.run.taken, "gdbext": recording.run.gdbext},
+        "target": {name: getattr(recording, name) for name in target},
+        "made": recording.run._asdict(),
         "threads": [_thread_document(thread) for thread in recording.threads],
         "maps": [list(mapping) for mapping in recording.maps],
         "auxv": {str(key): value for key, value in recording.auxv.items()},
@@ -450,26 +438,17 @@ def document_and_blocks(recording: Recording) -> tuple[dict[str, Any], list[Spar
 
 
 def _thread_document(thread: RecordedThread) -> dict[str, Any]:
+    """The JSON object of a thread; docs/recording.md lists its members."""
     document = {
-        "tid": thread.tid,
-        "number": thread.number,
-        "name": thread.name,
+        **thread._asdict(),
         "signal": thread.signal._asdict() if thread.signal else None,
         "state": thread.kernel_state,
         "registers": dict(thread.registers),
-        "problem": thread.problem,
-        "help": thread.help,
         "float_registers": dict(thread.float_registers),
     }
+    del document["kernel_state"]
     if side := thread.kernel_side:
-        document["kernel_side"] = {
-            "state": side.state,
-            "channel": side.channel,
-            "stack": list(side.stack),
-            "call": side.call,
-            "arguments": list(side.arguments),
-            "slept_ms": None if side.seconds is None else round(side.seconds * 1e3),
-        }
-    if thread.stop_signal:
-        document["stop_signal"] = thread.stop_signal
+        document["kernel_side"] = side._asdict()
+        seconds = document["kernel_side"].pop("seconds")
+        document["kernel_side"]["slept_ms"] = None if seconds is None else round(seconds * 1e3)
     return document

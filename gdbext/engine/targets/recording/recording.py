@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,35 +29,36 @@ class SparseBytes:
 
     @classmethod
     def merged(cls, pieces: Iterable[tuple[int, bytes]]) -> SparseBytes:
-        """Merge pieces in any order. Overlapping ones are assumed to agree; adjacent ones become one."""
+        """Merge (address, bytes) pieces in any order. Overlapping ones must agree; adjacent ones become one."""
         starts: list[int] = []
-        joined: list[list[bytes]] = []
+        parts: list[list[bytes]] = []  # of each merged piece, one after another
         end = -1
-        for start, piece in sorted(pieces, key=lambda each: each[0]):
+        for start, piece in sorted(pieces, key=lambda pair: pair[0]):
             if start > end:
                 starts.append(start)
-                joined.append([piece])
+                parts.append([])
+                end = start
+            if start + len(piece) > end:
+                parts[-1].append(piece[end - start :])
                 end = start + len(piece)
-            elif start + len(piece) > end:
-                joined[-1].append(piece[end - start :])
-                end = start + len(piece)
-        return cls(starts, [b"".join(parts) for parts in joined])
+        return cls(starts, list(map(b"".join, parts)))
 
     def cut_to(self, ranges: Iterable[tuple[int, int]]) -> SparseBytes:
         """The known part of these ranges (start, end)."""
-        return SparseBytes.merged(piece for start, end in ranges for piece in self._between(start, end))
 
-    def _between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        index = max(bisect_right(self.starts, start) - 1, 0)
-        while index < len(self.starts) and self.starts[index] < end:
-            first, piece = self.starts[index], self.pieces[index]
-            at = max(start, first)
-            if at < first + len(piece):
-                yield at, piece[at - first : end - first]
-            index += 1
+        def known_parts(start: int, end: int) -> Iterator[tuple[int, bytes]]:
+            """(address, bytes) of the known pieces from ``start`` to ``end``, cut to that range."""
+            first = max(bisect_right(self.starts, start) - 1, 0)
+            for index in range(first, bisect_left(self.starts, end)):
+                piece_start, piece = self.starts[index], self.pieces[index]
+                low = max(start, piece_start)
+                if low < piece_start + len(piece):
+                    yield low, piece[low - piece_start : end - piece_start]
+
+        return SparseBytes.merged(part for start, end in ranges for part in known_parts(start, end))
 
     def known_size(self, start: int) -> int:
-        """Number of bytes that are known from ``start`` on."""
+        """Number of bytes that are known from the address ``start`` on, without a gap."""
         index = bisect_right(self.starts, start) - 1
         return max(0, self.starts[index] + len(self.pieces[index]) - start) if index >= 0 else 0
 
@@ -73,16 +74,12 @@ class SparseBytes:
         index = bisect_right(self.starts, start) - 1
         if index < 0:
             return b""
-        piece = self.pieces[index]
-        at = start - self.starts[index]
-        return piece[at : at + size] if at + size <= len(piece) else b""
+        piece, skip = self.pieces[index], start - self.starts[index]
+        return piece[skip : skip + size] if skip + size <= len(piece) else b""
 
     def gap(self, start: int, size: int) -> int:
         """The first unknown address from ``start`` on; only for a range that ``read`` does not have."""
-        index = bisect_right(self.starts, start) - 1
-        if index >= 0:
-            start = max(start, min(start + size, self.starts[index] + len(self.pieces[index])))
-        return start
+        return start + min(size, self.known_size(start))
 
 
 MEMORY_BITS = 7
@@ -92,9 +89,10 @@ FILE_BITS = 3
 
 
 class BlockLog:
-    """Remembers ranges, rounded to blocks of ``1 << bits`` bytes."""
+    """Remembers which bytes were read, rounded to blocks."""
 
     def __init__(self, bits: int) -> None:
+        """A block has ``1 << bits`` bytes."""
         self._bits = bits
         self._blocks: set[int] = set()
 
@@ -103,15 +101,11 @@ class BlockLog:
         self._blocks.update(range(start >> self._bits, ((end - 1) >> self._bits) + 1))
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Start and end of what was read, ascending; blocks that touch are one."""
-        start = end = -1
-        for block in sorted(self._blocks):
-            if block != end:
-                if end >= 0:
-                    yield start << self._bits, end << self._bits
-                start = block
-            end = block + 1
-        if end >= 0:
+        """(start, end) of what was read, ascending; adjacent blocks are one range."""
+        blocks = sorted(self._blocks)
+        starts = [block for block in blocks if block - 1 not in self._blocks]
+        ends = [block + 1 for block in blocks if block + 1 not in self._blocks]
+        for start, end in zip(starts, ends):
             yield start << self._bits, end << self._bits
 
     def contents(self, data: Data) -> SparseBytes:
@@ -136,7 +130,8 @@ class RecordedThread(NamedTuple):
 
 
 class RecordedModule(NamedTuple):
-    """The result of the search for a module's file (see process.modules.Module); ``file`` is its index or None."""
+    """The result of the search for a module's file (see process.modules.Module); ``file`` is its index in
+    ``Recording.files``, None for no file."""
 
     status: str
     problem: str
@@ -178,10 +173,11 @@ class Recording(NamedTuple):
     auxv: Mapping[int, int] = MappingProxyType({})
     environ: Mapping[str, str] = MappingProxyType({})
     facts: Mapping[str, Fact] = MappingProxyType({})
-    """The facts that were asked of the system (see HostFiles), by name."""
+    """The facts that were asked of the system, by name (see HostFiles.fact)."""
     kept: Mapping[str, str] = MappingProxyType({})
+    """Texts by name (see HostFiles.store_text)."""
     modules: Mapping[int, RecordedModule] = MappingProxyType({})
-    """The modules by the address where each begins."""
+    """Start address → the module."""
     files: tuple[RecordedFile, ...] = ()
     memory: SparseBytes = SparseBytes((), ())
     unreadable: frozenset[int] = frozenset()
@@ -189,17 +185,18 @@ class Recording(NamedTuple):
 
 
 class Missing:
-    """Counts what a replay misses, each place once, for the report."""
+    """Counts, for the report, what a replay asked for and the recording lacks."""
 
     def __init__(self) -> None:
-        self._places: dict[str, set[object]] = {}
+        self._items: dict[str, set[object]] = {}
 
-    def note(self, kind: str, place: object) -> None:
-        """``kind`` is a plural: "pages of memory", "parts of libc.so.6"."""
-        self._places.setdefault(kind, set()).add(place)
+    def note(self, kind: str, item: object) -> None:
+        """``kind`` is a plural: "pages of memory", "parts of libc.so.6". An ``item`` (a page number, an offset) counts
+        once."""
+        self._items.setdefault(kind, set()).add(item)
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._items)
 
     def __str__(self) -> str:
-        return ", ".join(f"{kind} ({len(places)})" for kind, places in sorted(self._places.items()))
+        return ", ".join(f"{kind} ({len(items)})" for kind, items in sorted(self._items.items()))

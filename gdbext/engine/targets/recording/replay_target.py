@@ -49,6 +49,7 @@ class ReplayedFile:
         return self.file.size
 
     def __getitem__(self, where: slice) -> bytes:
+        """As bytes. Raises SymbolFileError for a slice that was not recorded."""
         start, end, _ = where.indices(self.file.size)
         if start >= end:
             return b""
@@ -71,13 +72,15 @@ class ReplayedFile:
             raise self.absent(f"symbols of {self.name}", kind)
         return ReplayedNumbers(arrays[0], self), ReplayedNumbers(arrays[1], self)
 
-    def absent(self, kind: str, place: object) -> SymbolFileError:
-        """The error for a missing part, which is noted for the report."""
-        self._missing.note(kind, place)
+    def absent(self, kind: str, item: object) -> SymbolFileError:
+        """Note a missing part for the report; returns the error for it."""
+        self._missing.note(kind, item)
         return SymbolFileError(f"{kind} are not in the recording")
 
 
 class ReplayedImage(ElfImage):
+    """An ELF file of a recording, in which only the recorded searches can be repeated."""
+
     def __init__(self, file: ReplayedFile) -> None:
         super().__init__(file, file.file.path)
         self._file = file
@@ -102,6 +105,7 @@ class ReplayedNumbers:
         return self._numbers.length
 
     def __getitem__(self, position: int) -> int:
+        """An item. Raises SymbolFileError if it was not recorded, IndexError."""
         if not 0 <= position < self._numbers.length:
             raise IndexError(position)
         width = self._numbers.width
@@ -120,13 +124,13 @@ class ReplayedSymbols(SymbolCache):
         pass
 
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:  # noqa: ARG002
-        """The recorded arrays; those of tables that were read themselves are built (see LoggedSymbols)."""
+        """The recorded arrays of a file's index; an index of tables in memory is built anew (see LoggedSymbols)."""
         file = tables[0].data
         return file.arrays(kind) if isinstance(file, ReplayedFile) else build(tables)
 
 
 class ReplayedFiles(HostFiles):
-    """The files of a recording. What is not in it is noted in ``missing``."""
+    """The recorded results of HostFiles. What the recording lacks is noted in ``missing``."""
 
     are_here = False
 
@@ -169,26 +173,27 @@ class ReplayedFiles(HostFiles):
 class ReplayThread(TargetThread):
     """One thread of a recording."""
 
-    def __init__(self, thread: RecordedThread, general: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
-        """``general``: names of a stopped thread's registers; ``of_sleeper``: of one that sleeps without a stop."""
+    def __init__(self, thread: RecordedThread, general: Collection[str], of_sleeper: Collection[str] = ()) -> None:
+        """``general``: names of the registers of a stopped thread; ``of_sleeper``: of one that sleeps unstopped."""
         self.tid, self.number, self.name = thread.tid, thread.number, thread.name
         self.signal, self.stop_signal = thread.signal, thread.stop_signal
         self.kernel_state, self.kernel_side = thread.kernel_state, thread.kernel_side
         self._thread = thread
-        self._general, self._of_sleeper = general, of_sleeper
+        self._general, self._of_sleeper = {*general}, {*of_sleeper}
 
     def registers(self) -> Mapping[str, int]:
-        """Raises TargetError if they could not be read when it was recorded."""
+        """The recorded ones: all of a stopped thread, or those known of one that slept. Raises TargetError if they
+        could not be read when it was recorded."""
         registers = self._thread.registers
-        has_sleepers = bool(self._of_sleeper) and registers.keys() >= set(self._of_sleeper)
-        is_asleep = bool(registers) and bool(self.kernel_side or has_sleepers)  # not stopped: only some are known
-        if not is_asleep and not registers.keys() >= set(self._general):
+        is_sleeper = bool(self._of_sleeper) and registers.keys() >= self._of_sleeper
+        was_asleep = registers and (self.kernel_side or is_sleeper)
+        if not was_asleep and not registers.keys() >= self._general:
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
         return registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """{} in recordings of versions that did not keep them."""
+        """As recorded; older versions did not keep them ({})."""
         return self._thread.float_registers
 
 
@@ -211,7 +216,7 @@ class ReplayOrigin(TargetOrigin):
 
 
 class ReplayTarget(Target, TargetMemory):
-    """A recording. What was not read when it was made cannot be read, and is noted in ``missing``. Raises BadRecording,
+    """A recording as a target. What was not read when it was made cannot be read, and is noted in ``missing``. Raises
     ForeignArchitecture."""
 
     reads_ahead = False
@@ -228,6 +233,7 @@ class ReplayTarget(Target, TargetMemory):
 
     @classmethod
     def load(cls, path: str) -> ReplayTarget:
+        """The target of a recording's file. Raises BadRecording, ForeignArchitecture."""
         return cls(recording_reader.load(path))
 
     @cached_property
@@ -235,6 +241,8 @@ class ReplayTarget(Target, TargetMemory):
         return ReplayOrigin(self.recording, self.missing)
 
     def read(self, address: int, size: int) -> bytes:
+        """Memory that was read when the recording was made. Raises MemoryFault: NOT_RECORDED, or without a reason if it
+        could not be read then."""
         data = self.recording.memory.read(address, size)
         if data or not size:
             return data

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine import libc
 from gdbext.engine.numbers import number
@@ -45,13 +45,13 @@ _MAPS_LINE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) (\S+) (\d
 
 
 def signal_name(number: int) -> str:
-    """ "SIGSEGV"; "SIGRT34" for real-time signals."""
+    """The name of a signal by its number: "SIGSEGV"; "SIGRT34" for a real-time signal."""
     return f"SIG{_SIGNALS[number - 1]}" if 0 < number <= len(_SIGNALS) else f"SIGRT{number}"
 
 
 def fault_address(number: int, code: int | None, raw_address: int) -> int | None:
-    """si_addr, or None if the union holds something else (a signal that a process sent: si_code <= 0). SI_KERNEL (0x80)
-    marks a general protection fault, for which the kernel knows no address and writes 0."""
+    """``raw_address``, the si_addr of a signal, if it is an address: not if a process sent the signal (si_code <= 0),
+    nor for a general protection fault (SI_KERNEL, 0x80), for which the kernel writes 0."""
     has_address = number in (4, 5, 7, 8, 11)  # for these siginfo_t has si_addr if the kernel sent them (sigaction(2))
     return raw_address if has_address and code is not None and code > 0 and code != 0x80 else None
 
@@ -66,7 +66,7 @@ def parse_maps(text: str) -> list[MemoryMapping]:
     """The text of /proc/PID/maps (proc_pid_maps(5)), sorted by start as the kernel writes it."""
     maps = []
     for start, end, permissions, offset, device, inode, raw in _MAPS_LINE.findall(text):
-        path, deleted = split_deleted(raw.replace("\\012", "\n")) if raw else ("", False)
+        path, deleted = split_deleted(raw.replace("\\012", "\n"))
         numbers = int(start, 16), int(end, 16), int(offset, 16)
         maps.append(MemoryMapping(*numbers, path, permissions, deleted, device, int(inode)))
     return maps
@@ -95,14 +95,47 @@ def stat_fields(stat: str | bytes) -> list[str]:
     return split_stat(stat)[1].split()
 
 
-def status_values(status: str | bytes) -> dict[str, str]:
-    """Name → value of /proc/PID/status (proc_pid_status(5))."""
-    text = status if isinstance(status, str) else os.fsdecode(status)
-    return {name: value.strip() for name, colon, value in (line.partition(":") for line in text.split("\n")) if colon}
+class Mount(NamedTuple):
+    """One mounted file system (proc_pid_mountinfo(5))."""
+
+    number: str
+    """The mount's ID; an fd's fdinfo has it as mnt_id."""
+    device: str
+    """``major:minor``, as st_dev has it."""
+    root: str
+    """The folder of the file system that is mounted."""
+    mount_point: str
+    type: str
+    """``ext4``, ``nfs4``, ``fuse.sshfs``."""
+    source: str
+    """``server:/export``, a device."""
+    controllers: tuple[str, ...]
+    """For cgroup v1, the words of its options, controllers among them."""
+
+
+def mounts(pid: int | str) -> list[Mount]:
+    """The mounts of a process, in the kernel's order; [] if they cannot be read."""
+    rows = []
+    for line in proc_files.file_text(f"/proc/{pid}/mountinfo", proc_files.TABLE).splitlines():
+        mount, file_system = (part.split() for part in line.partition(" - ")[::2])
+        if len(mount) > 4 and len(file_system) > 1:
+            root, point, source = map(_unescaped, (mount[3], mount[4], file_system[1]))
+            options = tuple(file_system[2].split(",")) if len(file_system) > 2 else ()
+            rows.append(Mount(mount[0], mount[2], root, point, file_system[0], source, options))
+    return rows
+
+
+def _unescaped(path: str) -> str:
+    """A path of mountinfo without its escapes: the kernel writes four characters as octal digits (show_mountinfo,
+    fs/proc_namespace.c)."""
+    for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        path = path.replace(f"\\{digits}", character)
+    return path
 
 
 def signals_in(status: Mapping[str, str], *names: str) -> int | None:
-    """The signals in any of the masks ``names`` (SigCgt, SigPnd, …), a bit each; None if one of them is unknown."""
+    """The signals in any of the masks ``names`` (SigCgt, SigPnd, …) of a status file, as a mask: bit 0 is signal 1.
+    None if one of the masks is unknown."""
     signals = 0
     for name in names:
         mask = number(status.get(name, ""), 16)
@@ -118,11 +151,8 @@ def has_exited(stat: str | bytes) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """The process exists and is no zombie."""
-    try:
-        return not has_exited(proc_files.read(f"/proc/{pid}/stat"))
-    except OSError:
-        return False
+    """The process exists and is not a zombie."""
+    return not has_exited(proc_files.file_text(f"/proc/{pid}/stat"))
 
 
 @contextmanager
@@ -154,9 +184,9 @@ def actions_restored(numbers: Collection[int]) -> Iterator[None]:
 
 @contextmanager
 def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
-    """Block these signals in this thread inside; all signals if no ``numbers`` are given. Pending ones are delivered at
-    the end: no KeyboardInterrupt comes between the result of a call and recording it. Children forked inside keep the
-    signals blocked."""
+    """Block these signals in this thread inside, all signals if no ``numbers`` are given; they are delivered at the
+    end. So no KeyboardInterrupt comes between a call and recording its result. Children forked inside keep them
+    blocked."""
     # asked separately: blocking raises what was pending, and blocks nevertheless (signal_pthread_sigmask_impl, CPython)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -167,9 +197,9 @@ def signals_blocked(numbers: Collection[int] = ()) -> Iterator[None]:
 
 
 def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
-    """Fork a process that does ``work`` and exits; only SIGKILL reaches it. Gives its PID. Raises OSError. ``keep``:
-    the only fds that it keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN,
-    include/linux/sched.h)."""
+    """Fork a process that does ``work`` and exits, and that only SIGKILL ends; its PID. ``keep``: the only fds that it
+    keeps, None for all; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h). Raises
+    OSError."""
     with signals_blocked():
         child = os.fork()
         if child:
@@ -194,8 +224,8 @@ _MOST_VARIABLES = 1 << 16
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
-    """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv. Only the
-    first 65,536 are read: more were made to exhaust us."""
+    """Name → value of NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in
+    getenv(3). Only the first 65,536 are read: more were made to exhaust us."""
     environ: dict[str, str] = {}
     for entry in data.split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]:
         name, equals, value = entry.partition(b"=")
@@ -238,7 +268,7 @@ _SHOWN_ARGUMENT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
 
 
 def is_secret(name: str) -> bool:
-    """A variable or an option of that name holds a secret, as far as a name can tell."""
+    """True if a variable or an option of that name may hold a secret, by its name alone."""
     return name not in ("PWD", "OLDPWD") and bool(_SECRET.search(name.lstrip("-").replace("-", "_")))
 
 

@@ -10,19 +10,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import all_fds, file_text, folder_names, link_target
 from gdbext.engine.targets.live.proc_checks import SERVED_TYPES
-from gdbext.engine.targets.system.linux import stat_fields
+from gdbext.engine.targets.system.linux import mounts, stat_fields
+from gdbext.engine.targets.system.proc_files import all_fds, file_text, folder_names, link_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gdbext.engine.targets.host_files import HostFiles
+    from gdbext.engine.targets.system.linux import Mount
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _MAX_DESCRIPTORS = 256
-_FOREGROUND, _TTY = 8 - 3, 7 - 3
-"""tpgid and tty_nr of proc_pid_stat(5), counted from the state, its third field."""
+_GROUP, _TTY, _FOREGROUND = 5 - 3, 7 - 3, 8 - 3
+"""pgrp, tty_nr and tpgid of proc_pid_stat(5), counted from the state, its third field."""
 _SHARED_MEMORY = "/dev/shm"
 
 
@@ -64,8 +65,8 @@ class Machine:
         """The file system of an open file, by the mnt_id of /proc/PID/fdinfo/FD (proc_pid_fdinfo(5))."""
 
         def read() -> list[str]:
-            mount = next(iter(_fd_info_values(self._pid, str(fd), "mnt_id:")), "")
-            return next((row for row_id, row in self._mounts if row_id == mount), [])
+            wanted = _fd_info_values(self._pid, str(fd), "mnt_id:")[:1]
+            return next((_mount_row(mount) for mount in self._mounts if [mount.number] == wanted), [])
 
         return self._file_system_of_row(self._files.strings(f"file system of {self._pid}/{fd}", read))
 
@@ -73,50 +74,47 @@ class Machine:
         """The file system that has a file of the process, by the longest mount point that its path begins with."""
 
         def read() -> list[str]:
-            rows = [row for _, row in self._mounts if f"{path}/".startswith(f"{row[2].rstrip('/')}/")]
-            return max(reversed(rows), key=lambda row: len(row[2]), default=[])
+            around = [mount for mount in self._mounts if f"{path}/".startswith(f"{mount.mount_point.rstrip('/')}/")]
+            return _mount_row(max(reversed(around), key=lambda mount: len(mount.mount_point))) if around else []
 
         return self._file_system_of_row(self._files.strings(f"file system of {path}", read))
 
     def _file_system_of_row(self, row: list[str]) -> FileSystem | None:
-        """The file system of a row of ``_mounts``; None for an empty one."""
+        """The file system of a _mount_row; None for []."""
         if len(row) < 4:
             return None
         kind, source, mount_point, device = row[:4]
-        servers: tuple[ChildProcess, ...] = ()
-        if kind.startswith("fuse"):
 
-            def read() -> list[str]:
-                # all that have any FUSE device open if their fdinfo lacks its number (it is there since Linux 6.11)
-                accepted: tuple[list[str], ...] = ([], [device.partition(":")[2]])
-                openers = _fds_of("/dev/fuse")
-                pids = (pid for pid, fd in openers if _fd_info_values(pid, fd, "fuse_conn") in accepted)
-                return [str(pid) for pid in dict.fromkeys(pids)]
+        def servers() -> Iterator[int]:
+            """PIDs of the processes that serve this FUSE file system, by their fds of /dev/fuse."""
+            # all that have any FUSE device open if their fdinfo lacks its number (it is there since Linux 6.11)
+            accepted: tuple[list[str], ...] = ([], [device.partition(":")[2]])
+            openers = _fds_of("/dev/fuse")
+            return (pid for pid, fd in openers if _fd_info_values(pid, fd, "fuse_conn") in accepted)
 
-            servers = self._processes(self._files.strings(f"servers of FUSE {device}", read))
-        return FileSystem(kind, source, mount_point, servers)
-
-    def _processes(self, pids: Sequence[str]) -> tuple[ChildProcess, ...]:
-        return tuple(self._process(pid) for word in pids if (pid := number(word)) is not None)
+        pids = self._files.pids(f"servers of FUSE {device}", servers) if kind.startswith("fuse") else ()
+        return FileSystem(kind, source, mount_point, tuple(map(self._process, pids)))
 
     def lacks_descriptors(self) -> bool:
         """The process has as many open fds as it may have: the size of their folder, from Linux 6.2 on, and "Max open
         files" of proc_pid_limits(5)."""
 
-        def read() -> float | None:
+        def read() -> bool:
+            """Compare the number of open fds with the limit."""
             folder = f"{self._folder}/fd"
             used = os.stat(folder).st_size or len(folder_names(folder))  # noqa: PTH116 - pathlib is slow to import
             lines = (line.split() for line in _lines(f"{self._folder}/limits"))
             limit = next((number(words[3]) for words in lines if words[:3] == ["Max", "open", "files"]), None)
-            return float(limit is not None and used >= limit)
+            return limit is not None and used >= limit
 
-        return bool(self._files.fact(f"descriptors of {self._pid} are used up", None, read))
+        return bool(self._files.flag(f"descriptors of {self._pid} are used up", read))
 
     def full_file_systems(self) -> list[str]:
-        """Phrases of the file systems without room (statvfs(3)), among those where the process has files open to write,
-        and /dev/shm. Those that need a server are not asked: it might not answer."""
+        """Phrases of the full file systems (statvfs(3)), among /dev/shm and those where the process has files open to
+        write. Those that need a server are not asked: it might not answer."""
 
         def read() -> list[str]:
+            """Phrases of the full ones."""
             paths: dict[str, str] = {}
             for fd in folder_names(f"{self._folder}/fd")[:_MAX_DESCRIPTORS]:
                 flags = number(next(iter(_fd_info_values(self._pid, fd, "flags:")), "0"), 8) or 0
@@ -131,25 +129,24 @@ class Machine:
         return self._files.strings(f"full file systems of {self._pid}", read)
 
     @cached_property
-    def _mounts(self) -> list[tuple[str, list[str]]]:
-        """Each mount's number, and [type, source, mount point, device] (proc_pid_mountinfo(5))."""
-        return [
-            (mount[0], [rest[0], _unescaped(rest[1]), _unescaped(mount[4]), mount[2]])
-            for mount, rest in _mount_lines(f"{self._folder}/mountinfo")
-        ]
+    def _mounts(self) -> list[Mount]:
+        return mounts(self._pid)
 
     def frozen_group(self) -> str:
         """The frozen cgroup that the process is in, or the outermost one around it that is frozen; "" for none."""
 
+        # controller, "" for the unified hierarchy → (file, its line in a frozen group, file that has "1" in the group
+        # that was told to freeze)
+        files = {"freezer": ("freezer.state", "FROZEN", "freezer.self_freezing")}
+        files[""] = ("cgroup.events", "frozen 1", "cgroup.freeze")
+
         def read() -> str:
+            """The path of the group in its hierarchy, as /proc/PID/cgroup has it."""
             for controller, group in self._groups:
-                folders = self.group_folders(controller)
-                if not folders or controller not in ("freezer", ""):
-                    continue
-                is_v1_frozen = controller == "freezer" and _first_line(f"{folders[0]}/freezer.state") == "FROZEN"
-                if is_v1_frozen or (not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events")):
-                    file = "freezer.self_freezing" if controller else "cgroup.freeze"
-                    levels = [level for level, folder in enumerate(folders) if _first_line(f"{folder}/{file}") == "1"]
+                state_file, frozen, own_file = files.get(controller, ("", "", ""))
+                folders = self.group_folders(controller) if state_file else []
+                if folders and frozen in _lines(f"{folders[0]}/{state_file}"):
+                    levels = [level for level, path in enumerate(folders) if _first_line(f"{path}/{own_file}") == "1"]
                     return "/".join(group.split("/")[: -levels[-1] or None]) if levels else group
             return ""
 
@@ -160,30 +157,28 @@ class Machine:
         (memory.oom_control; Documentation/admin-guide/cgroup-v1/memory.rst, 10); "" if none is known."""
 
         def read() -> str:
+            """The first folder whose group is out of memory."""
             for folder in self.group_folders("memory"):
-                lines = _lines(f"{folder}/memory.oom_control")
-                if "oom_kill_disable 1" in lines and "under_oom 1" in lines:
+                if {"oom_kill_disable 1", "under_oom 1"} <= {*_lines(f"{folder}/memory.oom_control")}:
                     return folder
             return ""
 
         return self._files.fact(f"group of {self._pid} out of memory", "", read)
 
     def group_folders(self, controller: str) -> list[str]:
-        """The folders of the process's cgroup and of those around it, its own first; empty if they are not mounted
-        here, or the group is outside of our own container. The unified hierarchy is used if no older one has the
-        controller."""
-        groups = dict(self._groups)
-        name = controller if controller in groups and controller in self._group_mounts else ""
-        mounted, group = self._group_mounts.get(name), groups.get(name)
-        if not mounted or group is None:
+        """The folders of the process's cgroup and of those around it, its own first; [] if they are not mounted here,
+        or the group is outside of our own container. The unified hierarchy is used if no older one has the controller.
+        """
+        groups, mounts = dict(self._groups), self._group_mounts
+        name = controller if controller in groups and controller in mounts else ""
+        if name not in groups or name not in mounts:
             return []
-        root, mount_point = mounted
-        is_below = f"{group}/".startswith(f"{root.rstrip('/')}/")
-        relative = group[len(root.rstrip("/")) :]
-        if not is_below or "/.." in relative:
+        root, mount_point = (path.rstrip("/") for path in mounts[name])
+        relative = groups[name][len(root) :]
+        if not f"{groups[name]}/".startswith(f"{root}/") or "/.." in relative:
             return []
         parts = [part for part in relative.split("/") if part]
-        return ["/".join([mount_point.rstrip("/"), *parts[:count]]) for count in range(len(parts), -1, -1)]
+        return ["/".join([mount_point, *parts[:count]]) for count in range(len(parts), -1, -1)]
 
     @cached_property
     def _groups(self) -> list[tuple[str, str]]:
@@ -195,43 +190,41 @@ class Machine:
     def _group_mounts(self) -> dict[str, tuple[str, str]]:
         """Controller → (cgroup, folder at which this machine has it mounted): in a container that is often not the root
         of the hierarchy."""
-        mounts: dict[str, tuple[str, str]] = {}
-        for mount, rest in _mount_lines("/proc/self/mountinfo"):
-            if len(rest) > 2 and rest[0].startswith("cgroup"):
-                for name in rest[2].split(",") if rest[0] == "cgroup" else ("",):
-                    mounts.setdefault(name, (_unescaped(mount[3]), _unescaped(mount[4])))
-        return mounts
+        folders: dict[str, tuple[str, str]] = {}
+        for mount in mounts("self"):
+            if mount.type.startswith("cgroup"):
+                for name in mount.controllers if mount.type == "cgroup" else ("",):
+                    folders.setdefault(name, (mount.root, mount.mount_point))
+        return folders
 
     def file_watchers(self) -> tuple[ChildProcess, ...]:
         """The processes that must permit each opening of a file, and others that only watch (fanotify(7))."""
-
-        def read() -> list[str]:
-            return [str(pid) for pid in dict(_fds_of("anon_inode:[fanotify]"))]
-
-        return self._processes(self._files.strings("processes with fanotify", read))
+        pids = self._files.pids("processes with fanotify", lambda: dict(_fds_of("anon_inode:[fanotify]")))
+        return tuple(map(self._process, pids))
 
     def terminal(self) -> str:
         """The controlling terminal of the process; "" if it has none."""
 
         def read() -> str:
+            """Decode tty_nr, whose minor number is in two parts (new_encode_dev, include/linux/kdev_t.h)."""
             fields = stat_fields(_first_line(f"{self._folder}/stat"))
             device = number(fields[_TTY]) if len(fields) > _TTY else None
             if not device:
                 return ""
             major, minor = device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
-            is_pseudo = 136 <= major < 144  # Documentation/admin-guide/devices.txt
-            return f"/dev/pts/{minor}" if is_pseudo else f"{major}:{minor}"
+            is_pseudo_terminal = 136 <= major < 144  # Documentation/admin-guide/devices.txt
+            return f"/dev/pts/{minor}" if is_pseudo_terminal else f"{major}:{minor}"
 
         return self._files.fact(f"terminal of {self._pid}", "", read)
 
     def has_foreground(self) -> bool:
         """The process is in the foreground of its terminal."""
 
-        def read() -> float | None:
+        def read() -> bool | None:
             fields = stat_fields(_first_line(f"{self._folder}/stat"))
-            return float(fields[5 - 3] == fields[_FOREGROUND]) if len(fields) > _FOREGROUND else None  # pgrp
+            return fields[_GROUP] == fields[_FOREGROUND] if len(fields) > _FOREGROUND else None
 
-        return bool(self._files.fact(f"foreground of {self._pid}", None, read))
+        return bool(self._files.flag(f"foreground of {self._pid}", read))
 
 
 def _fds_of(link: str) -> Iterator[tuple[int, str]]:
@@ -245,7 +238,7 @@ def _fd_info_values(pid: int, fd: str, name: str) -> list[str]:
 
 
 def _is_full(path: str) -> bool:
-    """A file system with blocks has none left, or no inodes."""
+    """The file system of a file has no block or no inode left. One without blocks at all is not full."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -253,18 +246,9 @@ def _is_full(path: str) -> bool:
     return bool(status.f_blocks) and (not status.f_bavail or (bool(status.f_files) and not status.f_favail))
 
 
-def _mount_lines(path: str) -> Iterator[tuple[list[str], list[str]]]:
-    """The words before and after the " - " of each line of a mountinfo file."""
-    for line in _lines(path):
-        words, _, rest = line.partition(" - ")
-        mount, file_system = words.split(), rest.split()
-        if len(mount) > 4 and len(file_system) > 1:
-            yield mount, file_system
-
-
-def _unescaped(text: str) -> str:
-    """A path of mountinfo, which has octal numbers for blanks."""
-    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+def _mount_row(mount: Mount) -> list[str]:
+    """What a recording keeps of a mount: [type, source, mount point, device]."""
+    return [mount.type, mount.source, mount.mount_point, mount.device]
 
 
 def _first_line(path: str) -> str:

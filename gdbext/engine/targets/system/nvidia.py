@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.engine.formats import open_nonblocking
 from gdbext.engine.targets.live import supervision
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ LIBRARY = "libnvidia-ml.so.1"
 _SECONDS = 2
 """Seconds that the driver is given."""
 _MOST_DEVICES, _TEXT = 64, 96
-_SM_CLOCK, _MEMORY_CLOCK, _UNCORRECTED, _SINCE_START = 1, 2, 1, 0
 _KERNEL_LOG = "/dev/kmsg"
 _MOST_RECORDS, _RECORD, _MOST_XIDS = 100_000, 8192, 8
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
@@ -58,33 +57,39 @@ class NvidiaFigures(NamedTuple):
     """ECC errors since the driver was loaded."""
 
     @property
+    def file(self) -> str:
+        """Its device file: ``/dev/nvidia0``."""
+        return f"/dev/nvidia{self.minor}"
+
+    @property
     def spins(self) -> bool | None:
-        """A kernel runs all the time with little power, as one that spins does; None if unknown."""
+        """A kernel runs nearly all the time with little power, as one that spins does; None if unknown."""
         if self.busy_percent is None or self.milliwatts is None or not self.limit_milliwatts:
             return None
         return self.busy_percent >= _BUSY and self.milliwatts <= _LITTLE_POWER * self.limit_milliwatts
 
 
 class NvidiaFacts(NamedTuple):
-    """Everything; ``problems``: what could not be read, and why."""
+    """What NVML, the kernel's log and /proc say about a process's devices."""
 
     driver: str
+    """The driver's version, "" if unknown."""
     figures: tuple[NvidiaFigures, ...]
     xids: tuple[str, ...]
     """The last Xid errors of the kernel's log, as the driver wrote them."""
     files: tuple[str, ...]
     """Device files that the process has open."""
     problems: tuple[str, ...]
+    """What could not be read, and why."""
 
 
 def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = _KERNEL_LOG) -> NvidiaFacts:
-    """The facts; ``files``: what the process has open. Of the devices, those whose files these are; if none, all."""
+    """The facts about the devices whose files are among ``files``, which the process has open; about all devices if
+    none is."""
     problems: list[str] = []
-    opened = tuple(sorted(path for path in files if _FILE.fullmatch(path)))
+    opened = tuple(sorted(filter(_FILE.fullmatch, files)))
     driver, figures = _read_figures(library, problems)
-    names = {path.rpartition("/")[2] for path in opened}
-    by_name = {f"nvidia{device.minor}": device for device in figures}
-    of_process = tuple(device for name, device in by_name.items() if name in names)
+    of_process = tuple(device for device in figures if device.file in opened)
     return NvidiaFacts(driver, of_process or figures, _read_xids(kernel_log, problems), opened, tuple(problems))
 
 
@@ -92,7 +97,7 @@ def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = 
 
 
 def _read_figures(library: str, problems: list[str]) -> tuple[str, tuple[NvidiaFigures, ...]]:
-    """(the driver's version, each device's figures), asked by a child; adds to ``problems``."""
+    """(the driver's version, each device's figures), asked by a child of ours; adds to ``problems``."""
     answer = supervision.run_in_child(lambda: _ask_nvml(library), _SECONDS)
     if not answer:
         problems.append(f"NVML: the driver did not answer within {_SECONDS} seconds")
@@ -122,6 +127,7 @@ class _Nvml:
     """The library, loaded and initialized. Raises OSError, AttributeError if it lacks a function that all have."""
 
     def __init__(self, library: str) -> None:
+        """``library``: file name of libnvidia-ml."""
         self._library = ctypes.CDLL(library)
         status = self._library.nvmlInit_v2()
         if status:
@@ -150,32 +156,27 @@ class _Nvml:
         failed = self._call("nvmlDeviceGetName", device, name, _TEXT)
         yield "" if failed else name.value.decode("utf-8", "replace")
         yield from self._numbers("nvmlDeviceGetMinorNumber", device)
-        mig = next(self._numbers("nvmlDeviceGetMigMode", device, count=2, separate=True))
-        yield None if mig is None else bool(mig)
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        failed = self._call("nvmlDeviceGetMigMode", device, ctypes.byref(current), ctypes.byref(pending))
+        yield None if failed else bool(current.value)
         yield from self._numbers("nvmlDeviceGetUtilizationRates", device, count=2)
         yield from self._numbers("nvmlDeviceGetPowerUsage", device)
         yield from self._numbers("nvmlDeviceGetEnforcedPowerLimit", device)
-        for clock in (_SM_CLOCK, _MEMORY_CLOCK):
-            yield from self._numbers("nvmlDeviceGetClockInfo", device, clock)
+        yield from self._numbers("nvmlDeviceGetClockInfo", device, 1)  # NVML_CLOCK_SM
+        yield from self._numbers("nvmlDeviceGetClockInfo", device, 2)  # NVML_CLOCK_MEM
         total, _, used = self._numbers("nvmlDeviceGetMemoryInfo", device, count=3, kind=ctypes.c_ulonglong)
         yield from (used, total)
-        arguments = (device, _UNCORRECTED, _SINCE_START)
-        yield from self._numbers("nvmlDeviceGetTotalEccErrors", *arguments, kind=ctypes.c_ulonglong)
+        # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC: since the driver was loaded
+        yield from self._numbers("nvmlDeviceGetTotalEccErrors", device, 1, 0, kind=ctypes.c_ulonglong)
 
     def _numbers(
-        self,
-        function: str,
-        *arguments: object,
-        count: int = 1,
-        kind: _Unsigned = ctypes.c_uint,
-        separate: bool = False,
-    ) -> Iterator[int | None]:
-        """The numbers that the function writes through its last pointer, or (``separate``) its last ``count`` pointers;
-        None for each if it fails, or this library lacks it."""
+        self, function: str, *arguments: object, count: int = 1, kind: _Unsigned = ctypes.c_uint
+    ) -> list[int] | list[None]:
+        """The ``count`` numbers that the function writes through its last pointer; None for each if it fails, or this
+        library lacks it."""
         values = (kind * count)()
-        pointers = [ctypes.byref(values, index * ctypes.sizeof(kind)) for index in range(count if separate else 1)]
-        failed = self._call(function, *arguments, *pointers)
-        yield from ([None] * count if failed else list(values))
+        failed = self._call(function, *arguments, ctypes.byref(values))
+        return [None] * count if failed else list(values)
 
     def _call(self, name: str, *arguments: object) -> int:
         """The status that the function returns, 0 for success; 1 if this library lacks it."""
@@ -190,21 +191,13 @@ def _read_xids(path: str, problems: list[str]) -> tuple[str, ...]:
     """The driver's last lines "NVRM: Xid (PCI:0000:41:00): 79, …". Each read gives one record and never blocks."""
     xids: list[str] = []
     try:
-        log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0, opener=open_nonblocking) as log:
+            for _ in range(_MOST_RECORDS):
+                with suppress(BrokenPipeError):  # records were overwritten meanwhile
+                    record = log.read(_RECORD)
+                    if not record:  # None: the end of what was logged
+                        break
+                    xids += [match.group(0).strip() for match in _XID.finditer(record.decode("utf-8", "replace"))]
     except OSError as error:
         problems.append(f"the kernel's log, for Xid errors: {error.strerror}")
-        return ()
-    try:
-        for _ in range(_MOST_RECORDS):
-            with suppress(BrokenPipeError):  # records were overwritten meanwhile
-                record = os.read(log, _RECORD)
-                if not record:
-                    break
-                xids += [match.group(0).strip() for match in _XID.finditer(record.decode("utf-8", "replace"))]
-    except BlockingIOError:
-        pass  # the end of what was logged
-    except OSError as error:
-        problems.append(f"the kernel's log, for Xid errors: {error.strerror}")
-    finally:
-        os.close(log)
     return tuple(xids[-_MOST_XIDS:])

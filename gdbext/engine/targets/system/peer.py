@@ -28,14 +28,16 @@ class PipeWait(NamedTuple):
     pipe: str
     """The pipe as /proc names it: ``pipe:[77]``."""
     writes: bool
+    """It is blocked in write(2)."""
 
     @property
     def phrase(self) -> str:
+        """A verb phrase about the process, for people."""
         return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
 
 
 class ChildProcess(NamedTuple):
-    """A child of the examined process."""
+    """A process of this machine: a child of the examined process, or one at the other end of a wait."""
 
     pid: int
     name: str = ""
@@ -53,24 +55,25 @@ class ChildProcess(NamedTuple):
     def label(self) -> str:
         """``124 (python, stopped)``."""
         state = self.state.value if self.state else ""
-        waits = self.waits_for_us.phrase if self.waits_for_us else ""
-        asks = f"reads from the terminal {self.asks_at}" if self.asks_at else ""
-        details = ", ".join(filter(None, (self.name, state, self.ending, waits, asks)))
+        details = ", ".join(filter(None, (self.name, state, self.ending, *self._waits)))
         return f"{self.pid} ({details})" if details else str(self.pid)
+
+    @property
+    def _waits(self) -> list[str]:
+        """Verb phrases: what it waits for as far as that concerns the examined process or a user."""
+        pipes = [self.waits_for_us.phrase] if self.waits_for_us else []
+        return [*pipes, f"reads from the terminal {self.asks_at}"] if self.asks_at else pipes
 
     @property
     def doing(self) -> str:
         """Its activity, for people: ``in futex``, ``stopped``, ``zombie: killed by SIGKILL``."""
         if self.state:
             return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
-        if self.waits_for_us:
-            return self.waits_for_us.phrase
-        if self.asks_at:
-            return f"reads from the terminal {self.asks_at}"
-        return f"in {self.call}" if self.call else "runs"
+        return next(iter(self._waits), f"in {self.call}" if self.call else "runs")
 
     @property
     def has_failed(self) -> bool:
+        """It is a zombie that was killed, or exited with another status than 0."""
         return self.state is ProcessState.ENDED and bool(self.ending) and self.ending != "exit status 0"
 
     @property
@@ -92,13 +95,12 @@ class ChildProcess(NamedTuple):
 def listed(processes: Sequence[ChildProcess], limit: int = 8) -> str:
     """The processes' labels as a list for people: ``124 (python), 125 and 126``."""
     labels = [process.label for process in processes[:limit]]
-    if len(processes) > limit:
-        return f"{', '.join(labels)} and {len(processes) - limit} more"
-    return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1]))) if labels else ""
+    labels += [f"{len(processes) - limit} more"] if len(processes) > limit else []
+    return " and ".join(filter(None, (", ".join(labels[:-1]), *labels[-1:])))
 
 
 class PeerKind(Enum):
-    """The value is the word of the JSON report."""
+    """What the other end of a wait is; the value is the word of the JSON report."""
 
     SOCKET = "socket"
     PIPE = "pipe"
@@ -135,4 +137,5 @@ class Peer(NamedTuple):
 
     @property
     def is_listening(self) -> bool:
+        """It is a socket that others connect to."""
         return self.state == "LISTEN"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, all_fds, file_text, link_target
+from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
@@ -17,13 +17,13 @@ from gdbext.engine.targets.system.linux import (
     signals_in,
     split_stat,
     stat_fields,
-    status_values,
 )
 from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
+from gdbext.engine.targets.system.proc_files import all_fds, file_text, link_target, status_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gdbext.engine.targets.base_target import MemoryMapping
     from gdbext.engine.targets.host_files import AnyFact
@@ -83,11 +83,11 @@ class ProcFs:
     # --- fds -------------------------------------------------------------------------------------
 
     def descriptor(self, fd: int) -> str:
-        """``pipe:[77]``, ``socket:[5]``, a path; "" if it cannot be read."""
+        """The target of an fd of this process: ``pipe:[77]``, ``socket:[5]``, a path; "" if it cannot be read."""
         return self._link(self._pid, fd)
 
     def _link(self, pid: int, fd: int) -> str:
-        """The target of an fd of any process: ``pipe:[77]``, a path; "" if it cannot be read."""
+        """As ``descriptor``, for an fd of process ``pid``."""
         if (pid, fd) not in self._links:
             self._links[pid, fd] = self._files.link(f"/proc/{pid}/fd/{fd}")
         return self._links[pid, fd]
@@ -107,21 +107,20 @@ class ProcFs:
 
     # --- processes -------------------------------------------------------------------------------
 
-    @cached_property
-    def _children(self) -> dict[int, ChildProcess]:
-        return {pid: self._describe(pid) for pid in self._children_of(self._pid)}
-
     def children(self) -> Mapping[int, ChildProcess]:
         """The child processes by PID."""
         return self._children
+
+    @cached_property
+    def _children(self) -> dict[int, ChildProcess]:
+        return {pid: self._describe(pid) for pid in self._children_of(self._pid)}
 
     def grandchildren(self) -> Mapping[int, Sequence[ChildProcess]]:
         """PID of a child → its own children, at most 64 of all together: a launcher's agent has some, for example."""
         grandchildren, room = {}, 64
         for child in sorted(self._children)[:room]:
-            pids = self._children_of(child)[:room]
-            room -= len(pids)
-            if pids:
+            if pids := self._children_of(child)[:room]:
+                room -= len(pids)
                 grandchildren[child] = [self._describe(pid, brief=True) for pid in pids]
         return grandchildren
 
@@ -131,20 +130,20 @@ class ProcFs:
         pending = [self._pid]
         while pending and len(parents) < _MAX_CHILDREN:
             parent = pending.pop(0)
-            for pid in self._children_of(parent):
-                if pid not in parents:
-                    parents[pid] = parent
-                    pending.append(pid)
+            children = [pid for pid in self._children_of(parent) if pid not in parents]
+            parents.update(dict.fromkeys(children, parent))
+            pending += children
         return parents
 
     def process(self, pid: int) -> ChildProcess:
         """The description of any process of this machine."""
         return self._children[pid] if pid in self._children else self._describe(pid)
 
-    def _children_of(self, process: int) -> list[int]:
+    def _children_of(self, pid: int) -> list[int]:
+        """PIDs of the children of process ``pid``, thread by thread; none for 0 and for init."""
         children: list[int] = []
-        for tid in self._files.names(f"/proc/{process}/task") if process > 1 else ():
-            words = self._files.text(f"/proc/{process}/task/{tid}/children").split()
+        for tid in self._files.names(f"/proc/{pid}/task") if pid > 1 else ():
+            words = self._files.text(f"/proc/{pid}/task/{tid}/children").split()
             children += [child for word in words[:_MAX_CHILDREN] if (child := number(word)) is not None]
         return children
 
@@ -152,19 +151,16 @@ class ProcFs:
         """The description of a process; ``brief``: without the pipes that its threads may wait for."""
         name, fields = split_stat(self._files.text(f"/proc/{pid}/stat"))
         state = _STATES.get(fields[:1])
+        codes = self._stat_fields(pid)[_EXIT_CODE : _EXIT_CODE + 1] if state is ProcessState.ENDED else []
+        status = number("".join(codes))  # as wait(2) has it
         ending = ""
-        if state is ProcessState.ENDED:
-            all_fields = self._stat_fields(pid)
-            status = number(all_fields[_EXIT_CODE]) if len(all_fields) > _EXIT_CODE else None
-            if status is not None:  # as wait(2) has it
-                ending = f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
+        if status is not None:
+            ending = f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
         words = self._files.text(f"/proc/{pid}/cmdline", 4096)
         command = command_text(words.encode("utf-8", "surrogateescape")).strip()
         waits = None if brief else self._pipe_wait(pid)
-        syscall = number(self._files.text(f"/proc/{pid}/syscall").partition(" ")[0])
-        call = "" if syscall is None else self._syscall_names.get(syscall, f"system call {syscall}")
-        fd, writes = self._pipe_call(f"/proc/{pid}/syscall")
-        link = self._link(pid, fd) if fd is not None and not writes else ""
+        call, fd = self._call(f"/proc/{pid}/syscall")
+        link = self._link(pid, fd) if fd is not None and call == "read" else ""
         asks_at = link if link.startswith(("/dev/pts/", "/dev/tty")) else ""
         return ChildProcess(pid, name, state, waits, ending, command, call, asks_at)
 
@@ -173,19 +169,20 @@ class ProcFs:
         to act itself."""
         own_files = self.open_files(self._pid)
         for tid in self._files.names(f"/proc/{pid}/task")[:32]:
-            fd, writes = self._pipe_call(f"/proc/{pid}/task/{tid}/syscall")
-            link = self._link(pid, fd) if fd is not None else ""
+            call, fd = self._call(f"/proc/{pid}/task/{tid}/syscall")
+            link = self._link(pid, fd) if fd is not None and call in ("read", "write") else ""
             if link.startswith("pipe:") and link in own_files:
-                return PipeWait(link, writes)
+                return PipeWait(link, call == "write")
         return None
 
-    def _pipe_call(self, path: str) -> tuple[int | None, bool]:
-        """(fd, True if it writes) of the read(2) or write(2) that a thread is blocked in, by its file ``syscall``
-        (proc_pid_syscall(5): number and arguments of the call); (None, False) for any other."""
+    def _call(self, path: str) -> tuple[str, int | None]:
+        """(name, first argument) of the system call that a thread is blocked in, by its file ``syscall``
+        (proc_pid_syscall(5)); ("", None) if it runs."""
         words = self._files.text(path).split()
-        call = number(words[0]) if len(words) > 1 else None
-        name = "" if call is None else self._syscall_names.get(call, "")
-        return number(words[1], 16) if name in ("read", "write") else None, name == "write"
+        call = number(words[0]) if words else None
+        if call is None:
+            return "", None
+        return self._syscall_names.get(call, f"system call {call}"), number(words[1], 16) if len(words) > 1 else None
 
     def forked_from(self) -> int | None:
         """The parent, if this process is a copy of it: the kernel places code, stack and heap anew at every exec
@@ -195,16 +192,16 @@ class ProcFs:
         others = self._stat_fields(parent) if parent > 1 else []
         if not others:
             return None
-        for index in _ADDRESSES:  # the kernel hides them as 0 or 1 from other users
-            if fields[index] != others[index] or (number(fields[index]) or 0) <= 1:
-                return None
+        # the kernel hides addresses as 0 or 1 from other users
+        if any(fields[index] != others[index] or (number(fields[index]) or 0) <= 1 for index in _ADDRESSES):
+            return None
         personality = number(self._files.text(f"/proc/{self._pid}/personality").strip(), 16)
         # 0x40000: ADDR_NO_RANDOMIZE (include/uapi/linux/personality.h)
         return None if personality is None or personality & 0x40000 else parent
 
     def _parent(self, fields: Sequence[str]) -> int:
-        """The parent's PID by the fields of /proc/PID/stat; 0 if unknown."""
-        return max(0, number(fields[_PARENT]) or 0) if fields else 0
+        """The parent's PID, by the fields of /proc/PID/stat; 0 if unknown."""
+        return number(fields[_PARENT]) or 0 if fields else 0
 
     def _stat_fields(self, pid: int) -> list[str]:
         """The fields of /proc/PID/stat from the third on; [] if there are too few of them."""
@@ -219,12 +216,11 @@ class ProcFs:
         relatives = {parent, *self._children_of(parent), *self._children} - {0, 1, self._pid}
         wanted = f" {mapping.device} {mapping.inode} "
 
-        def read() -> list[str]:
-            return [str(pid) for pid in sorted(relatives) if wanted in file_text(f"/proc/{pid}/maps", proc_files.TABLE)]
+        def read() -> Iterator[int]:
+            return (pid for pid in sorted(relatives) if wanted in file_text(f"/proc/{pid}/maps", proc_files.TABLE))
 
-        words = self._files.strings(f"sharers of{wanted}", read)
-        pids = [pid for word in words if (pid := number(word)) is not None and pid > 0]
-        return [self.process(pid) for pid in pids] if mapping.inode and fields else None
+        pids = self._files.pids(f"sharers of{wanted}", read)
+        return [self.process(pid) for pid in pids if pid > 0] if mapping.inode and fields else None
 
     def handled_signals(self) -> list[int] | None:
         """The signals that the process has a handler of its own for, without SIGINT and those of faults (SigCgt of
@@ -234,12 +230,13 @@ class ProcFs:
             return None
         return [signal for signal in range(1, 65) if mask >> (signal - 1) & 1 and signal not in _COMMON_SIGNALS]
 
-    def clock(self, number: int) -> float | None:
-        """The clock's time; None for a clock that the process's time namespace changes."""
-        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
+    def clock(self, clock: int) -> float | None:
+        """Seconds on the clock of that CLOCK_ number, as the process reads it; None if its time namespace has clocks of
+        its own, and for other clocks than CLOCK_REALTIME and CLOCK_MONOTONIC."""
+        if clock not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
             return None
         has_own_clocks = self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
-        return None if has_own_clocks else self._files.clock(number)
+        return None if has_own_clocks else self._files.clock(clock)
 
     # --- files by their names --------------------------------------------------------------------
 
@@ -249,7 +246,7 @@ class ProcFs:
         return os.path.normpath(f"{folder}/{path}") if folder else path
 
     def _path_from_root(self, path: str) -> str:
-        """The path from the root; not recorded, unlike the facts that are read there."""
+        """As ``absolute``, but not normalized and not recorded: it is needed only to read what is then recorded."""
         folder = "" if path.startswith("/") else link_target(f"/proc/{self._pid}/cwd")
         return f"{folder}/{path}" if folder else path
 
@@ -260,20 +257,19 @@ class ProcFs:
     def is_named_pipe(self, path: str) -> bool:
         """True if the process sees a named pipe there."""
 
-        def read() -> float | None:
-            return float(stat.S_ISFIFO(self._files.foreign.status(self._path_from_root(path)).st_mode))
+        def read() -> bool:
+            return stat.S_ISFIFO(self._files.foreign.status(self._path_from_root(path)).st_mode)
 
-        return bool(self._files.fact(f"{path} is a named pipe", None, read))
+        return bool(self._files.flag(f"{path} is a named pipe", read))
 
     def has_open(self, path: str) -> bool | None:
         """True if any process whose fds may be read has that file open; None if unknown."""
 
-        def read() -> float | None:
+        def read() -> bool:
             absolute = os.path.normpath(self._path_from_root(path))
-            return float(any(link_target(f"/proc/{pid}/fd/{fd}") == absolute for pid, fd in all_fds()))
+            return any(link_target(f"/proc/{pid}/fd/{fd}") == absolute for pid, fd in all_fds())
 
-        is_open = self._files.fact(f"{path} is open", None, read)
-        return None if is_open is None else bool(is_open)
+        return self._files.flag(f"{path} is open", read)
 
     def file_lock(self, path: str) -> Peer | None:
         """The process that has locked that file, None for none or unknown."""
@@ -281,6 +277,8 @@ class ProcFs:
 
 
 class _UnknownFacts(HostFiles):
+    """Reads nothing: each fact is unknown."""
+
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
         return unknown
 
@@ -291,9 +289,6 @@ class _NoProcFs(ProcFs):
 
     def __bool__(self) -> bool:
         return False
-
-    def _link(self, pid: int, fd: int) -> str:  # noqa: ARG002
-        return ""
 
 
 NO_PROCFS = _NoProcFs()

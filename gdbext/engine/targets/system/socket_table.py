@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.engine.targets.system import proc_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _TCP_STATES = (
     *("", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT"),
@@ -23,21 +23,10 @@ _FAMILIES = ("tcp", "tcp6", "udp", "udp6")
 _SECONDS = 2.0
 """Seconds that all tables of one process may take to read."""
 _MAX_ROWS = 100_000
-_UNIX_NAMED, _ACCEPTS_CONNECTIONS = 8, 1 << 16
-"""Words of a row of the table of AF_UNIX that has a name; __SO_ACCEPTCON (linux/net.h)."""
-_SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
-"""NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
-_SHOWN = 1 | 4 | 16
-_NAME, _PEER, _QUEUES = 0, 2, 4
-"""UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN, UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
-(linux/unix_diag.h)."""
-_STATE, _LISTENS = -1, bytes([10])
-"""udiag_state of struct unix_diag_msg, which is no attribute; TCP_LISTEN."""
-_ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
 
 
 class Socket(NamedTuple):
-    """One socket. ``peer`` is the inode of the socket at the other end, 0 if that is not on this machine."""
+    """One socket. ``family`` is tcp, udp or unix; ``local`` and ``remote`` are HOST:PORT, or names of AF_UNIX."""
 
     family: str
     local: str = ""
@@ -45,8 +34,9 @@ class Socket(NamedTuple):
     state: str = ""
     unsent: int = 0
     unread: int = 0
-    """Number of bytes in its queues."""
+    """Bytes in its queues."""
     peer: int = 0
+    """Inode of the socket at the other end; 0 if that is not on this machine."""
     listener: int = 0
     """Inode of the listening socket in whose queue the other end is, or will be, not accepted yet; else 0."""
     queued: int = 0
@@ -56,15 +46,13 @@ class Socket(NamedTuple):
 def peer_user(connection: socket.socket) -> int | None:
     """The uid of the process at the other end of a TCP connection, as the kernel has it with that socket; None if it is
     on another machine, in another network namespace, or not accepted yet."""
-
-    def address_text(name: tuple[str, int]) -> str:  # as _address writes it
-        host = name[0].rpartition("::ffff:")[2]
-        return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
-
-    own, other = map(address_text, (connection.getsockname(), connection.getpeername()))
-    for family in _FAMILIES[:2]:
+    ends = []  # as _address writes them
+    for host, port, *_ in (connection.getpeername(), connection.getsockname()):
+        host = host.rpartition("::ffff:")[2]
+        ends.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    for family in ("tcp", "tcp6"):
         for row in _rows(os.getpid(), family):
-            if row[9] != "0" and _address(row[1]) == other and _address(row[2]) == own:
+            if row[9] != "0" and [_address(row[1]), _address(row[2])] == ends:
                 return int(row[7])
     return None
 
@@ -84,30 +72,30 @@ class SocketTables:
         return (_unix_socket(inode) or self._internet_socket(str(inode))) if inode else None
 
     def unix_listener(self, name: str) -> Socket | None:
-        """The socket of AF_UNIX that listens under that name (/proc/PID/net/unix: flags, type, state, inode and path;
-        an abstract name begins with "@"), and how many connections it has not accepted."""
-        rows = _rows(self._pid, "unix", _UNIX_NAMED)
-        inode = next((row[6] for row in rows if row[7] == name and int(row[3], 16) & _ACCEPTS_CONNECTIONS), "")
-        attributes = _unix_attributes(int(inode)) if inode else None
-        queued = int.from_bytes((attributes or {}).get(_QUEUES, b"")[:4], "little")
-        return Socket("unix", name, state=LISTEN, listener=int(inode), queued=queued) if inode else None
+        """The socket of AF_UNIX that listens under that name, with the number of connections that it has not accepted.
+        A row of /proc/PID/net/unix has flags, type, state, inode and path; an abstract name begins with "@"."""
+        for row in _rows(self._pid, "unix", 8):  # 8 words: it has a name
+            if row[7] == name and int(row[3], 16) & 1 << 16:  # __SO_ACCEPTCON (linux/net.h)
+                queued = _queue_length(_unix_attributes(int(row[6])) or {})
+                return Socket("unix", name, state=LISTEN, listener=int(row[6]), queued=queued)
+        return None
 
     def _internet_socket(self, inode: str) -> Socket | None:
+        """The socket of TCP or UDP with that inode; None for none. A connection that was not accepted yet has no socket
+        at its other end: its row there has inode 0."""
         for family in _FAMILIES:
             table = self._table(family)
             row = table.by_inode.get(inode)
-            if row is None:
-                continue
-            other = table.by_ends.get((row[2], row[1]))
-            end = _socket_of_row(family, row, other)
-            is_queued = other is not None and other[9] == "0" and end.state == "ESTABLISHED"
-            if is_queued or end.state == "SYN_SENT":
-                listener, queued = table.listener(row[2], row[1])
-                return end._replace(listener=listener, queued=queued)
-            return end
+            if row:
+                other = table.by_ends.get((row[2], row[1]))
+                found = _socket_of_row(family, row, other)
+                is_queued = other is not None and other[9] == "0" and found.state == "ESTABLISHED"
+                listener = table.listener(row[2], row[1]) if is_queued or found.state == "SYN_SENT" else (0, 0)
+                return found._replace(listener=listener[0], queued=listener[1])
         return None
 
     def _table(self, family: str) -> _Table:
+        """The table of a family ("tcp6"), read by the first call."""
         if family not in self._tables:
             started = time.monotonic()
             self._tables[family] = _Table(_rows(self._pid, family), started + self._seconds_left)
@@ -119,6 +107,7 @@ class _Table:
     """The rows of a table, by inode and by (local, remote) address as the table writes them."""
 
     def __init__(self, rows: Iterator[list[str]], deadline: float) -> None:
+        """Read rows until ``deadline`` (time.monotonic)."""
         self.by_inode: dict[str, list[str]] = {}
         self.by_ends: dict[tuple[str, str], list[str]] = {}
         for row in rows:
@@ -143,18 +132,17 @@ class _Table:
 
 def _socket_of_row(family: str, row: list[str], other: list[str] | None) -> Socket:
     """The socket of a row; ``other``: the row of its other end, if that is on this machine."""
-    unsent, _, unread = row[4].partition(":")
-    number = int(row[3], 16)
     remote = "" if row[2].endswith(":0000") and family.startswith("udp") else _address(row[2])
-    state = _TCP_STATES[number] if number < len(_TCP_STATES) and family.startswith("tcp") else ""
+    state = dict(enumerate(_TCP_STATES)).get(int(row[3], 16), "") if family.startswith("tcp") else ""
     if state == LISTEN:  # its queues count connections
         return Socket(family[:3], _address(row[1]), remote, state)
-    peer = int(other[9]) if other is not None else 0
-    return Socket(family[:3], _address(row[1]), remote, state, int(unsent, 16), int(unread, 16), peer)
+    unsent, unread = (int(word, 16) for word in row[4].split(":"))
+    return Socket(family[:3], _address(row[1]), remote, state, unsent, unread, int(other[9]) if other else 0)
 
 
 def _rows(pid: int, family: str, min_words: int = 10) -> Iterator[list[str]]:
-    """The words of each row of /proc/PID/net/``family`` that has at least ``min_words``."""
+    """The words of each row of /proc/PID/net/FAMILY that has at least ``min_words``: its number, local and remote
+    address, state, queues, two more, uid, one more, inode."""
     try:
         lines = os.fsdecode(proc_files.head(f"/proc/{pid}/net/{family}", proc_files.TABLE)).split("\n", _MAX_ROWS + 2)
     except OSError:
@@ -181,19 +169,33 @@ def _unix_socket(inode: int) -> Socket | None:
     peer = int.from_bytes(attributes.get(_PEER, b"")[:4], "little")
     ends = (attributes, _unix_attributes(peer) if peer else None)
     names = [(end or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for end in ends]
-    if attributes.get(_STATE) == _LISTENS:  # its queues count connections
+    if attributes[_STATE] == b"\x0a":  # TCP_LISTEN: its queues count connections
         return Socket("unix", names[0], names[1], LISTEN)
-    # struct unix_diag_rqlen: bytes unread; then what the unsent ones take of the kernel's memory, which are no bytes
-    unread = int.from_bytes(attributes.get(_QUEUES, b"")[:4], "little")
-    return Socket("unix", names[0], names[1], unread=unread, peer=peer)
+    return Socket("unix", names[0], names[1], unread=_queue_length(attributes), peer=peer)
+
+
+def _queue_length(attributes: Mapping[int, bytes]) -> int:
+    """Bytes that a socket of AF_UNIX has not read; of one that listens, connections. The other member of struct
+    unix_diag_rqlen is what unsent bytes take of the kernel's memory, which is not their number."""
+    return int.from_bytes(attributes.get(_QUEUES, b"")[:4], "little")
+
+
+_NAME, _PEER, _QUEUES = 0, 2, 4
+"""UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_RQLEN (linux/unix_diag.h)."""
+_STATE = -1
+"""Our number for udiag_state of struct unix_diag_msg, which is no attribute."""
+_BY_FAMILY = 20
+"""SOCK_DIAG_BY_FAMILY (linux/sock_diag.h)."""
 
 
 def _unix_attributes(inode: int) -> dict[int, bytes] | None:
     """Attribute → value of the socket of AF_UNIX with that inode; None if the kernel does not know it."""
-    request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOWN, _NO_COOKIE, _NO_COOKIE)
-    header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
+    every_state = no_cookie = 0xFFFFFFFF
+    shown = 1 | 4 | 16  # UDIAG_SHOW_NAME, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN
+    request = struct.pack("<BBHIII2I", socket.AF_UNIX, 0, 0, every_state, inode, shown, no_cookie, no_cookie)
+    header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, 1, 1, 0)  # flags: NLM_F_REQUEST
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as channel:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as channel:  # NETLINK_SOCK_DIAG
             channel.settimeout(1)
             channel.send(header + request)
             answer = channel.recv(8192)

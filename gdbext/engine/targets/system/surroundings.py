@@ -16,11 +16,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import number
-from gdbext.engine.targets.host_files import HostFiles, file_text, link_target
+from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.live.proc_checks import living_threads
-from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.linux import split_stat, stat_fields
 from gdbext.engine.targets.system.machine import Machine
 from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.engine.targets.system.proc_files import file_text, link_target, status_fields, status_values
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
@@ -111,7 +112,7 @@ class MemoryUse(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """A thread that runs or wants to, between the readings; None if there is only one reading."""
+    """A thread that was ready to run between the readings; numbers are None if there is only one reading."""
 
     tid: int
     state: str
@@ -206,8 +207,8 @@ def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tu
     """(path, or another name of a fact; its text) of everything that the first reading reads."""
     folder = f"/proc/{pid}"
     yield from _read_all([f"{folder}/status", f"{folder}/limits", _ONLINE, "/proc/stat", "/proc/loadavg"])
-    parent = status_values(file_text(f"{folder}/status", _MAX_TEXT)).get("PPid", "0")
-    status = status_values(file_text(f"/proc/{parent}/status", _MAX_TEXT)) if parent not in ("", "0") else {}
+    parent = status_fields(f"{folder}/status").get("PPid", "0")
+    status = status_fields(f"/proc/{parent}/status") if parent not in ("", "0") else {}
     if status:
         yield "parent", f"{parent} {status.get('Name', '?')}\t{status.get('Cpus_allowed_list', '')}"
     namespace = link_target(f"{folder}/{_NAMESPACE}")
@@ -221,12 +222,13 @@ def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tu
             yield f"{folder}/task/{tid}/stat", stat
             yield from _read_all([f"{folder}/task/{tid}/schedstat"])
     for controller, names in GROUP_FILES.items():
-        folders = machine.group_folders(controller)
-        yield f"groups {controller}", "\n".join(folders)
-        yield from _read_all([f"{each}/{name}" for each in folders for name in names])
+        groups = machine.group_folders(controller)
+        yield f"groups {controller}", "\n".join(groups)
+        yield from _read_all([f"{group}/{name}" for group in groups for name in names])
 
 
 def _read_all(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(path, text) of the files that can be read and are not empty."""
     return ((path, text) for path in paths if (text := file_text(path, _MAX_TEXT)))
 
 
@@ -237,55 +239,65 @@ def pause_for(pid: int, texts: Texts) -> float:
     ready = [thread for thread in once.threads if thread.state == "R"]
     if not once.threads or any(_state_letter(texts[path]) in ("t", "T") for path in texts if path.endswith("/stat")):
         return 0.0
-    pause = 0.0
     if once.quota and once.quota.throttled and ready:
-        pause = max(_PAUSE, min(3.2 * once.quota.period_ms / 1e3, 0.6))
-    for thread in ready:
-        times = _run_and_wait(texts.get(f"/proc/{pid}/task/{thread.tid}/schedstat", ""))
-        if thread.priority or (times is not None and times[1] >= 0.75 * sum(times) > 0):
-            pause = max(pause, _PAUSE)
-    memory = once.memory
-    is_short = memory is not None and (memory.slowed or memory.full or (memory.stalled or 0) >= 5)
-    if is_short or (ready and len(once.allowed) < once.online) or len(ready) > max(1, len(once.allowed)):
-        pause = max(pause, _PAUSE)
-    return pause
+        return max(_PAUSE, min(3.2 * once.quota.period_ms / 1e3, 0.6))
+
+    def is_delayed(thread: Turns) -> bool:
+        """It has waited for a CPU most of its time, or comes after other threads."""
+        ran, waited = _run_and_wait(texts.get(f"/proc/{pid}/task/{thread.tid}/schedstat", "")) or (1, 0)
+        return bool(thread.priority) or waited >= 0.75 * (ran + waited) > 0
+
+    memory, cpus = once.memory, len(once.allowed)
+    is_short_of_memory = memory is not None and (memory.slowed or memory.full or (memory.stalled or 0) >= 5)
+    is_short_of_cpus = (ready and cpus < once.online) or len(ready) > max(1, cpus)
+    return _PAUSE if is_short_of_memory or is_short_of_cpus or any(map(is_delayed, ready)) else 0.0
 
 
 def surroundings_from(pid: int, first: Texts, later: Texts, seconds: float | None) -> Surroundings:
-    """What the texts of the readings say about the process; ``later`` is empty if there is only one."""
+    """What the texts of one reading, or of two that are ``seconds`` apart, say about the process; without a second one
+    ``later`` is empty."""
     folder = f"/proc/{pid}"
     status = status_values(first.get(f"{folder}/status", ""))
     allowed = numbers_of(status.get("Cpus_allowed_list", ""))
     online = numbers_of(first.get(_ONLINE, ""))
-    set_paths = [f"{group}/{name}" for group in _group_folders(first, "cpuset") for name in GROUP_FILES["cpuset"]]
-    set_sizes = [len(numbers_of(first.get(path, ""))) for path in set_paths]
+    set_sizes = [
+        len(numbers_of(first.get(f"{group}/{name}", "")))
+        for group in _group_folders(first, "cpuset")
+        for name in GROUP_FILES["cpuset"]
+    ]
     # proc_pid_limits(5): the name and the soft limit are columns of a fixed width
     rows = first.get(f"{folder}/limits", "").splitlines()[1:]
     limits = {row[:26].strip(): row[26:47].strip() for row in rows}
-    descriptors = _allowance(
-        first.get(f"{folder}/fd"), limits.get("Max open files"), f"{folder}/limits: Max open files"
-    )
+
+    def allowance(used: str, name: str, file: str = "") -> Allowance | None:
+        """``used`` of the limit ``name``; None if one is unknown, or there is no limit."""
+        count, most = number(used), number(limits.get(name, ""))
+        return None if count is None or most is None else Allowance(count, most, f"{folder}/limits{file}")
+
     size = number(status.get("VmSize", "").partition(" ")[0])
-    space = _allowance(str(size * 1024 if size else ""), limits.get("Max address space"), f"{folder}/limits")
-    user = _user_tasks(first, status, limits.get("Max processes"), f"{folder}/limits: Max processes")
-    parent, _, parents_cpus = first.get("parent", "").partition("\t")
+    # All tasks of the machine: an upper bound of the user's. With CAP_SYS_RESOURCE or CAP_SYS_ADMIN the limit does not
+    # hold (RLIMIT_NPROC, setrlimit(2)).
+    tasks = "".join(first.get("/proc/loadavg", "").split()[3:4]).partition("/")[2]
+    user_tasks = allowance(tasks, "Max processes", ": Max processes")
+    has_capability = (number(status.get("CapEff", ""), 16) or 0) & (1 << 24 | 1 << 21)
+    parent, _, cpus_of_parent = first.get("parent", "").partition("\t")
     unread = [] if f"{folder}/status" in first else [f"{folder}/status cannot be read"]
     unread += [
         f"no cgroup of {controller} is mounted here, or it is outside of our container"
         for controller in GROUP_FILES
         if not first.get(f"groups {controller}")
     ]
-    found = Surroundings(
+    result = Surroundings(
         online=len(online),
         allowed=tuple(allowed),
         cpuset=min(filter(None, set_sizes), default=None),
-        pinned_parent=parent if parents_cpus == status.get("Cpus_allowed_list") else "",
+        pinned_parent=parent if cpus_of_parent == status.get("Cpus_allowed_list") else "",
         quota=_tightest_quota(first, later, seconds),
-        memory=_tightest_memory(first, later, seconds),
+        memory=_tightest_memory(first, later),
         tasks=_tightest_tasks(first),
-        user_tasks=user,
-        descriptors=descriptors,
-        address_space=space,
+        user_tasks=user_tasks if user_tasks and user_tasks.is_used_up and not has_capability else None,
+        descriptors=allowance(first.get(f"{folder}/fd", ""), "Max open files", ": Max open files"),
+        address_space=allowance(str(size * 1024) if size else "", "Max address space"),
         threads=tuple(_ready_turns(folder, first, later, seconds)),
         idle=_idle_share(first, later, set(online) - set(allowed)),
         seconds=seconds,
@@ -293,38 +305,33 @@ def surroundings_from(pid: int, first: Texts, later: Texts, seconds: float | Non
         unread=tuple(unread),
         ready=_ready_threads(first, later),
     )
-    return found._replace(files=tuple(_evidence_lines(found, folder, status, f"{folder}/{_NAMESPACE}" in first)))
+    return result._replace(files=tuple(_evidence_lines(result, folder, status, f"{folder}/{_NAMESPACE}" in first)))
 
 
-def _evidence_lines(
-    found: Surroundings, folder: str, status: Mapping[str, str], is_in_container: bool
-) -> Iterator[str]:
+def _evidence_lines(read: Surroundings, folder: str, status: Mapping[str, str], is_in_container: bool) -> Iterator[str]:
+    """``Surroundings.files``; ``status``: the values of /proc/PID/status."""
     if is_in_container:
         yield (
-            f"{folder}/ns/cgroup: not ours, but a container's: groups and limits stand here as this machine has them; "
-            "in the container its own group is called /"
+            f"{folder}/ns/cgroup: a container's, not ours: cgroups and limits are shown as on the host; inside the "
+            "container its own cgroup is /"
         )
-    if found.allowed:
-        yield f"{folder}/status: Cpus_allowed_list {status.get('Cpus_allowed_list', '')}; {found.online} are online"
-    quota = found.quota
-    if quota:
+    if read.allowed:
+        yield f"{folder}/status: Cpus_allowed_list {status.get('Cpus_allowed_list', '')}; {read.online} are online"
+    if quota := read.quota:
         when = "between two readings" if quota.seconds is not None else "since the cgroup was created"
         yield (
             f"{quota.group}: {quota.processors:g} CPUs for each {quota.period_ms:g} ms; "
             f"{quota.throttled} of {quota.periods} periods throttled {when}"
         )
-    if found.memory:
-        yield (
-            f"{found.memory.group}: {found.memory.used} bytes used, memory.high {found.memory.high}, limit "
-            f"{found.memory.limit}"
-        )
-    for allowance in (found.tasks, found.user_tasks, found.descriptors, found.address_space):
+    if use := read.memory:
+        yield f"{use.group}: {use.used} bytes used, memory.high {use.high}, limit {use.limit}"
+    for allowance in (read.tasks, read.user_tasks, read.descriptors, read.address_space):
         if allowance:
             yield f"{allowance.source}: {allowance.used} of {allowance.limit}"
 
 
 def _state_letter(stat: str) -> str:
-    """The state letter of proc_pid_stat(5)."""
+    """The state letter in the text of a stat file (proc_pid_stat(5))."""
     return split_stat(stat)[1][:1]
 
 
@@ -363,15 +370,14 @@ def _ready_turns(folder: str, first: Texts, later: Texts, seconds: float | None)
             ran_ms, waited_ms = round(ran_ms, 2), round(waited_ms, 2)
         if state == "S" and not ran_ms and not waited_ms:
             continue  # it slept all the time
-        policy, nice = _stat_number(stats[0], _POLICY), _stat_number(stats[0], _NICE)
         # policies of threads that come after the others (sched(7), include/uapi/linux/sched.h)
-        low = {3: "SCHED_BATCH", 5: "SCHED_IDLE"}.get(policy or 0, "")
-        priority = low or (f"nice {nice}" if nice is not None and nice > 0 else "")
-        yield Turns(tid, state, ran_ms, waited_ms, faults, priority)
+        priority = {3: "SCHED_BATCH", 5: "SCHED_IDLE"}.get(_stat_number(stats[0], _POLICY) or 0, "")
+        nice = _stat_number(stats[0], _NICE) or 0
+        yield Turns(tid, state, ran_ms, waited_ms, faults, priority or (f"nice {nice}" if nice > 0 else ""))
 
 
 def _run_and_wait(schedstat: str) -> tuple[int, int] | None:
-    """Nanoseconds that a thread ran, and that it waited for a CPU."""
+    """Nanoseconds that a thread ran, and that it waited for a CPU; None if unknown."""
     times = [number(word) for word in schedstat.split()[:2]]
     return (times[0], times[1]) if len(times) == 2 and times[0] is not None and times[1] is not None else None
 
@@ -385,29 +391,27 @@ def _stat_number(stat: str, index: int) -> int | None:
 def _ready_threads(first: Texts, later: Texts) -> float | None:
     """Ready threads of the whole machine, without the reader itself: the mean of both readings; None if unknown. They
     are the fourth word of /proc/loadavg, ``2/845`` (proc_loadavg(5))."""
-    rows = [texts.get("/proc/loadavg", "").split() for texts in (first, later)]
-    counts = [count for row in rows if len(row) > 3 and (count := number(row[3].partition("/")[0])) is not None]
+    words = [word for texts in (first, later) for word in texts.get("/proc/loadavg", "").split()[3:4]]
+    counts = [count for word in words if (count := number(word.partition("/")[0])) is not None]
     return sum(counts) / len(counts) - 1 if counts else None
 
 
-def _idle_share(first: Texts, later: Texts, processors: set[int]) -> float | None:
-    """The share of idle time of some CPUs, by /proc/stat (proc_stat(5): idle and iowait are the fourth and fifth
-    number)."""
-    before, after = _processor_times(first, processors), _processor_times(later, processors)
-    if not before or not after or after[1] <= before[1]:
-        return None
-    return round((after[0] - before[0]) / (after[1] - before[1]), 3)
+def _idle_share(first: Texts, later: Texts, cpus: set[int]) -> float | None:
+    """The share of time between the readings in which these CPUs were idle; None if unknown."""
 
+    def ticks(texts: Texts) -> tuple[int, int]:
+        """(idle, total) clock ticks of the CPUs: the fourth and fifth number of a line of /proc/stat are idle and
+        iowait (proc_stat(5))."""
+        idle = total = 0
+        for line in texts.get("/proc/stat", "").splitlines():
+            name, *rest = line.split() or [""]
+            if name.startswith("cpu") and number(name[3:]) in cpus:
+                times = [number(word) or 0 for word in rest[:8]]
+                idle, total = idle + sum(times[3:5]), total + sum(times)
+        return idle, total
 
-def _processor_times(texts: Texts, processors: set[int]) -> tuple[int, int] | None:
-    """(idle, total) clock ticks of some CPUs."""
-    idle = total = 0
-    for line in texts.get("/proc/stat", "").splitlines():
-        name, *rest = line.split() or [""]
-        if name.startswith("cpu") and number(name[3:]) in processors:
-            times = [number(word) or 0 for word in rest[:8]]
-            idle, total = idle + sum(times[3:5]), total + sum(times)
-    return (idle, total) if total else None
+    (idle, total), (later_idle, later_total) = ticks(first), ticks(later)
+    return round((later_idle - idle) / (later_total - total), 3) if total and later_total > total else None
 
 
 def _group_folders(texts: Texts, controller: str) -> list[str]:
@@ -423,65 +427,65 @@ def _table(text: str) -> dict[str, int]:
 
 def _tightest_quota(first: Texts, later: Texts, seconds: float | None) -> Quota | None:
     """The quota that delays the process most, among its cgroup and those around it; if none does, the smallest."""
-    quotas = [quota for folder in _group_folders(first, "cpu") if (quota := _quota_of(folder, first, later, seconds))]
+
+    def quota_of(folder: str) -> Quota | None:
+        """The quota of the cgroup with that folder; None if it has none."""
+        words = first.get(f"{folder}/cpu.max", "").split()
+        if len(words) != 2:
+            words = [first.get(f"{folder}/cpu.cfs_{name}_us", "").strip() for name in ("quota", "period")]
+        quota_us, period_us = number(words[0]), number(words[1])  # "max" and -1 are no numbers here
+        if not quota_us or not period_us:
+            return None
+        path = f"{folder}/cpu.stat"
+        before = _table(first.get(path, "")) if path in later else {}
+        now = _table(later.get(path) or first.get(path, ""))
+        counts = {name: value - before.get(name, 0) for name, value in now.items()}
+        stood = counts["throttled_usec"] / 1e3 if "throttled_usec" in counts else counts.get("throttled_time", 0) / 1e6
+        return Quota(
+            folder,
+            round(quota_us / period_us, 3),
+            period_us / 1e3,
+            counts.get("nr_periods", 0),
+            counts.get("nr_throttled", 0),
+            round(stood, 1),
+            seconds if path in later else None,
+        )
+
+    quotas = filter(None, map(quota_of, _group_folders(first, "cpu")))
     return max(quotas, key=lambda quota: (quota.share, quota.throttled, -quota.processors), default=None)
 
 
-def _quota_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> Quota | None:
-    words = first.get(f"{folder}/cpu.max", "").split()
-    if len(words) != 2:
-        words = [first.get(f"{folder}/cpu.cfs_{name}_us", "").strip() for name in ("quota", "period")]
-    quota, period = number(words[0]), number(words[1])  # "max" and -1 are no numbers here
-    if not quota or not period:
-        return None
-    path = f"{folder}/cpu.stat"
-    before = _table(first.get(path, "")) if path in later else {}
-    now = _table(later.get(path) or first.get(path, ""))
-    counts = {name: value - before.get(name, 0) for name, value in now.items()}
-    stood = counts["throttled_usec"] / 1e3 if "throttled_usec" in counts else counts.get("throttled_time", 0) / 1e6
-    return Quota(
-        folder,
-        round(quota / period, 3),
-        period / 1e3,
-        counts.get("nr_periods", 0),
-        counts.get("nr_throttled", 0),
-        round(stood, 1),
-        seconds if path in later else None,
-    )
-
-
-def _tightest_memory(first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
+def _tightest_memory(first: Texts, later: Texts) -> MemoryUse | None:
     """The memory of the cgroup with the least room."""
-    uses = [use for folder in _group_folders(first, "memory") if (use := _memory_of(folder, first, later, seconds))]
+    uses = filter(None, (_memory_of(folder, first, later) for folder in _group_folders(first, "memory")))
     return min(uses, key=lambda use: min(use.high or _UNLIMITED, use.limit or _UNLIMITED) - use.used, default=None)
 
 
-def _memory_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
+def _memory_of(folder: str, first: Texts, later: Texts) -> MemoryUse | None:
+    """The memory of the cgroup with that folder; None if it has no limit, or its use is unknown."""
+
     def value(*names: str) -> int | None:
         """The number in the first of these files that has one and does not mean "unlimited"; None for none."""
         numbers = (number(first.get(f"{folder}/{name}", "").strip()) for name in names)
         return next((limit for limit in numbers if limit is not None and limit < _UNLIMITED), None)
 
+    def count(event: str) -> int:
+        """How often the group was slowed down ("high") or met its limit ("max"): between the readings if there are
+        two."""
+        totals = []
+        for texts in (first, later):
+            failed = number(texts.get(f"{folder}/memory.failcnt", "").strip()) if event == "max" else 0
+            totals.append(_table(texts.get(f"{folder}/memory.events", "")).get(event) or failed or 0)
+        return totals[1] - totals[0] if later else totals[0]
+
     high, limit = value("memory.high"), value("memory.max", "memory.limit_in_bytes")
     used = value("memory.current", "memory.usage_in_bytes")
     if used is None or (high is None and limit is None):
         return None
-
-    def count(texts: Texts, event: str) -> int:
-        """How often the group was slowed down ("high") or met its limit ("max")."""
-        failed = texts.get(f"{folder}/memory.failcnt", "") if event == "max" else ""
-        return _table(texts.get(f"{folder}/memory.events", "")).get(event) or number(failed.strip()) or 0
-
-    slowed, full = (
-        count(later, event) - count(first, event) if seconds is not None else count(first, event)
-        for event in ("high", "max")
-    )
     # avg10 of the line "full" (Documentation/accounting/psi.rst)
-    pressure = re.search(r"^full \w+=([0-9.]+)", first.get(f"{folder}/memory.pressure", ""), re.M)
-    stalled = None
-    with suppress(ValueError):
-        stalled = float(pressure[1]) if pressure else None
-    return MemoryUse(folder, used, high, limit, slowed, full, value("memory.swap.current"), stalled)
+    pressure = re.search(r"^full \w+=(\d+(?:\.\d*)?)", first.get(f"{folder}/memory.pressure", ""), re.M)
+    stalled = float(pressure[1]) if pressure else None
+    return MemoryUse(folder, used, high, limit, count("high"), count("max"), value("memory.swap.current"), stalled)
 
 
 def _tightest_tasks(first: Texts) -> Allowance | None:
@@ -495,33 +499,14 @@ def _tightest_tasks(first: Texts) -> Allowance | None:
     return min(allowances, key=lambda allowance: allowance.limit - allowance.used, default=None)
 
 
-def _allowance(used: str | None, limit: str | None, source: str) -> Allowance | None:
-    """The two numbers; None if one of them is unknown, or there is no limit."""
-    count, most = number(used or ""), number(limit or "")
-    return None if count is None or most is None else Allowance(count, most, source)
-
-
-def _user_tasks(first: Texts, status: Mapping[str, str], limit: str | None, source: str) -> Allowance | None:
-    """All tasks of the machine, as an upper bound of the user's; None if that leaves room, or the limit does not hold
-    for the process (RLIMIT_NPROC, setrlimit(2): it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN)."""
-    capable = number(status.get("CapEff", ""), 16) or 0
-    words = first.get("/proc/loadavg", "").split()
-    tasks = words[3].partition("/")[2] if len(words) > 3 else ""
-    allowance = _allowance(tasks, limit, source)
-    return allowance if allowance and allowance.is_used_up and not capable & (1 << 24 | 1 << 21) else None
-
-
 def descriptor_kinds(pid: int, files: HostFiles) -> dict[str, int]:
     """Kind (``socket``, ``pipe``, ``files``) → number of fds of the process; the most frequent first."""
+    kinds = (("/dev/shm/", "/dev/shm"), ("/dev/pts/", "terminals"), ("/", "files"))
     counts: dict[str, int] = {}
     for name in files.names(f"/proc/{pid}/fd")[:4096]:
         link = files.link(f"/proc/{pid}/fd/{name}")
-        if link.startswith("/"):
-            kinds = {"/dev/shm/": "/dev/shm", "/dev/pts/": "terminals"}
-            kind = next((kind for folder, kind in kinds.items() if link.startswith(folder)), "files")
-        elif link.startswith("anon_inode:"):
-            kind = link.removeprefix("anon_inode:").strip("[]")
-        else:  # pipe:[77]
-            kind = link.partition(":")[0]
+        kind = next((kind for beginning, kind in kinds if link.startswith(beginning)), "")
+        # pipe:[77], anon_inode:[eventfd], anon_inode:inotify
+        kind = kind or link.removeprefix("anon_inode:").strip("[]").partition(":")[0]
         counts[kind] = counts.get(kind, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: -item[1]))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from gdbext.engine import libc
 from gdbext.engine.arch import Architecture
-from gdbext.engine.targets.live.proc_checks import status_fields
+from gdbext.engine.targets.system.proc_files import status_fields
 from gdbext.errors import ProbesRefused
 from gdbext.tools.probes.bpf import bpf_program
 

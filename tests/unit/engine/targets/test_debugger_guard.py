@@ -20,7 +20,7 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import MemoryLimit
 from gdbext.engine.targets.live import debugger_guard
 from gdbext.engine.targets.live.debugger_guard import (
-    DebuggerGuard,
+    DebuggerGuards,
     Healer,
     ServerConnection,
     connection_to,
@@ -185,7 +185,8 @@ def test_a_guard_ends_with_its_work() -> None:
     """It has none of our descriptors, awaits the debugger, and goes when it is let go."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         try:
-            guard = DebuggerGuard(process.pid)
+            guard = DebuggerGuards()
+            guard.watch_over(process.pid)
             assert guard.is_alive, "nobody traces the process yet"
             guard.close()
             guard.close()
