@@ -1,5 +1,4 @@
-"""The straight road: snapshots of all threads → what each waits for and holds → reports → passes over them →
-observations → verdict."""
+"""One inspection: snapshots of all threads → waits → reports → passes over the reports → observations → verdict."""
 
 from __future__ import annotations
 
@@ -140,8 +139,8 @@ class Inspection(NamedTuple):
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
-    """Inspect every thread and judge; ``frames``: with whole stacks, ``placed``: with places, to compare several
-    samples. Errors of reading are in the session's error log."""
+    """Inspect every thread and judge; errors of reading go to the session's error log. ``frames``: with whole stacks;
+    ``placed``: with each thread's place, to compare several samples."""
     process = session.threads.all()
     states = {thread.tid: _state(thread, session) for thread in process.threads}
     for thread in process.threads:
@@ -171,6 +170,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
 
 
 def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
+    """The thread's place, to compare with other samples: frames, Python lines and, if it runs, native functions."""
     # The 200 outermost frames: deeper ones differ only in recursions.
     addresses = tuple(frame.pc for frame in reversed(thread.frames[-200:]))
     lines = tuple((frame.function, frame.line) for frame in thread.python)
@@ -253,6 +253,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
 
 
 def _name_collectives(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    """For ranks: name the collective for which each thread waits; with the section about the process's job."""
     if not is_rank(session.target, process, threads):
         return threads, None
     from gdbext.diagnosis.job.collective_waits import name_collectives  # 9 ms, for ranks
@@ -261,6 +262,7 @@ def _name_collectives(session: Session, process: ProcessSnapshot, threads: Seque
 
 
 def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    """In waits for a device: name the stream or event; with the section about the devices."""
     if not any(thread.wait and thread.wait.detail.device for thread in threads):
         return threads, None
     from gdbext.diagnosis.job.devices import name_devices  # 12 ms, where a device is waited for
@@ -269,9 +271,10 @@ def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[
 
 
 def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
-    """The nodes of autograd that run, for threads inside of a backward pass."""
-    inside = [thread for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags]
-    stacks = {thread.tid: thread.stack for thread in inside}
+    """Add the running autograd nodes to threads inside a backward pass; no section."""
+    stacks = {
+        thread.tid: thread.stack for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags
+    }
     if not session.has_torch or not stacks:
         return threads, None
     nodes = {

@@ -134,17 +134,14 @@ def target_errors(target: Target) -> tuple[ErrorReport, ...]:
             ErrorReport(f"the kernel does not let any process read {target.origin.unreadable}", "process", kernel),
         )
     lacks = target.origin.missing_from_recording()
-    again = "record the process again with this very command: a recording holds only what was read"
+    again = "record the process again with the same command: a recording holds only what was read"
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage
 
 
 def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:
     """Errors on what is unknown of the threads' waits because the target is a core; () for any other target."""
     unknown = unknown_in_core(threads) if target.origin.is_core else ()
-    instead = (
-        "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a "
-        "core"
-    )
+    instead = "examine the live process (scripts/dispatch -p PID); --record FILE saves all of this next to a core"
     return (ErrorReport(f"not in a core: {'; '.join(unknown)}", "core", instead),) if unknown else ()
 
 

@@ -77,7 +77,7 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
     if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= 1000 or not 0 < interval <= 3600:
-        raise UsageError("--samples takes 2 to 1000 looks, --interval up to 3600 seconds")
+        raise UsageError("--samples takes 2 to 1000, --interval up to 3600 seconds")
     pause = host.pause(session.target)
     inspect = partial(inspect_threads, placed=True)
     session, first = session.read_consistently(inspect)

@@ -17,7 +17,7 @@ from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_repo
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.diagnosis.verdict.clauses import listed, owner_clause
+from gdbext.diagnosis.verdict.clauses import holds_verb, listed, owner_clause
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
 from gdbext.render import Style, escape
@@ -167,12 +167,11 @@ def _group_lines(
     waits = (thread.wait for thread in threads if thread.wait)
     inferred = (wait for wait in waits if wait.certainty is OwnerCertainty.INFERRED)
     guessed = {wait.resource for wait in inferred if first.tid in wait.owner_tids}
-    for verb, held in (
-        ("holds", [resource.phrase for resource in first.holds if resource not in guessed]),
-        ("seems to hold", [resource.phrase for resource in first.holds if resource in guessed]),
-    ):
-        if held:
-            yield f"    {verb} {escape(listed(held, 8))}"
+    phrases: dict[str, list[str]] = {}  # by verb
+    for resource in sorted(first.holds, key=guessed.__contains__):
+        phrases.setdefault(holds_verb(resource.kind, resource not in guessed), []).append(resource.phrase)
+    for verb, held in phrases.items():
+        yield f"    {verb} {escape(listed(held, 8))}"
     loop = first.loop
     if loop:
         ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""

@@ -130,7 +130,9 @@ def thread_lines(
     yield style(headline(thread), "bold")
     blocks = _blocks(thread, style, why, sources)
     if thread.dispatch_doubt is not None:
-        what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
+        what = (
+            "more frames of the dispatcher are possible" if thread.dispatch else "no frame of the dispatcher was found"
+        )
         yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
     elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
@@ -138,8 +140,8 @@ def thread_lines(
         for _, lines in blocks[run.start : run.start + run.period]:
             yield from lines()
         if run.times > 1:
-            plural = "entries" if run.period > 1 else "entry"
-            yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
+            entries = f"{run.period} entries" if run.period > 1 else "entry"
+            yield style(f"{_PASS} … the {entries} above, {run.times} times in a row …", "yellow")
     for note in thread.notes:
         yield style(f"{_PASS} note: {escape(note)}", "yellow")
 

@@ -69,12 +69,12 @@ def _target_facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple
     yield from origin.facts
     if target:
         kind = "a recording" if target.recording else "a core" if target.kind == "core" else "live"
-        yield "looked at", f"process {target.pid}, {kind}"
+        yield "target", f"process {target.pid}, {kind}"
         yield "recorded", target.recording.taken if target.recording else ""
         yield "PyTorch", target.torch.version if target.torch else ""
         yield "Python", target.python.version if target.python else ""
         if target.paused_ms:
-            yield "stood still for", f"{target.paused_ms:,.1f} ms"
+            yield "stopped for", f"{target.paused_ms:,.1f} ms"
 
 
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:

@@ -17,6 +17,7 @@ from gdbext.diagnosis.commands.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection, PageSection
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
 from gdbext.diagnosis.report.wait_kind import Relation
+from gdbext.diagnosis.verdict.clauses import holds_verb
 from gdbext.engine.terminal import cut
 from gdbext.render import Style, counted, escape
 
@@ -138,9 +139,8 @@ def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], sty
         if relation in (Relation.IS, Relation.OWES):
             held = f'which {"is" if relation is Relation.IS else "needs"} "{owner}"'
         else:
-            held = (
-                f'which "{owner}" holds' if wait.certainty.is_proven else f'which "{owner}" seems to hold, by its stack'
-            )
+            by = "" if wait.certainty.is_proven else ", by its stack"
+            held = f'which "{owner}" {holds_verb(wait.kind, wait.certainty.is_proven)}{by}'
         yield style(f'"{escape(by_tid[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(wait.phrase)}"
         taken = f", taken at {wait.detail.taken_at}" if wait.detail.taken_at else ""

@@ -102,19 +102,18 @@ class DeviceSection(Section):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Steps by which the device can be asked what it runs."""
-        if not self.core.user_triggered:
-            return (
-                "The device can be asked what runs on it only if the process is started with "
-                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",
-            )
-        if not self.core.trigger:
-            pipe, file = self.core.pipe, self.core.file
-            return (f"The process could be asked for a core of its device (by its pipe {pipe}): {file} would be one.",)
-        end = "goes on after it" if self.core.keeps_running else "may be aborted after it"
+        """Steps by which a user can find out what the device runs."""
+        core = self.core
+        if not core.user_triggered:
+            variable = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1"
+            return (f"To find out what runs on the device, start the process with {variable}; this one was not.",)
+        if not core.trigger:
+            request = f"A core of the device could be requested from the process through its pipe {core.pipe}"
+            return (f"{request}: {core.file} would be one.",)
+        end = "continues after it" if core.keeps_running else "may be aborted after it"
         return (
-            f"What runs on the device, in a core of it (the process {end}): {self.core.trigger}",
-            f"Then examine the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
+            f"What runs on the device, in a core dump of it (the process {end}): {core.trigger}",
+            f"Then examine the file {core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
         )
 
 
@@ -200,7 +199,7 @@ class DeviceSystemSection(Section):
                 else "",
             )
             place = f", /dev/nvidia{figures.minor}" if figures.minor is not None else ""
-            text = ", ".join(filter(None, parts)) or "tells nothing"
+            text = ", ".join(filter(None, parts)) or "reports nothing"
             lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {text}")
         return (
             *lines,
@@ -213,7 +212,7 @@ class DeviceSystemSection(Section):
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
     """What the driver and the kernel report, within a time limit; a problem for a core or a recording."""
     if target.origin.recorded or not procfs:
-        problem = "the driver is asked of a live process only"
+        problem = "the driver can be queried only about a live process"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
     return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))
 

@@ -22,6 +22,7 @@ class Deadlock(VerdictKind):
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Cycles of threads, then cycles of the tasks of each event loop."""
         for cycle in graph.cycles():
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
@@ -45,7 +46,7 @@ class Deadlock(VerdictKind):
         with_gil = WaitKind.GIL in kinds
         if with_gil and any(kind.traits.is_native for kind in kinds):
             yield (
-                "Never ask for a native lock while holding the GIL: release it first (py::gil_scoped_release, "
+                "Never take a native lock while holding the GIL: release the GIL first (py::gil_scoped_release, "
                 "Py_BEGIN_ALLOW_THREADS) around the code that locks."
             )
         locks = [kind for kind in kinds if kind.traits.is_lock]
@@ -65,7 +66,7 @@ def _edge_clause(edge: WaitEdge, graph: WaitGraph) -> str:
         return f"{edge.wait.phrase}, which is {owner}"
     if relation is Relation.OWES:
         return f"{edge.wait.phrase}, which depends on {owner}"
-    return f"{edge.wait.phrase}, which {owner} {holds_verb(edge.wait)}"
+    return f"{edge.wait.phrase}, which {owner} {holds_verb(edge.wait.kind, edge.wait.certainty.is_proven)}"
 
 
 class SelfDeadlock(VerdictKind):
@@ -77,6 +78,7 @@ class SelfDeadlock(VerdictKind):
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Threads that wait for a lock that they hold, or for a result that only they can deliver."""
         for edge in graph.self_loops():
             thread, wait = graph.threads[edge.tid], edge.wait
             reason = f": {wait.detail.self_wait.value}" if wait.detail.self_wait else ""
@@ -85,7 +87,7 @@ class SelfDeadlock(VerdictKind):
             if wait.kind.traits.relation is Relation.OWES:
                 text += f", which only this thread can end{reason}{loop_clause(thread)}."
             else:
-                text += f", which it {holds_verb(wait)} itself{reason}."
+                text += f", which it {holds_verb(wait.kind, wait.certainty.is_proven)} itself{reason}."
             yield Finding(self, text, (edge.tid,), wait.evidence, thread.innermost, (edge,), wait)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:

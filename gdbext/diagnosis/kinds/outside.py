@@ -87,7 +87,7 @@ class WaitingExternal(VerdictKind):
 
 
 class GilInDeviceCall(VerdictKind):
-    """A thread waits for a device and keeps the GIL, which others want."""
+    """A thread holds the GIL, which others want, while it waits for a device."""
 
     value = "gil-in-device-call"
     words = "holds the GIL while it waits for the device"
@@ -95,6 +95,7 @@ class GilInDeviceCall(VerdictKind):
     may_be_slow = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Waits for a device by the GIL's holder while other threads want the GIL."""
         for thread, wait in facts.waits:
             waiters = _waiters_for_gil(thread, wait, facts)
             if not waiters:
@@ -120,7 +121,7 @@ class GilInDeviceCall(VerdictKind):
         )
         wait = finding.wait
         if wait and wait.detail.device and wait.detail.device.host_functions:
-            yield "A host function (cudaLaunchHostFunc) must take no lock, and so no GIL: let it only set a flag."
+            yield "A host function (cudaLaunchHostFunc) must not take a lock, not even the GIL: let it only set a flag."
         yield from WAITING_EXTERNAL.advice(finding, involved)
 
 
@@ -178,7 +179,7 @@ class KernelWait(VerdictKind):
         elif wait.kind.traits.advice_in_kernel:
             yield wait.kind.traits.advice_in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:
-            yield "As root, this report names the kernel's own stack."
+            yield "Run this as root to see the thread's kernel stack, too."
 
 
 KERNEL_WAIT = KernelWait()

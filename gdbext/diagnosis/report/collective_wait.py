@@ -45,8 +45,8 @@ class CollectiveWait(NamedTuple):
         """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
         if self.is_store and self.size is not None:
             if self.rank:
-                return f"tries to reach the store of rank 0 at {self.server}, as rank {self.rank} of {self.size}"
-            return f"waits until all {self.size} ranks have reached its store at {self.server}, as rank 0 ({self.op})"
+                return f"tries, as rank {self.rank} of {self.size}, to reach the store of rank 0 at {self.server}"
+            return f"waits, as rank 0, until all {self.size} ranks have reached its store at {self.server} ({self.op})"
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"

@@ -145,7 +145,7 @@ class EventLoop(NamedTuple):
     always_timed: Internal[bool] = False
     """True of trio's, whose sleep ends once a day without a reason: that it is timed tells nothing."""
     ended: Internal[tuple[str, ...]] = ()
-    """The tasks that an exception has ended, for people: ``producer has ended with ValueError('x'), raised in …``."""
+    """The tasks that an exception has ended, for people: ``producer failed with ValueError('x'), raised in …``."""
 
     @property
     def is_stuck(self) -> bool:
@@ -180,7 +180,7 @@ class Progress(Enum):
     SAME_PLACE = "same-place"
     """It was at one place each time, but did something in between: it may have moved and come back."""
     SPINNING = "spinning"
-    """It used the CPU without leaving one place."""
+    """It used the CPU without leaving one function."""
     STUCK = "stuck"
     """Nothing that is measured changed: it stands still."""
     NEW = "new"

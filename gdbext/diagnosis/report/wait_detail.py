@@ -62,7 +62,7 @@ def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
 def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
     yield from _about_other_process(peer)
     if peer.own:
-        yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
+        yield "Close this process's own copy of the other end: while it is open, reads never return EOF."
 
 
 def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
@@ -285,7 +285,9 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
 
     def advice(self, kind: WaitKind) -> Advice | None:
         if self.collective and self.collective.size is not None:
-            return ("Do all ranks run, with the same MASTER_ADDR and MASTER_PORT, and do they reach it (a firewall)?",)
+            return (
+                "Check that all ranks run, have the same MASTER_ADDR and MASTER_PORT, and can reach it (firewall).",
+            )
         if self.collective is not None and self.collective.on_device:
             return (*WaitKind.COLLECTIVE.traits.advice_when_outside, _WITH_NCCL)
         return kind.traits.advice_when_outside
@@ -555,4 +557,4 @@ class Sleep(_SleepFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
 
-_CONNECTS = ("Check that the other end runs, that this is its address and port, and what is between (a firewall).",)
+_CONNECTS = ("Check that the server runs at this address and port, and that no firewall blocks it.",)

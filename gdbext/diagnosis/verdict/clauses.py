@@ -23,7 +23,7 @@ def operator_clause(step: DispatchFrame | None) -> str:
     if not step:
         return ""
     if step.unread_inside:
-        return f" in {step.qualified} or further in (frames without names cannot be read)"
+        return f" in {step.qualified} or deeper (frames without names cannot be read)"
     in_kernel = step.stage is DispatchStage.IN_KERNEL
     detail = f"{step.key_text} kernel" if step.key and in_kernel else step.key_text or step.stage.value
     return f" in {step.qualified} ({detail})"
@@ -49,10 +49,8 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
         return ", which is free: it is about to continue"
     gone = wait.gone_owner
     if isinstance(gone, ParentsThread):
-        return (
-            ", which another thread of the parent process held at the moment of the fork: it can never be released "
-            "in this process"
-        )
+        where = "another thread of the parent process when it forked"
+        return f", held by {where}, so it can never be released in this process"
     if gone:
         gives_up = "; this wait is timed and ends by itself" if wait.ends_by_itself else ""
         return f", held by {gone.phrase}, which does not exist in this process{gives_up}"
@@ -62,11 +60,8 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
     if relation is Relation.OWES:
         return f", expected from {names}"
-    seems = "" if wait.certainty.is_proven else "seems to "
-    if relation is Relation.RUNS:
-        return f", which {names} {seems}{'run' if seems else 'runs'}"
     timed = " (the wait is timed)" if wait.ends_by_itself else ""
-    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}{timed}"
+    return f", which {names} {holds_verb(wait.kind, wait.certainty.is_proven, len(wait.owners))}{timed}"
 
 
 def loop_clause(thread: ThreadReport) -> str:
@@ -95,9 +90,13 @@ def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
     return f"{between.join(names[:-1])}{last}{names[-1]}"
 
 
-def holds_verb(wait: Wait) -> str:
-    """The verb between the owner of an awaited resource and that resource."""
-    return "holds" if wait.certainty.is_proven else "seems to hold"
+def holds_verb(kind: WaitKind, is_proven: bool, owners: int = 1) -> str:
+    """The verb between the owners of a resource and the resource: ``holds``, ``seems to run`` an initializer.
+    ``is_proven``: the owner is recorded; ``owners``: their number."""
+    verb = "run" if kind.traits.relation is Relation.RUNS else "hold"
+    if is_proven:
+        return verb if owners > 1 else f"{verb}s"
+    return f"seem{'' if owners > 1 else 's'} to {verb}"
 
 
 def end_clause(wait: Wait) -> str:

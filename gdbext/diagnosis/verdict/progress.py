@@ -24,12 +24,12 @@ _INNER = 7
 
 
 _TEXTS = {
-    Progress.MOVED: "moved on",
-    Progress.SPINNING: "used the CPU without leaving one place",
-    Progress.SAME_PLACE: "seen at the same place each time (it may have moved in between)",
+    Progress.MOVED: "made progress",
+    Progress.SPINNING: "used the CPU without leaving one function",
+    Progress.SAME_PLACE: "stayed at the same place in every sample (progress in between is possible)",
     Progress.STUCK: "made no progress",
-    Progress.NEW: "appeared",
-    Progress.ENDED: "ended",
+    Progress.NEW: "started",
+    Progress.ENDED: "exited",
 }
 _COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
 """The counters of a thread; the first two also change in a wait that wakes up and begins again."""
@@ -191,7 +191,9 @@ def revise_verdict(verdict: Verdict, progress: Sequence[ThreadProgress], threads
     if not _is_refuted(finding, progress):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
-    text = f"Not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
+    text = (
+        f"Not stuck: the threads of this wait made progress between the samples. In the last sample: {finding.summary}"
+    )
     kind = BUSY if inside else IDLE
     return Verdict.of(finding._replace(kind=kind, summary=text, cycle=(), id=""))
 

@@ -379,8 +379,8 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     share = delayed / (delayed + ran) if delayed + ran else 0.0
     if not wanting or share < _SLOW_SHARE:
         return
-    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time passed before a CPU was free"
-    facts: tuple[str, ...] = (ready,)
+    ready = f"{counted(len(wanting), 'thread')} {singular_or_plural(len(wanting), 'was', 'were')} ready to run"
+    facts: tuple[str, ...] = (f"{ready}; {share:.0%} of that time passed before a CPU was free",)
     allowed = len(machine.allowed)
     if allowed < machine.online:
         yield _pinned(inputs, machine, share, facts, crowded=len(wanting) > allowed)
@@ -393,7 +393,7 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     team = workers // max(1, len(snapshots) - workers) + 1 if has_team else 0
     room = counted(allowed, "CPU")
     if team > allowed:
-        text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
+        text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the slowest"
         facts = (*facts, *inputs.variables(_THREAD_VARIABLES))
         cure = f"As many threads as CPUs: torch.set_num_threads({allowed})."
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), True, cure=cure)
@@ -419,14 +419,13 @@ def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, 
     behind = bool(low) and share >= _STARVED_SHARE and fair is not None and 1 - share <= fair / 2
     longest = max((turns.delayed_ms or 0) / 1e3 / (machine.seconds or 1) for turns in wanting)
     starves = behind or min(share, longest) >= 0.99
-    why = f", and have priority over it: it runs with {low}" if low else ""
-    text = f"other processes of this machine use its CPUs{why}: {share:.0%} of the time in which it was ready "
+    why = f" and have priority over it (it runs with {low})" if low else ""
+    text = f"other processes use the CPUs{why}: when it was ready to run, it waited for a CPU {share:.0%} of the time"
     if low and fair is not None:
         ordinary = f"with an ordinary priority it would be about {1 - fair:.0%}"
         facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'CPU')}",)
     weight = round(share if starves else share / 2, 2)
     cure = "Run fewer processes next to it, or raise its priority: renice, chrt --other, a larger cpu.weight."
-    text += "it waited for one"
     return Explanation(ExplanationKind.OTHER_PROCESSES, text, facts, (), weight, starves, starves, cure)
 
 
@@ -479,13 +478,13 @@ def _explain_memory_shortage(inputs: SlownessInputs) -> Iterator[Explanation]:
     used = byte_size(use.used)
     if use.slowed and use.high is not None:
         text = (
-            f"its memory is above memory.high ({used} of {byte_size(use.high)}), for which the kernel slows "
+            f"its memory is above memory.high ({used} of {byte_size(use.high)}), so the kernel slows "
             f"it down ({counted(use.slowed, 'time')} during the examination)"
         )
     elif use.full and use.limit is not None and (faults or stalled >= 5):
         text = (
             f"its memory is at its limit ({used} of {byte_size(use.limit)}, met {counted(use.full, 'time')} during the "
-            "look): the kernel evicts pages that are needed again"
+            "examination): the kernel evicts pages that are needed again"
         )
     elif stalled >= _STALLED:
         text = f"its cgroup waits for memory ({used} used)"
@@ -567,12 +566,12 @@ def _reached_limit(inputs: SlownessInputs, resource: Refused) -> tuple[str, str]
     if resource is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
         return f"; its cgroup has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
     if resource is Refused.TASKS and users:
-        return f"; its user may have {users.limit:,} processes and threads in all", (
+        return f"; its user is limited to {users.limit:,} processes and threads", (
             "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
         )
     # A thread's stack, or a library's block, may need 256 MB at once.
     if resource in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
-        return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
+        return f"; it uses {byte_size(space.used)} of its address space limit of {byte_size(space.limit)}", (
             "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
         )
     return "", ""
@@ -601,8 +600,8 @@ def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]
         if not is_collecting(inputs, thread):
             continue
         run = inputs.collection()
-        what = "all of Python's objects for garbage" if run and run.is_full else "Python's garbage"
-        text = f"{thread.label} collects {what}"
+        what = "runs a full garbage collection" if run and run.is_full else "runs Python's garbage collector"
+        text = f"{thread.label} {what}"
         facts: tuple[str, ...] = ()
         if run:
             text += f" (generation {run.generation})"
@@ -650,9 +649,9 @@ def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
     if many:
         name, share = max(many, key=lambda row: row[1])
         text = f"{share:.0%} of the numbers in {name} are subnormal: a CPU takes many times longer for each"
-        facts = tuple(f"{tensor}: {part:.0%} of the elements looked at" for tensor, part in many)
+        facts = tuple(f"{tensor}: {part:.0%} of the sampled elements" for tensor, part in many)
         cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
-        why = "they cost nothing if flush_denormal is on, which is in a register of the thread that was not read"
+        why = "they cost nothing if flush_denormal is on, which is set in a register that was not read"
         yield Explanation(ExplanationKind.SUBNORMALS, text, facts, (why,), 0.7, True, cure=cure)
 
 
@@ -668,7 +667,7 @@ def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:
         owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
         if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
             continue
-        owned = f"with which {owner.label} runs" if owner else "which is handed on just now"
+        owned = f"which {owner.label} holds while it runs" if owner else "which is being handed over"
         waits_for = f"{singular_or_plural(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
         text = f"{counted(len(threads), 'thread')} {waits_for}, {owned}"
         tids = {thread.tid for thread in threads}
@@ -697,7 +696,8 @@ def _explain_single_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     launchers = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
     launcher = next((name for variable, name in launchers.items() if variable in environ), "")
     by = f", which {launcher} sets unless it is set already" if launcher == "torchrun" else ""
-    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'CPU')}"
+    can = f"it may use {counted(room, 'CPU')}"
+    text = f"{computing[0].label} computes on one thread, because of {setting}{by}; {can}"
     sharing = number(environ.get("LOCAL_WORLD_SIZE", "")) or 1
     against = (f"{sharing} processes of the job share this machine",) if sharing > 1 else ()
     most = max(1, room // max(1, sharing))

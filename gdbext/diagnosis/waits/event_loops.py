@@ -10,6 +10,7 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, F
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.snapshot import joined
 from gdbext.diagnosis.waits.syscall_waits import seconds_text
 from gdbext.engine.targets.system.linux import signal_name
 
@@ -97,7 +98,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     ended = []
     for ended_task in loop.ended:
         raised = f", raised in {ended_task.raised_in}" if ended_task.raised_in else ""
-        ended.append(f"the task {ended_task.name} has ended with {ended_task.error}{raised}")
+        ended.append(f"the task {ended_task.name} failed with {ended_task.error}{raised}")
     return EventLoop(
         tuple(sorted(tasks, key=lambda task: task.name)),
         loop.address,
@@ -168,9 +169,9 @@ def _task(
 def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held: str) -> str:
     """What a task waits for: ``waits for the task reader``. ``labels``: of the tasks that it needs; ``held``: the verb
     if they hold what it waits for, else ""."""
-    tasks = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
     if awaited.kind is Awaitable.SLEEP:
         return f"sleeps ({seconds_text(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
+    tasks = joined([*labels[:4], *([f"{len(labels) - 4} more"] if len(labels) > 4 else ())])
     if awaited.kind is Awaitable.TASK:
         first = "the first of " if awaited.first else ""
         return f"waits for {first}the task{'s' if len(labels) > 1 else ''} {tasks}" if labels else "waits for a task"

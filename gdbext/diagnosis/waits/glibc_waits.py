@@ -297,7 +297,7 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     condvar = sync_objects.Condvar.read(process.memory, futex.address, address) if is_readable else None
     lost_signal = condvar is not None and condvar.loses_signals
     if lost_signal:
-        evidence.append(f"the condition variable {address:#x} counts signals for waiters that it has not got")
+        evidence.append(f"the condition variable {address:#x} counts signals for waiters that it does not have")
     mutexes = {value for value in thread.values(level) if value != address and _may_be_mutex(thread, value)}
     mutex = mutexes.pop() if len(mutexes) == 1 else None
     detail = Unowned(
@@ -440,10 +440,10 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     if sharers is None:
         return name
     if sharers:
-        return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
-    name += ", but no other process that has it is alive"
+        return f"{name}; still alive: {listed(sharers)}"
+    name += ", but every other process that mapped it has exited"
     if process.python.is_taken_elsewhere(thread.tid, address):
-        name += ": its owner exited without releasing it"
+        name += ", and its owner did not release it"
     return f"{name}{exited_children_clause(process)}"
 
 

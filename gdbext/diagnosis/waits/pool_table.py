@@ -93,8 +93,8 @@ class MissingWorkers(NamedTuple):
     def sentence(self) -> str:
         """``this process has no OpenMP worker threads: they do not survive fork``."""
         count = f"only {self.present}" if self.present else "no"
-        reason = "they do not survive fork" if self.forked else "the reason is not known"
-        return f"this process has {count} {self.pool.workers or f'workers of the {self.pool.name}'}: {reason}"
+        reason = ": they do not survive fork" if self.forked else ", for an unknown reason"
+        return f"this process has {count} {self.pool.workers or f'{self.pool.name} workers'}{reason}"
 
 
 OPENMP = Pool(
@@ -114,7 +114,7 @@ C10 = Pool(
     native=torch_functions(assumed_symbols.POOL_LOOP),
     main=torch_functions(assumed_symbols.POOL_LOOP),
     awaited_in=torch_functions(assumed_symbols.POOL_WAIT),
-    workers="thread of the c10 thread pool",
+    workers="threads of the c10 thread pool",
 )
 PTHREADPOOL = Pool(
     "pthreadpool",
@@ -122,7 +122,7 @@ PTHREADPOOL = Pool(
     main=c_functions("thread_main"),
     library="libtorch",  # any library may have a thread_main
     awaited_in=c_functions("pthreadpool_parallelize"),
-    workers="thread of the pthreadpool",
+    workers="threads of the pthreadpool",
 )
 OPENBLAS = Pool("OpenBLAS", native=c_functions("blas_thread_server"))
 GLOO_LOOP = Pool("gloo event loop", native=torch_functions(assumed_symbols.GLOO_LOOP))
@@ -174,7 +174,7 @@ RAYON = Pool(
     text=b"rayon-core-",
     workers="rayon worker threads",
     advice_when_missing="Or disable the library's threads before it is first used "
-    "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
+    "(TOKENIZERS_PARALLELISM=false); polars has no such setting: start its processes with 'spawn'.",
 )
 TOKIO = Pool(
     "tokio",
@@ -197,7 +197,7 @@ ONNXRUNTIME = Pool(
     library=("onnxruntime_pybind11", "libonnxruntime"),
     alone=True,
     workers="onnxruntime worker threads",
-    advice_when_missing="Or make each InferenceSession in the process that uses it, after the fork.",
+    advice_when_missing="Or create each InferenceSession in the process that uses it, after the fork.",
 )
 OPENCV = Pool(
     "OpenCV",
@@ -246,7 +246,7 @@ GRPC = Pool(
     library=("cygrpc", "libgrpc", "_raylet"),
     named=("grpc_global_tim", "default-executo", "resolver-execut", "event_engine", "grpcpp_sync_ser", "lifeguard"),
     workers="gRPC threads",
-    advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or make channels after the fork.",
+    advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or create channels after the fork.",
 )
 TENSORPIPE = Pool(
     "tensorpipe",

@@ -253,7 +253,7 @@ def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
         f"{started} was started by the OpenMP runtime",
     ]
     if total is not None:
-        evidence.append(f"the barrier at {address - 4:#x} is one of {counted(total, 'thread')}")
+        evidence.append(f"the barrier at {address - 4:#x} is for {counted(total, 'thread')}")
     forked = process.fork_evidence
     missing = MissingWorkers(OPENMP, len(workers), forked=bool(forked) or total is not None)
     return Wait(resource, evidence=(*evidence, *forked), detail=AbsentWorkers(missing))

@@ -18,7 +18,7 @@ from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, Resource, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
-from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, process_list, wait_for_threads
+from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, joined, process_list, wait_for_threads
 from gdbext.engine.glibc.pthread import was_thread
 from gdbext.engine.vocabulary import counted
 
@@ -59,26 +59,26 @@ def _pool_result_wait(
     at_work = bool(workers) and not idle
     exited = (helper for helper in python_wait.helpers if helper.thread.has_ended)
     lost = next((helper for helper in exited if not (helper.only_replaces and at_work)), None)
-    if lost:
-        loss = loss_of(thread, (lost.thread,))
-        absent = LostThread((lost.thread.name,), loss, recorded=True, does=lost.does)
+    if lost or python_wait.lacks_workers:
+        absent = NO_WORKERS
+        if lost:
+            absent = LostThread((lost.thread.name,), loss_of(thread, (lost.thread,)), recorded=True, does=lost.does)
         return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(absent))
-    if python_wait.lacks_workers:
-        return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(NO_WORKERS))
     if not workers:  # the workers are threads: any that runs a job, of whichever pool
         running = [other.tid for other in process.threads if other is not thread and _runs_job(other)]
         if len(running) == 1:
             return wait_for_threads(resource, running, OwnerCertainty.INFERRED, *evidence, timed=timed)
-        several = f", which one of the threads {', '.join(map(str, running))} must deliver" if running else ""
+        several = f", from one of the threads {joined(list(map(str, running)))}" if running else ""
         return Wait(resource._replace(name=f"{name}{several}"), timed=timed, evidence=evidence)
-    text = f"{name}, which the worker {process_list(workers)} must deliver"
+    delivers = "complete a" if python_wait.kind.is_future else "deliver"
+    text = f"worker {process_list(workers)} to {delivers} {name}"
     if idle:
         for helper in python_wait.helpers:  # those that distribute jobs or collect results, not the one that forks
             other = process.thread(helper.tid) if helper.tid is not None else None
             if other and other.futex and not python_pool_of(other):
                 why = f"every worker waits for work, and thread {helper.tid}, which {helper.does}, does not"
                 return wait_for_threads(resource, (other.tid,), OwnerCertainty.INFERRED, *evidence, why, timed=timed)
-        text += "; but every worker waits for work: the job was lost with a worker that exited, and no result will come"
+        text += ", but every worker is idle: the job was lost with a worker that exited, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, python_wait.address, text)
     return Wait(resource, timed=timed, evidence=evidence, detail=OtherEnd(children=workers))
 
@@ -97,7 +97,7 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
 NO_WORKERS = LostThread(
     (),
     Loss.ENDED,
-    no_waker_clause="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
+    no_waker_clause="its ProcessPoolExecutor has no worker process left (as after max_tasks_per_child), and "
     "nothing starts another",
     recorded=True,
 )
@@ -388,13 +388,13 @@ def _lost_waker(
         places.append(f"{waker.function.qualname} ({file}:{waker.function.line})")
     places = list(dict.fromkeys(places))
     method = functions[0].method
-    does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
+    does = f"sets {sets}" if sets else f"calls {method}(){' on it' if proven else ''}"
     if method == "acquire":  # taken by a function, and no function is known to release it
         does += ", and no known code of the program calls release()"
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     clause = f"no {absent} is in {', '.join(places[:3])}{more}, which {does}"
     if not places:
-        clause = f"no {absent} is in a function of the program that {does} of such an object"
+        clause = f"no {absent} is in a function of the program that {does} on such an object"
     python = thread.process.python
     error = next((text for lost in ended if (text := python.kept_error(lost.value))), "")
     if not ended:
@@ -532,8 +532,8 @@ def _world_wait(parked: Parked, evidence: str) -> Wait:
     """The wait for a stop-the-world pause: to begin it, or until it is over."""
     owners = parked.owners
     if parked.kind is ParkedOn.PAUSE:
-        name, why = "all other threads, to stop the world", f"not stopped: {', '.join(map(str, owners))}"
+        name, why = "all other threads to stop (stop-the-world)", f"not stopped: {', '.join(map(str, owners))}"
     else:
-        name, why = "the thread that stops the world", f"thread {owners[0]} has asked for it" if owners else ""
+        name, why = "the end of a stop-the-world pause", f"thread {owners[0]} has asked for it" if owners else ""
     resource = Resource(WaitKind.STOP_THE_WORLD, parked.address, name)
     return wait_for_threads(resource, owners, OwnerCertainty.RECORDED, evidence, *((why,) if owners else ()))

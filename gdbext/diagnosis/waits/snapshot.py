@@ -118,7 +118,7 @@ class ProcessSnapshot:
         parent = self.procfs.forked_from()
         if parent is not None:
             facts.append(
-                f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
+                f"its code, stack and heap are at the same addresses as in its parent process {parent}, which forked it"
             )
         main = self.thread(self.pid)  # the only thread that a fork leaves, under another id
         native = self.python.native_id(self.pid)
@@ -408,6 +408,11 @@ def wait_for_threads(
     if not owners:
         return Wait(resource, timed=timed, evidence=evidence)
     return Wait(resource, owners[0], certainty, timed, evidence, others=owners[1:])
+
+
+def joined(names: Sequence[str]) -> str:
+    """``a, b and c``; "" for none."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def process_list(processes: Sequence[ChildProcess]) -> str:

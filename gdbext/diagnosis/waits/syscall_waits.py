@@ -89,11 +89,12 @@ def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
         number = _PATH_ARGUMENTS[name]
         with suppress(GdbextError):
             path = process.memory.cstring(call.arguments[number], 4096).decode("utf-8", "replace")
-            opened = f" of {process.procfs.absolute(path)}" if path else ""
+            opened = process.procfs.absolute(path) if path else ""
             if path and process.procfs.is_named_pipe(path):
                 writes = call.arguments[number + 1] & os.O_ACCMODE == os.O_WRONLY
                 opened += f", a named pipe that no process has opened for {'reading' if writes else 'writing'}"
-    return Wait(Resource(WaitKind.IO, 0, f"{name}{opened}"), evidence=(f"blocked in {name}",))
+    resource = Resource(WaitKind.IO, 0, f"{name} ({opened})" if opened else name)
+    return Wait(resource, evidence=(f"blocked in {name}",))
 
 
 def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -141,7 +142,7 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
     if is_relative:
         wait = _timed_sleep(seconds, library=library)
     elif seconds is not None and now is not None:
-        wait = _timed_sleep(seconds - now, f" ({seconds_text(max(seconds - now, 0))} s more)")
+        wait = _timed_sleep(seconds - now, f" ({seconds_text(max(seconds - now, 0))} s left)")
     else:
         wait = _timed_sleep(process.python.asked_to_sleep(thread.tid))
     if not procfs or "sqlite" not in library:
@@ -152,8 +153,8 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
         polled = PolledFile(peer, looks_for=f"the lock of {path}, {peer.text}")
         return wait.with_detail(Sleep(polled, seconds=wait.detail.seconds), f"/proc/locks: {path}")
     own = procfs.peers.locked_here()
-    ours = f"{own}, which this process itself has locked, by another connection" if own else "a database"
-    return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {ours}"), seconds=wait.detail.seconds))
+    database = f"{own}, held by another connection of this process" if own else "a database"
+    return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {database}"), seconds=wait.detail.seconds))
 
 
 def _sleeping_library(thread: ThreadSnapshot) -> str:
@@ -164,7 +165,7 @@ def _sleeping_library(thread: ThreadSnapshot) -> str:
 
 
 def _timed_sleep(seconds: float | None, left: str = "", library: str = "") -> Wait:
-    """A sleep. ``left``: `` (3 s more)`` in place of the duration; ``library``: the one that sleeps, "" for Python."""
+    """A sleep. ``left``: `` (3 s left)`` in place of the duration; ``library``: the one that sleeps, "" for Python."""
     text = left or (f" ({seconds_text(seconds)} s)" if seconds is not None else "")
     text += f" in {library}" if library else ""
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, detail=Sleep(seconds=seconds))
@@ -204,7 +205,7 @@ def _vfork_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     same_program = [child for _, child in sorted(process.procfs.children().items()) if child.command == own]
     last = tuple(same_program[-1:])
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in last)
-    text = f"child process{name} to execute a program or to end ({call.name})"
+    text = f"child process{name} to execute a program or exit ({call.name})"
     evidence = (f"blocked in {call.name}: the parent sleeps until the child no longer needs its memory",)
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence, detail=OtherEnd(children=last))
 
@@ -253,7 +254,7 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
 
 def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     """``fd 5 (pipe:[77])``, with its other end if known, and exited children that may have been the other end."""
-    text = f"fd {fd}" if fd else "standard input (fd 0)"
+    text = f"fd {fd}" if fd else "standard input"
     link = process.procfs.descriptor(fd)
     if link:
         text += f" ({link})"
@@ -373,7 +374,7 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
     path, file_system = _file_of_call(thread)
     resource, detail = wait.resource, wait.detail
     if file_system:
-        named = f" of {path}" if path else ""
+        named = f" ({path})" if path else ""
         others, why = _call_holders(thread, side, file_system)
         resource = resource._replace(name=f"{resource.name}{named}, on {file_system.phrase}{why}")
         detail = detail.with_peer(Peer(PeerKind.PROCESS, processes=others) if others else None)

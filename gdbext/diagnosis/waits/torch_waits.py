@@ -145,7 +145,7 @@ def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
         if batch:
             children, code = process.processes(batch.pids), "DataLoader's code"
             name = f"the DataLoader's worker {process_list(children)}"
-            name += f", which makes batch {batch.number}" if batch.number is not None else ""
+            name += f", which loads batch {batch.number}" if batch.number is not None else ""
     joins = (*POPEN_WAITS, *SPAWN_JOINS)
     if (
         not name
@@ -272,7 +272,7 @@ def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
 def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_future: bool = False) -> Wait:
     """The wait for the workers of a pool, or for a future that any other thread may complete."""
     resource = Resource(WaitKind.WORKER_POOL, address, pool.name)
-    evidence = f"{frame} waits for what the {pool.name} does"
+    evidence = f"{frame} waits for the workers of a pool ({pool.name})"
     workers = _workers_of(thread, pool)
     if workers:
         return _workers_wait(resource, workers, evidence)

@@ -194,12 +194,12 @@ def test_the_command_that_asks_for_a_core_of_the_device(hung: Replay, pipe: str,
     assert (_trigger(core, target), _trigger(core_settings({}), target)) == (command, "")
     (advice, *_) = DeviceSection(1, (), core._replace(trigger=command)).advice
     assert advice.endswith(f"(the process may be aborted after it): {command}")
-    assert f"{USER}=1, which this one was not" in hung.text("dispatch-diagnose")
+    assert f"{USER}=1; this one was not" in hung.text("dispatch-diagnose")
 
 
 def test_the_systems_words_in_the_report(hung: Replay) -> None:
     section = hung.document("dispatch-diagnose", "--device")["device_system"]
-    assert section["facts"]["problems"] == ["the driver is asked of a live process only"]
+    assert section["facts"]["problems"] == ["the driver can be queried only about a live process"]
     text = DeviceSystemSection(NvidiaFacts("580.65", (FIRST, SECOND), ("NVRM: Xid 79",), (), ("NVML: …",))).lines
     assert text == (
         "NVML's device 0 (made up, /dev/nvidia3): busy 100 % of the time, 118 of 700 W, 1980 MHz (memory 2619), "
