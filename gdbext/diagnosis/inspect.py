@@ -241,8 +241,7 @@ def _report_threads(
 
 
 def _state(thread: ThreadSnapshot, session: Session) -> State | None:
-    """The state of a thread, None if its wait cannot be read. If it has run since it was stopped, its fds may refer to
-    other files by now, so they are not used."""
+    """The state of a thread; None if unreadable. If it ran since its stop, its fds may be others: they are not used."""
     try:
         state = state_of(thread)
         is_io = state.wait is not None and state.wait.kind is WaitKind.IO
@@ -286,5 +285,4 @@ def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[Thr
 
 
 PASSES: tuple[ReportPass, ...] = (_name_devices, _name_collectives, _add_nodes)
-"""Passes over the finished reports, in this order: each completes reports, and may add a section. Unneeded ones import
-nothing."""
+"""Passes over the finished reports, in this order: each completes reports and may add a section."""

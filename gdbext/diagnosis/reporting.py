@@ -168,9 +168,8 @@ def make_report(
     target: TargetReport | None = None,
     ending: Ending | None = None,
 ) -> Report:
-    """The report of a tool: its results, the target, and everything that could not be read. ``errors``: those that are
-    not in the session. A live command gives the ``ending`` of its run, and the ``target`` as it was if that may have
-    changed since."""
+    """The report of a tool. ``errors``: those that are not in the session; ``ending``: of a live command's run;
+    ``target``: as it was before the run, if that may have changed it."""
     shown = target or report_target(session)
     threads = [thread.without_values() if thread.tid in shown.moved else thread for thread in threads]
     leaves_process = ending is None or ending.kind.leaves_process

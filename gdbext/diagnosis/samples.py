@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplesSection(Section):
-    """The number of samples, the seconds that they took, and the progress of each thread.
-
-    ``calls``: of operators that a kernel probe counted meanwhile, None where there was no probe.
-    """
+    """``count`` samples in ``seconds``; ``calls``: of operators that a kernel probe counted, None without a probe."""
 
     name: ClassVar[str] = "samples"
     count: int
@@ -69,11 +66,8 @@ class Sampled:
 
 
 def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
-    """Take ``count`` samples, ``interval`` seconds apart: (the last sample's session, which the caller must close; the
-    result).
-
-    Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed.
-    """
+    """Take ``count`` samples, ``interval`` seconds apart: (the last session, which the caller must close; the
+    result). Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed."""
     if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= 1000 or not 0 < interval <= 3600:

@@ -152,8 +152,7 @@ class Session:
         return Session(target, self.layout)
 
     def retake(self, in_doubt: bool = False) -> Session | None:
-        """A session for another inspection of the process; None if none is needed, because nothing moved during this
-        one. ``in_doubt``: what was read contradicts itself."""
+        """A session for another inspection; None if nothing moved meanwhile. ``in_doubt``: data contradict."""
         if not self.target.moment.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
@@ -161,9 +160,8 @@ class Session:
         return later
 
     def read_consistently(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
-        """(the session, the result of ``read`` with it). Repeated with a later session while something moved: what was
-        read, or an error, may mix two moments. So ``read`` must change nothing: a caller that writes a file or resumes
-        the process does so afterwards, once."""
+        """(the session, the result of ``read``), repeated with a later session while something moved, because data or
+        errors may mix two moments. So ``read`` must not write files or resume the process: do that afterwards."""
         session: Session = self
         while True:
             result: Made | None = None

@@ -1,5 +1,4 @@
-"""The parser of a command's arguments, the same in gdb, in LLDB and in scripts/dispatch; numbers, registers, addresses
-and threads as users write them."""
+"""The parser of a command's arguments; numbers, registers, addresses and threads as users write them."""
 
 from __future__ import annotations
 
@@ -30,11 +29,8 @@ def number(text: str) -> int:
 
 
 def register_value(session: Session, expression: str, instead: str) -> int | None:
-    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word to which it points.
-
-    None if the expression is none of these. ``instead``: what the user can give if no thread is selected.
-    Raises UsageError, MemoryFault.
-    """
+    """A register of the selected thread (``$NAME``), or the word to which it points (``*$NAME``, ``*$NAME+8``); None
+    for another expression. ``instead``: what the user can give instead. Raises UsageError, MemoryFault."""
     parts = re.fullmatch(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?", expression)
     if not parts:
         return None

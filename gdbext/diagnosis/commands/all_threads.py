@@ -1,5 +1,4 @@
-"""``all-threads``: what each thread does and waits for, which thread holds that, and findings; equal threads are
-folded."""
+"""``all-threads``: what each thread does and waits for, which thread holds that, and findings."""
 
 from __future__ import annotations
 
@@ -39,15 +38,10 @@ class AllThreads(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--stacks", action="store_true", help="also show all frames of all threads; equal stacks are shown once"
-        )
-        parser.add_argument(
-            "--tasks", action="store_true", help="also show the tasks of asyncio's event loops, and what each awaits"
-        )
-        parser.add_argument(
-            "--dot", metavar="FILE", help="write the wait-for graph (and an SVG next to it if graphviz is installed)"
-        )
+        add, tasks = parser.add_argument, "also show the tasks of asyncio's event loops, and what each awaits"
+        add("--stacks", action="store_true", help="also show all frames of all threads; equal stacks are shown once")
+        add("--tasks", action="store_true", help=tasks)
+        add("--dot", metavar="FILE", help="write the wait-for graph (and an SVG next to it if graphviz is installed)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
@@ -79,8 +73,7 @@ _MAX_TASKS = 200
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """The verdict, the findings, and the threads in the debugger's order: idle pools, and threads with equal stacks and
-    waits, together."""
+    """The verdict, the findings, and the threads: idle pools, and threads with equal stacks and waits, are folded."""
     if report.verdict:
         yield from verdict_lines(report.verdict, style)
     for finding in report.findings:
@@ -117,8 +110,7 @@ def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
 
 
 def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """Groups of threads with equal stacks and waits (or of one idle pool), which one line can describe, in order of
-    their first threads."""
+    """Groups of threads that one line can describe: equal stacks and waits, or idle workers of one pool."""
 
     def key(thread: ThreadReport) -> object:
         """Equal for threads that one line can describe."""
@@ -146,8 +138,7 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 
 
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
-    """`` (numbers of 7)``: the thread whose fds and seconds are shown for a group, if those of others differ; else
-    ""."""
+    """`` (numbers of 7)``: the thread whose fds and seconds are shown, if they differ within the group; else ""."""
     numbers = {(thread.wait.name, thread.wait.detail.seconds) for thread in group if thread.wait}
     return f" (numbers of {group[0].tid})" if len(numbers) > 1 else ""
 
@@ -210,10 +201,8 @@ def python_stack_lines(
     called: CommandLine = IN_A_DEBUGGER,
     between: Sequence[tuple[int, Sequence[str]]] = (),
 ) -> Iterator[str]:
-    """The Python frames from the innermost one on, each with its source; the middle of a long stack is omitted.
-
-    ``between``: (native level, lines) to insert before the first frame at that level or further out.
-    """
+    """The Python frames, innermost first, each with its source; the middle of a long stack is omitted.
+    ``between``: (native level, lines) to insert before the first frame at that level or further out."""
     frames = thread.python_frames
     left_out = len(frames) - _MAX_FRAMES
     pending = sorted(between, key=lambda item: item[0])
@@ -239,8 +228,7 @@ def _title(group: Sequence[ThreadReport]) -> str:
 
 
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
-    """What a thread does: ``waits for the GIL, which MainThread (tid 1) holds``, ``runs``. ``threads``: all, to name
-    the owner."""
+    """What a thread does: ``waits for the GIL, which MainThread (tid 1) holds``. ``threads``: to name the owner."""
     if not thread.wait:
         if thread.signal:
             return f"stopped by {thread.signal}"

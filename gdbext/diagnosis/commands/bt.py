@@ -60,16 +60,11 @@ class DispatchBacktrace(Tool):
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         add_thread_choice(parser)
-        parser.add_argument("--native", action="store_true", help="also show every native frame")
-        parser.add_argument(
-            "--args", action="store_true", help="also show each operator's arguments where they can be recovered"
-        )
-        parser.add_argument(
-            "--locals", action="store_true", help="also show the variables of the program's own Python frames"
-        )
-        parser.add_argument(
-            "--values", action="store_true", help="also show statistics of the arguments' tensors (implies --args)"
-        )
+        add = parser.add_argument
+        add("--native", action="store_true", help="also show every native frame")
+        add("--args", action="store_true", help="also show each operator's arguments where they can be recovered")
+        add("--locals", action="store_true", help="also show the variables of the program's own Python frames")
+        add("--values", action="store_true", help="also show statistics of the arguments' tensors (implies --args)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """The chosen threads' paths through the dispatcher. An error in one thread costs only that thread."""
@@ -147,8 +142,7 @@ def thread_lines(
 
 
 def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
-    """The line of source that a Python frame is at, with a warning if the file has changed since; its variables, if
-    they were requested."""
+    """The source line that a Python frame is at, with a warning if its file has changed; its variables."""
     source = sources.get((frame.file, frame.line or 0))
     if source:
         doubt = style(f"  [{escape(source.changed)}]", "yellow") if source.changed else ""

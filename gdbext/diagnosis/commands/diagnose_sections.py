@@ -49,8 +49,7 @@ class ChildReport(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The line that its main thread is at, in words; if that is none of the program's, its verdict: a manager of
-        multiprocessing serves in another thread."""
+        """The program's line that its main thread is at; its verdict if that line is a library's."""
         if self.summary and not is_users_file(self.line.rpartition(":")[0]):
             return f"In process {self.pid}: {self.summary}"
         return f"Process {self.pid} is at {self.line}."

@@ -148,8 +148,7 @@ def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], sty
 
 
 def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
-    """The dispatcher's path and the Python lines of the verdict's threads; the main thread last, nearest to the
-    prompt."""
+    """The dispatcher's path and the Python lines of the verdict's threads; the main thread last."""
     for thread in [thread for thread in involved if thread.dispatch][:MAX_PATHS]:
         yield ""
         lines = list(thread_lines(thread, style, report.why, report.sources))
@@ -190,8 +189,7 @@ def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
 
 
 def _folded_threads(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadReport, int]]:
-    """The threads without those that are like an earlier one, each with the number of those. The main thread, and
-    threads whose native frames are shown, are not folded."""
+    """(thread, number of later threads that are like it): the main thread and native stacks are not folded."""
     groups = folded([thread for thread in threads if thread.tid != pid and not thread.frames])
     others = {group[0].tid: len(group) - 1 for group in groups}
     for thread in threads:

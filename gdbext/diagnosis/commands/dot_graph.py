@@ -54,8 +54,7 @@ def write_text(path: str, text: str, option: str) -> None:
 
 
 def draw(path: str, text: str) -> str | None:
-    """Draw the graph ``text`` next to its file ``path``: the picture's path; None without graphviz, or if it takes too
-    long."""
+    """Draw the graph ``text`` next to its file ``path``: the picture's path; None without graphviz or after 5 s."""
     program = find_program("dot")
     if program is None:
         return None

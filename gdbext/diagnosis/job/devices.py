@@ -1,6 +1,5 @@
-"""The devices as the host sees them: the stream or event for which each thread waits, the threads' current streams, and
-whether the process can write a core of its device. Work is said to be launched, never to run. Nothing is read unless a
-thread is in a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the documentation of cuda-gdb."""
+"""The devices as the host sees them: awaited streams and events, threads' current streams, and cores of the device.
+Read only if a thread is in a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings), cuda-gdb's manual."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class CurrentStream(NamedTuple):
 
 
 class LaunchedKernel(NamedTuple):
-    """A kernel that code of torch.compile has launched, inferred from the lines before the current one. Whether it
-    runs, or has run, is not known."""
+    """A kernel that torch.compile's code launched, by the lines before the current one; it may not have run yet."""
 
     tid: int
     kernel: str
@@ -220,8 +218,7 @@ def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
 def name_devices(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], DeviceSection]:
-    """(the reports with waits for a device that name its stream, in the snapshots' order; what is known of the
-    devices)."""
+    """(the reports, in the snapshots' order, with streams named in waits for a device; the section)."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
     callbacks = []  # threads of the driver in whose frames a function of the program runs

@@ -101,8 +101,7 @@ MISSING_WORKERS = WorkersMissing()
 
 
 def advice_on_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
-    """Advice for a process that waits for children with verdicts of these kinds: damage by a fork is repaired in the
-    parent."""
+    """Advice for a process that waits for children with these verdicts: a fork's damage is repaired in the parent."""
     if any(kind in (ORPHANED_LOCK, MISSING_WORKERS) for kind in kinds):
         return (f"In this process, which made the child: {_WITHOUT_FORK}",)
     return ()

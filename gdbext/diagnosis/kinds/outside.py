@@ -143,8 +143,7 @@ class KernelWait(VerdictKind):
     can_be_dumped = False
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Threads that sleep in the kernel for no lock of the process, if others wait for them, they are inside an
-        operator, or the main thread."""
+        """Threads that sleep in the kernel for no lock: the main thread, in an operator, or awaited by others."""
         for thread, wait in facts.waits:
             side = wait.kernel
             if not side or not side.has_slept_long:

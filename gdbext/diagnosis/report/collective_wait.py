@@ -32,8 +32,7 @@ class CollectiveWait(NamedTuple):
     on_device: bool = False
     """It waits for a device that has not finished this operation; what else is queued there is unknown."""
     also_in: str = ""
-    """Other threads of this process that wait in operations of the same group: each rank must issue them in one order,
-    which two threads do not keep."""
+    """Other threads of this process that wait in the same group: two threads keep no common order of operations."""
     from_any: bool = False
     """A recv that takes what any other rank of the group sends."""
     rank: int | None = None

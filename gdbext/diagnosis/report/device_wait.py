@@ -30,8 +30,7 @@ class DeviceWork(Enum):
 
 
 class DeviceWait(NamedTuple):
-    """Facts of a call in which a thread waits for a device. What the device does is not known: work is said to
-    be launched, never to run."""
+    """The call in which a thread waits for a device. Work is said to be launched: whether it runs is unknown."""
 
     call: str
     """``cudaStreamSynchronize``; "" where the driver's function has no name."""
@@ -58,8 +57,7 @@ class DeviceWait(NamedTuple):
     holds_gil: bool = False
     """The thread has the GIL during the call, as the interpreter records it."""
     host_functions: tuple[int, ...] = ()
-    """Threads of the driver that run functions of the program (cudaLaunchHostFunc) meanwhile: what was launched behind
-    such a function waits for it."""
+    """Driver threads that run host functions (cudaLaunchHostFunc): work launched after such a function waits for it."""
 
     @property
     def object(self) -> str:

@@ -1,5 +1,4 @@
-"""One thread as it is reported: its frames, variables, event loop, backward nodes, and its progress over several
-samples."""
+"""One thread as it is reported: its frames, variables, event loop, backward nodes, and its progress."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class LocalVariable(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
-    of the native frame that evaluates it."""
+    """A frame. ``level``: native frames count from the innermost, 0; Python frames have their evaluator's level."""
 
     level: int
     kind: FrameKind
@@ -220,8 +218,7 @@ class ThreadReport(NamedTuple):
     holds: tuple[Resource, ...] = ()
     dispatch: tuple[DispatchFrame, ...] = ()
     dispatch_doubt: str | None = None
-    """The reason why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), None where it is
-    complete."""
+    """Why ``dispatch`` may lack frames (torch's file is missing, the stack ends early); None if it is complete."""
     python_frames: tuple[Frame, ...] = ()
     """Python frames alone; ``level`` is that of the native frame that evaluates them."""
     frame_count: int = 0
@@ -238,8 +235,7 @@ class ThreadReport(NamedTuple):
     pool: Internal[Pool | None] = None
     """The pool whose idle worker this thread is, None for any other thread."""
     native_place: Internal[str] = ""
-    """The function and library that a thread runs which is in native code: ``crc32_z (libz.so.1)``; "" for one that
-    waits, or that the interpreter itself executes."""
+    """The native function that the thread runs, with its library: ``crc32_z (libz.so.1)``; else ""."""
     stack_key: Internal[int] = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 
@@ -270,8 +266,7 @@ class ThreadReport(NamedTuple):
 
     @property
     def doing(self) -> str:
-        """Where a thread runs, in words: the user's line, the library's line that it called, and the native function;
-        "" if unknown."""
+        """Where it runs: the user's line, the library's line that it called, the native function; "" if unknown."""
         user, inner = self.user_line, self.python_line
         called = f", in {inner}" if user and inner != user else ""
         python = f"{user or inner}{called}"

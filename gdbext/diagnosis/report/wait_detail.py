@@ -1,5 +1,4 @@
-"""What is known of a wait besides its resource and owners, one class for each situation: each has its own phrase, its
-own advice and its own members in the JSON report."""
+"""What is known of a wait besides resource and owners: a class per situation, with phrase, advice and JSON members."""
 
 from __future__ import annotations
 
@@ -148,39 +147,25 @@ NO_ERROR = RaisedError()
 
 
 class WaitDetail:
-    """The base: nothing more is known of the wait. Only this class itself is false."""
+    """The base: nothing more is known of the wait. The facts that only some situations have are described at the fields
+    of the classes below. Only this class itself is false."""
 
     collective: CollectiveWait | None = None
-    """The operation of other ranks for which the thread waits."""
     device: DeviceWait | None = None
-    """The call in which the thread waits for a device."""
     peer: Peer | None = None
-    """The other end of an fd, or the holder of a file's lock."""
     children: tuple[ChildProcess, ...] = ()
-    """Processes that may end the wait: the awaited child, or those at the other end of a pipe."""
     missing_workers: MissingWorkers | None = None
-    """The workers of a pool that would end the wait and are not in this process."""
     lost: LostThread | None = None
-    """The thread that should end the wait and does not exist."""
     expects: tuple[int, ...] = ()
-    """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
     taken_at: str = ""
-    """The line where the owner took the lock; "" if that is unknown."""
     looks_for: str = ""
-    """The object that a thread polls between two sleeps, "" for none."""
     repeated_at: str = ""
-    """The line of the loop that begins the wait again and again, "" for none."""
     lost_signal: bool = False
-    """A signal of the condition variable reached no thread."""
     handling: RaisedError = NO_ERROR
     caught: RaisedError = NO_ERROR
-    """The exception that the loop around the wait has caught in an earlier iteration."""
     seconds: float | None = None
-    """Seconds that a sleep takes from now on, None if unknown."""
     self_wait: SelfWait | None = None
-    """Why a thread waits for what only itself could give."""
     set_by_handlers: bool = False
-    """Programs set such an object in signal handlers while their main thread waits for it."""
     polls_file: bool = False
     """What the thread polls between two sleeps is a file."""
     about_question: str = ""

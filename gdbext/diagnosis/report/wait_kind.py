@@ -1,6 +1,5 @@
-"""What a thread can wait for or hold (Resource): one row for each kind, with all that the rest of the program asks of
-it. A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
-waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss)."""
+"""What a thread can wait for or hold (Resource): one row for each kind, with everything that the program asks of it;
+and why a wait may never end: only the waiter could end it (SelfWait), or the thread that should is lost (Loss)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A thread as it is reported: its frames, native and Python, as one stack, its wait, what it holds, and its operators'
-arguments."""
+"""A thread as it is reported: its frames as one stack, its wait, what it holds, and its operators' arguments."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def report_thread(
     dispatch: Sequence[DispatchFrame] | None = None,
     loop: EventLoop | None = None,
 ) -> ThreadReport:
-    """The report of a thread. ``state``: None if its wait is not wanted or unknown; ``dispatch``: steps in place of the
-    snapshot's."""
+    """The report of a thread. ``state``: None if unknown; ``dispatch``: replaces the snapshot's steps."""
     is_running = state is not None and state.state is RunState.RUNNING
     in_interpreter = snapshot.python and snapshot.module_name(0).startswith(("python", "libpython"))
     # 200 innermost frames make two stacks equal; deeper ones differ only in recursions.
@@ -123,9 +121,8 @@ def report_dispatch_state(session: Session, thread: TargetThread, state: Dispatc
 
 
 def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
-    """All frames, innermost first: native ones, each after the Python frames that it evaluates. With torch, also their
-    roles in the dispatcher, and names and files of Inductor's kernels, which are all called "kernel" on native
-    stacks."""
+    """All frames, innermost first: native ones, each after the Python frames that it evaluates. With torch: roles in
+    the dispatcher, and names and files of Inductor's kernels, whose native name is always "kernel"."""
     stack, python = snapshot.stack, snapshot.python
     roles = session.dispatch_stacks.roles(stack) if session.has_torch else ()
     frames: list[Frame] = []
@@ -156,8 +153,7 @@ def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
 
 
 def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Iterator[Finding]:
-    """A note for each thread in the dispatcher's function that reports a missing kernel, with the keys that have
-    one."""
+    """Notes on threads in the dispatcher's function that reports a missing kernel, with the keys that have one."""
     for thread in threads:
         snapshot = process.thread(thread.tid)
         level = snapshot.level_of(FunctionTag.NO_KERNEL) if snapshot else None
@@ -180,12 +176,9 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
 
 
 def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
-    """The exception that the terminated thread threw, None if it is not known.
-
-    It is the first argument of ``void __cxa_throw(void *thrown, std::type_info *type, void (*destroy)(void *))``
-    (Itanium C++ ABI, 2.4.3), which is still on the stack when std::terminate is called, because unwinding begins only
-    if a handler was found. Inside are abort, terminate and its handler, and the unwinder's frames.
-    """
+    """The exception that the terminated thread threw, None if unknown: the first argument of ``void __cxa_throw(void
+    *thrown, …)`` (Itanium C++ ABI, 2.4.3), which is still on the stack when std::terminate is called, because
+    unwinding begins only if a handler was found."""
     stack = snapshot.stack
     sites = CallSites(session.memory, FunctionCode(session.memory, session.symbolizer))
     for level in range(min(len(stack) - 1, 24)):
@@ -199,9 +192,9 @@ def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxExcepti
 
 
 _REWRITING = ("Conjugate", "Negative", "ZeroTensor", "Functionalize", "FuncTorch", "Batched", "VmapMode")
-"""Keys, or their beginnings, whose fallbacks put other tensors on the boxed stack before they redispatch or call anew
-with it: aten/src/ATen/native/MathBitsFallback.h, aten/src/ATen/ZeroTensorFallback.cpp, FunctionalizeFallbackKernel.cpp,
-aten/src/ATen/functorch/DynamicLayer.cpp, BatchedFallback.cpp (1.12 to 2.13)."""
+"""Keys, or their beginnings, whose fallbacks replace tensors on the boxed stack before they redispatch or call:
+MathBitsFallback.h, ZeroTensorFallback.cpp, FunctionalizeFallbackKernel.cpp, functorch's DynamicLayer.cpp and
+BatchedFallback.cpp (aten/src/ATen, 1.12 to 2.13)."""
 
 
 class Doubt(IntEnum):
@@ -317,9 +310,8 @@ class ArgumentReporter:
 
 
 def have_same_arguments(session: Session, snapshot: ThreadSnapshot, positions: Sequence[int], period: int) -> bool:
-    """True if the dispatcher's steps at ``positions``, a repetition of ``period`` steps, provably have the same
-    arguments in each period: operators' arguments as far as they can be read, and with Python in between the objects
-    with which its functions were called."""
+    """True if the steps at ``positions``, a repetition of ``period`` steps, provably have equal arguments in each
+    period: operators' as far as readable, and with Python in between those of its function calls."""
     try:
         same = _same_operator_arguments(session, snapshot, positions, period)
     except GdbextError:

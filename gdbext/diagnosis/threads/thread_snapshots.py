@@ -1,5 +1,4 @@
-"""Snapshots of threads: everything that is read of a thread, its native and Python stacks included, put together
-once."""
+"""Snapshots of threads: everything that is read of a thread, including its native and Python stacks."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class _ThreadRegisters(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """The claim that the stack below control block ``block`` belongs to thread ``tid``; proven if the block names
-    it."""
+    """The stack below control block ``block`` is said to be thread ``tid``'s; proven if the block itself names it."""
 
     block: int
     tid: int
@@ -46,17 +44,14 @@ class _Claim(NamedTuple):
 
 
 class StackOwners:
-    """Finds threads that seem to be on another thread's stack, as registers from a file may be damaged.
-    glibc puts the control block of a thread that it starts at the upper end of the thread's stack
-    (nptl/allocatestack.c), with the thread's id in it. A thread pointer above a stack pointer, in the same mapping, is
-    the claim that the stack between them is that thread's; the block there is the proof. A block that names a thread
-    settles it for all stack pointers below; readable memory that is no block claims nothing. If the file does not have
-    the block, contradictory claims are not believed. The kernel made the first thread's stack, and its block is in no
-    stack unless it proves to be (in a child that a thread forked).
+    """Finds threads of a core that seem to be on another thread's stack, because registers in a file may be damaged.
 
-    A thread may leave its stack, for a signal's or a coroutine's; it never runs on another thread's. If it seems to,
-    everything read from there would be the other's. The registers of a process come from the kernel, and are
-    believed."""
+    glibc puts a thread's control block, with its id, at the upper end of the stack (nptl/allocatestack.c). A thread
+    pointer above a stack pointer, in the same mapping, claims the stack between them; a block there that names a
+    thread proves it for all stack pointers below, and readable memory that is no block claims nothing. Without the
+    block, contradictory claims are not believed. The kernel made the first thread's stack: its block is in no stack
+    unless it proves to be (in a child that a thread forked). A thread never runs on another thread's stack.
+    """
 
     def __init__(self, target: Target, modules: ModuleTable, memory: Memory) -> None:
         self._target = target
@@ -111,9 +106,8 @@ class StackOwners:
             yield from self._misplaced - {place.tid, self._target.pid}
 
     def _claims(self, mapping: MemoryMapping) -> Sequence[_Claim]:
-        """The threads whose control block (``struct pthread``, at the top of the stack that glibc allocates) is in the
-        mapping, ascending by its address: they divide the mapping into stacks. The main thread is left out, because the
-        kernel allocated its stack."""
+        """The threads whose control blocks are in the mapping, ascending by address: they divide it into stacks. The
+        main thread is left out, because the kernel allocated its stack."""
         if mapping.start not in self._claimed:
             claims = set()
             for place in self._places:
@@ -238,8 +232,7 @@ class Stacks:
 
 
 def _python_frames(table: ThreadTable, tid: int, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
-    """(the Python frames innermost first, each at the level of the native frame that evaluates it; what could not be
-    read). Raises MemoryFault, BadData."""
+    """(Python frames innermost first, at their evaluators' levels; problems). Raises MemoryFault, BadData."""
     states = table.states.get(tid)
     if not states:
         return (), ()

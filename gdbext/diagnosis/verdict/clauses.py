@@ -43,8 +43,7 @@ def waiting_clause(thread: ThreadReport, wait: Wait) -> str:
 
 
 def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
-    """``, which MainThread (tid 1) holds``, with a reservation if the owner is inferred or gone; "" if unknown.
-    ``threads``: by id."""
+    """``, which MainThread (tid 1) holds``, with what makes that doubtful; "" if unknown. ``threads``: by tid."""
     if wait.being_released:
         return ", which is free: it is about to continue"
     gone = wait.gone_owner
@@ -139,8 +138,7 @@ def explained_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> st
 
 
 def back_clause(chain: Chain, graph: WaitGraph) -> str:
-    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if a thread of the chain may end the chain's last
-    wait; else ""."""
+    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if the chain's last wait leads back into it."""
     wait = graph.threads[chain.end].wait
     if not wait or wait.ends_by_itself or wait.detail.looks_for or wait.detail.lost:
         return ""

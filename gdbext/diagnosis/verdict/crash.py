@@ -27,8 +27,7 @@ ABORTS = {
 _NULL_PAGE = 0x10000
 """Addresses below are a null pointer and an offset (vm.mmap_min_addr is 65536 on usual systems)."""
 _SI_KERNEL = 128
-"""si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, for which the
-kernel has no address."""
+"""si_code (asm-generic/siginfo.h) of a general protection fault, as by a non-canonical address: no address is known."""
 
 
 class CrashKind(Enum):
@@ -157,11 +156,9 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
 
 
 def _is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> bool:
-    """The fault is next to the stack pointer, and below the memory that the stack has.
-
-    A push, a call or a stack probe faults at most 0x11000 bytes from the stack pointer: one frame's probe and the guard
-    page. If the stack pointer itself has left writable memory (a large frame), the stack has overflown, too.
-    """
+    """True if the fault is next to the stack pointer and below the stack's memory. A push, call or stack probe faults
+    at most 0x11000 bytes from the stack pointer (one frame's probe and the guard page). A stack pointer outside
+    writable memory (a large frame) is an overflow, too."""
     if not sp or abs(address - sp) > 0x11000:
         return False
     at_fault = _mapping_at(address, maps)

@@ -1,5 +1,4 @@
-"""Compares a process with the known bugs: threads by their reports and snapshots, versions, variables and relations
-if an entry asks for them."""
+"""Compares a process with the known bugs: threads, versions, environment variables and relations."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
 
 
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
-    """(True if the environment variable was set when the process started, its value); None if unknown: a recording does
-    not have all, and hides some values."""
+    """(True if the environment variable was set at the start, its value); None if unknown, as in a recording."""
     environ = session.target.origin.environ()
     if not environ or (name not in environ and session.target.origin.recorded) or environ.get(name) == HIDDEN:
         return None
@@ -113,8 +111,7 @@ def _thread_facts(
 
 
 def _native_frames_reader() -> Callable[[ThreadSnapshot], list[tuple[NativeName, str]]]:
-    """A function: thread → (names, file name of the library) of its frames, the innermost first. Threads with the same
-    200 innermost frames get the same list."""
+    """A function: thread → (names, library's file name) of its frames, innermost first; cached by 200 frames."""
     frames_of_path: dict[tuple[int, ...], list[tuple[NativeName, str]]] = {}
 
     def names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     Work = tuple[Optional[int], ...]
-    """The work of a thread between two samples while no debugger stopped it, in the order of _COUNTERS (CPU time in
-    nanoseconds); None if unknown."""
+    """Growth of each of _COUNTERS between two samples, while no debugger stopped the thread; None if unknown."""
 
 _INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
@@ -54,12 +53,9 @@ def compare(
     seconds: float,
     waking: Set[int] = frozenset(),
 ) -> list[ThreadProgress]:
-    """The progress of every thread in any of the ``samples`` (thread id → place), between which the process ran for at
-    least ``seconds``.
-
-    ``work``: for each interval, thread id → its work; ``waking``: threads whose wait wakes up and begins again by
-    itself, as that for the GIL does.
-    """
+    """The progress of each thread in the ``samples`` (tid → place), between which the process ran for ``seconds`` or
+    longer. ``work``: per interval, tid → its work; ``waking``: tids whose wait times out and begins again, as the
+    GIL's does."""
     progress = []
     for tid in dict.fromkeys(tid for sample in samples for tid in sample):
         places = [sample[tid] for sample in samples if tid in sample]

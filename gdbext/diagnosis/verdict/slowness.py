@@ -1,5 +1,4 @@
-"""Reasons why a process that runs is slow, or hardly runs, or lacks something, with what speaks for and against each,
-ranked."""
+"""Reasons why a process that runs is slow, starved or short of something, with the evidence for and against each."""
 
 from __future__ import annotations
 
@@ -129,8 +128,7 @@ class Slowness(NamedTuple):
 
 
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """The reasons why a process is slow, or lacks something; None, and nothing is read, if none of its threads wants to
-    run or retries."""
+    """The reasons for slowness; None, and nothing is read, if no thread runs, is ready or retries."""
     sides = [(thread.tid, thread.kernel_side) for thread in process.threads if thread.kernel_side]
     sleepers = tuple(
         KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
@@ -200,8 +198,7 @@ def _explain(
 
 
 def repeated_collector(samples: Sequence[Slowness | None]) -> int | None:
-    """The id of the thread that collected garbage in the first and in the last sample, in different runs; None without
-    one."""
+    """The tid whose thread collects garbage in the first and the last sample, in different runs; None without one."""
     first, last = samples[0], samples[-1]
     if not first or not last or not first.collection or not last.collection:
         return None
@@ -274,8 +271,7 @@ class ExplanationKind(Enum):
 
 
 class Explanation(NamedTuple):
-    """A reason why the process may be slow, what speaks for it and against it. ``summary`` is a clause, ``weight`` from
-    0 to 1."""
+    """A reason for slowness, with the evidence. ``summary``: a clause; ``weight``: 0 to 1, to rank reasons."""
 
     kind: ExplanationKind
     summary: str
@@ -407,13 +403,9 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, facts: tuple[str, ...]) -> Explanation:
-    """Other processes use the CPUs. ``share``: part of the time in which threads were ready to run that they had to
-    wait.
-
-    On a crowded machine all wait for nine tenths of the time that they want, and each makes progress. So a thread of
-    ordinary priority starves only if it waited all the time, and one of low priority only if it gets at most half of
-    what an ordinary one gets.
-    """
+    """Other processes use the CPUs. ``share``: part of the time in which ready threads waited for a CPU. On a crowded
+    machine all threads wait, and each makes progress: one of ordinary priority starves only if it always waited, one
+    of low priority if it gets at most half of what an ordinary one gets."""
     low = next((turns.priority for turns in wanting if turns.priority), "")
     fair = machine.ordinary_share
     behind = bool(low) and share >= _STARVED_SHARE and fair is not None and 1 - share <= fair / 2
@@ -432,8 +424,7 @@ def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, 
 def _pinned(
     inputs: SlownessInputs, machine: Surroundings, share: float, facts: tuple[str, ...], crowded: bool
 ) -> Explanation:
-    """The process may not use all CPUs. ``share``: see _crowded_out; ``crowded``: more threads want to run than CPUs
-    are allowed."""
+    """The process may not use all CPUs. ``share``: see _crowded_out; ``crowded``: more threads want to run than may."""
     count = len(machine.allowed)
     names = ",".join(map(str, machine.allowed[:8]))
     variables = inputs.variables(("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"))

@@ -28,8 +28,7 @@ timer, descriptor or handler whose callback could complete it."""
 
 
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
-    """Thread id → the event loop that it runs. ``users``: ids of the threads with frames of asyncio, trio or
-    greenlets."""
+    """Thread id → the event loop that it runs. ``users``: tids with frames of asyncio, trio or greenlets."""
     python = process.python
     loops: dict[int, EventLoop] = {}
     for loop in python.loops():
@@ -131,8 +130,7 @@ def _task(
     labels: Mapping[int, str],
     inside: Mapping[int, Sequence[RunningTask]],
 ) -> AsyncTask:
-    """The task as it is reported. ``labels``: address of a task → its label; ``inside``: address of a lock → the tasks
-    inside ``async with`` of it."""
+    """The task's report. ``labels``: task address → label; ``inside``: lock address → tasks in its ``async with``."""
     frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, frame in enumerate(task.frames)
@@ -167,8 +165,7 @@ def _task(
 
 
 def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held: str) -> str:
-    """What a task waits for: ``waits for the task reader``. ``labels``: of the tasks that it needs; ``held``: the verb
-    if they hold what it waits for, else ""."""
+    """``waits for the task reader``. ``labels``: of the needed tasks; ``held``: "holds" if they hold it, else ""."""
     if awaited.kind is Awaitable.SLEEP:
         return f"sleeps ({seconds_text(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
     tasks = joined([*labels[:4], *([f"{len(labels) - 4} more"] if len(labels) > 4 else ())])
@@ -194,8 +191,7 @@ def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held:
 
 
 def job_clause(process: ProcessSnapshot, awaited: Awaited) -> str:
-    """``, which thread 7 runs at train.py:8 (step)`` for the awaited job; or what the workers do, if none has begun
-    it."""
+    """``, which thread 7 runs at train.py:8 (step)`` for the awaited job; what the workers do if it has not begun."""
 
     def at_line(tid: int | None) -> str:
         thread = process.thread(tid) if tid is not None else None

@@ -1,6 +1,5 @@
-"""Waits for glibc's synchronization objects and its own locks, and for the guards of static variables, with their
-owners. On a stripped libc only exported functions have names: the exported caller, the futex operation and the memory
-decide."""
+"""Waits for glibc's synchronization objects, its own locks, and guards of static variables, with their owners. On a
+stripped libc only exported functions have names: with them the futex operation and the memory decide."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _NEAR = 6
 
 
 def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for a mutex, None for any other. Without a name, a locked mutex whose owner is a thread of
-    this process counts."""
+    """The wait for a mutex, None for any other: proven by a function's name, or by an owner of this process."""
     futex = thread.futex
     if not futex or not futex.is_lock:
         return _pi_deadlock_wait(thread, futex) if futex else None
@@ -241,12 +239,12 @@ def static_initializer_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _initializers(thread: ThreadSnapshot, guard: int, level: int, waits_in: Function) -> list[tuple[int, int]]:
-    """(thread id, its address in the function that contains the static) of threads that run the initializer.
-    ``waits_in``: the function of the waiter, its frame ``level``.
+    """(tid, its address in the function that contains the static) of threads that run the initializer. ``waits_in``:
+    the function of the waiter, its frame ``level``.
 
-    The guard's address is kept in a register from __cxa_guard_acquire to __cxa_guard_release, or is made again for the
-    latter: then the code between these uses is the initializer. Both are true also in another copy of an inlined
-    function. If neither tells, it is a thread inside the same function (or its cold part), past the guard.
+    From __cxa_guard_acquire to __cxa_guard_release the guard's address is in a register, or the code between two uses
+    of it is the initializer; also in a copy of an inlined function. If neither tells, a thread counts that is inside
+    the same function (or its cold part), past the guard.
     """
     proven: list[tuple[int, int]] = []
     likely: list[tuple[int, int]] = []
@@ -283,8 +281,7 @@ def _is_between_uses(memory: Memory, function: Function, guard: int, pc: int) ->
 
 
 def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for a condition variable, which has no owner, and its mutex: the only other object in the
-    waiter's frames that may be a mutex."""
+    """The wait for a condition variable, which has no owner, with the only possible mutex in the waiter's frames."""
     futex, level = thread.futex, thread.level_of(FunctionTag.CONDVAR, within=_NEAR)
     if not futex or level is None or futex.is_lock_word:
         return None
@@ -327,11 +324,9 @@ def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
 
 
 def join_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for another thread to exit, None for any other wait.
-
-    pthread_join sleeps on a word of the other thread's struct pthread, which the kernel clears when that exits, or on
-    its join state. The word's address proves it, so that no name is needed (pthread_join jumps to a local function).
-    """
+    """The wait for another thread to exit, None for any other wait. pthread_join sleeps on a word of that thread's
+    struct pthread, which the kernel clears at its exit, or on its join state: the word's address proves it, without a
+    name (pthread_join jumps to a local function)."""
     futex, process = thread.futex, thread.process
     if not futex:
         return None
@@ -448,8 +443,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
 
 
 def once_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for pthread_once (and std::call_once, which is built on it) in another thread, None for any
-    other. The control word records no owner."""
+    """The wait for pthread_once or std::call_once in another thread; None for any other. No owner is recorded."""
     futex = thread.futex
     if not futex:
         return None

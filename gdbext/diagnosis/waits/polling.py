@@ -1,6 +1,5 @@
 """What a loop that sleeps repeatedly tests in between, and threads that wait for a user to type. At a terminal's prompt
-a process is idle; a question that may reach no user (standard input is no terminal, or the process is in the
-background) is a wait, and the report has its text."""
+a process is idle; a question that may reach no user (no terminal, or in the background) is a wait with its text."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
-    """(what a loop tests: up to four of the ``objects``, of the kind that tells most; the processes that may change
-    it)."""
+    """(up to four ``objects`` that a loop tests, of the kind that tells most; processes that may change them)."""
     process, python = thread.process, thread.process.python
     kinds = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in kinds if any(polled.polled_as is kind for polled in objects)), None)

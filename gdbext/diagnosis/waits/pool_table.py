@@ -1,6 +1,5 @@
 """Pools of background threads, as data: how their idle workers are recognized, and what it means that they are missing.
-``POOLS`` has those of Python, PyTorch and the libraries below it; other packages add theirs by the entry point
-``gdbext.pools`` (docs/library.md), and nothing distinguishes the two."""
+Other packages add rows by the entry point ``gdbext.pools`` (docs/library.md)."""
 
 from __future__ import annotations
 
@@ -18,34 +17,27 @@ NOTHING = Functions()
 
 
 class Pool(NamedTuple):
-    """One kind of pool: threads that wait for work, and do it.
-
-    A worker that is written in Python is known by the functions of its main loop, one that is native by the function in
-    which it waits. It is idle while nothing but waiting stands above that on its stack.
-    """
+    """One kind of pool. A worker in Python is known by the functions of its main loop, a native one by the function in
+    which it waits. It is idle while only functions that wait are above that on its stack."""
 
     name: str
     """The name in reports: ``OpenBLAS``."""
     python: tuple[tuple[str, str], ...] = ()
     """(file name, function) of the workers' main loops in Python: ``("thread.py", "_worker")``."""
     waits_in: tuple[tuple[str, str], ...] = ()
-    """(file name, function) of further functions, called by the main loop, that only wait for work. Those of threading,
-    queue, selectors and multiprocessing are known."""
+    """(file name, function) of functions that only wait for work, besides those of Python's own library."""
     idles_in: tuple[str, str] | None = None
     """(file name, function) of the innermost frame of an idle worker, if its main loop does other things, too."""
     works_in: tuple[tuple[str, str], ...] = ()
-    """(file name, function) of main loops that call the jobs themselves: if one is innermost, its job is a C
-    function."""
+    """(file name, function) of main loops that call the jobs: if one is innermost, its job is a C function."""
     native: Functions = NOTHING
     """Native functions in which a worker waits for work."""
     main: Functions = NOTHING
     """The native main function of the workers. Where it is given, a worker has it on its stack."""
     library: str | tuple[str, ...] = ""
-    """The beginning of the file name of the library with ``native`` (``libtorch``), or of several, if the names alone
-    are ambiguous."""
+    """Beginning(s) of the file name of the library with ``native`` (``libtorch``), if names alone are ambiguous."""
     within: int = 14
-    """Frames from the kernel up to ``native`` of an idle worker, at most: if that very function runs the jobs, what is
-    between may be a job."""
+    """Most frames from the kernel to ``native`` of an idle worker: with more, a job may be in between."""
     named: tuple[str, ...] = ()
     """Beginnings of the names that the library gives its threads. Where its functions have no names, a thread with
     such a name that waits with few frames, all of ``library`` and of the C and C++ libraries, is an idle worker."""

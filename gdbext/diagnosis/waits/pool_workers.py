@@ -1,8 +1,7 @@
-"""Workers of pools: which are idle, by their pool's row in pool_table.py, and OpenMP's teams, barriers and missing
-workers.
+"""Idle workers of pools, by the rows of pool_table.py; and OpenMP's teams, barriers and missing workers.
 
-The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
-frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
+The wheels' libgomp has no local symbols and its own inline futex call: the module of the innermost frame says
+"libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
 """
 
 from __future__ import annotations
@@ -112,8 +111,7 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
 
 
 def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait with the workers that a fork left behind: the waiting code belongs to a library with threads of its own,
-    and no thread of the process is in it."""
+    """The wait with the workers that a fork left behind: no other thread is in the library whose code waits."""
     is_explained = wait.owners or wait.detail.missing_workers is not None
     if wait.kind not in (WaitKind.FUTEX, WaitKind.CONDVAR, WaitKind.SEMAPHORE) or is_explained:
         return wait
@@ -142,8 +140,7 @@ def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
-    """The pool that is built into the library of frame ``level``, by a text among its constants; None if there is
-    none."""
+    """The pool built into the library of frame ``level``, by a text among its constants; None if there is none."""
     module = thread.frames[level].module
     image = module.image if module else None
     if not module or not image:
@@ -271,8 +268,7 @@ def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
 
 
 def is_in_a_team(thread: ThreadSnapshot) -> bool:
-    """True for a worker of the OpenMP runtime, and for a thread with a frame of it, which has started a parallel
-    region."""
+    """True for an OpenMP worker, and for a thread with a frame of the runtime, which has started a region."""
     inner = range(min(len(thread.frames), INNER))
     return is_worker(thread) or any(thread.module_name(level).startswith(_OPENMP_LIBRARIES) for level in inner)
 

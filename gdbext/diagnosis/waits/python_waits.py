@@ -48,8 +48,7 @@ def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
 def _pool_result_wait(
     thread: ThreadSnapshot, python_wait: PythonWait, name: str, timed: bool, evidence: tuple[str, ...]
 ) -> Wait:
-    """The wait for a result that a pool's workers must deliver, or for a helper thread of the pool that is lost or
-    blocked. ``name``: of the result."""
+    """The wait for a pool's result, or for a lost or blocked helper thread of the pool. ``name``: of the result."""
     process = thread.process
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
@@ -354,8 +353,7 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
 
 
 def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | None:
-    """The missing thread that should change one of these variables, which a loop tests; None if a signal handler
-    may."""
+    """The missing thread that should set one of these variables, which a loop tests; None if a handler may."""
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
@@ -368,9 +366,8 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 def _lost_waker(
     thread: ThreadSnapshot, wakers: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
-    """The exited threads and the functions that could end the wait, which no thread is in; None if another thread or
-    (``may_be_handled``) a signal handler may end it. ``sets``: the variable that they should set; ``absent``: "thread"
-    or "other thread"."""
+    """The exited threads and the functions that could end the wait; None if another thread or (``may_be_handled``) a
+    signal handler may. ``sets``: the variable that they should set; ``absent``: "thread" or "other thread"."""
     functions = wakers.functions
     named = tuple(ended for ended in wakers.ended if ended.function)
     ended = named or wakers.ended
@@ -405,8 +402,7 @@ def _lost_waker(
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
-    """True if a signal handler may act on the thread's object: Python runs handlers in the main thread while it
-    waits."""
+    """True if a signal handler may act on the object: Python runs handlers in the main thread while it waits."""
     handled = thread.process.procfs.handled_signals()
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
@@ -416,9 +412,9 @@ _NEAR_TAKE_GIL = 8
 
 
 def gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that wants the GIL (or has just offered it to another thread), None for any other. A waiter
-    waits 5 ms at a time and begins again, so its timeout means nothing. The futex's address decides: take_gil has no
-    name in a stripped Python, and a thread may wait for something else under PyEval_RestoreThread."""
+    """The wait of a thread that wants the GIL (or has just offered it), None for any other. It waits 5 ms at a time and
+    begins again, so its timeout means nothing. The futex's address decides, as take_gil has no name in a stripped
+    Python, and a thread may wait for something else under PyEval_RestoreThread."""
     futex = thread.futex
     if not futex:
         return None
@@ -453,8 +449,7 @@ def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
 
 
 def repeated_gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait for the GIL of a thread that runs only between two waits of 5 ms, inside take_gil; None for any
-    other."""
+    """The wait for the GIL of a thread that is inside take_gil between two waits of 5 ms; None for any other."""
     level = thread.level_of(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
@@ -505,8 +500,7 @@ def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: 
 
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread of a free-threaded Python that is parked on an object's lock, or in a stop-the-world pause;
-    None for any other."""
+    """The wait of a thread parked on an object's lock or in a stop-the-world pause (free-threaded Python), or None."""
     futex = thread.futex
     parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
     if not futex or not parked:
@@ -522,8 +516,7 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def stop_the_world_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that stops the world, checking every millisecond whether the others have stopped; None for
-    any other."""
+    """The wait of a thread that stops the world and checks every ms whether the others have stopped; else None."""
     parked = thread.process.python.stopping(thread.tid)
     return _world_wait(parked, "it has asked all other threads to stop") if parked else None
 

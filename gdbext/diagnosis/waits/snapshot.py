@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 
 INNER = 80
-"""Innermost frames that are searched for the purpose of a wait: a callback of the dynamic loader or a backward hook may
-put many frames between a lock and the call that shows its purpose."""
+"""Innermost frames searched for a wait's purpose: loader callbacks or backward hooks put many frames between."""
 OUTER = 8
 """Outermost frames that are searched for a pool's main function."""
 MAX_TID = 1 << 22
@@ -110,10 +109,8 @@ class ProcessSnapshot:
 
     @cached_property
     def fork_evidence(self) -> tuple[str, ...]:
-        """Facts that show that the process was forked without exec, the best first; () if nothing does.
-
-        After such a fork threads are missing while their locks stay. A missing thread alone proves no fork.
-        """
+        """Facts that show a fork without exec, the best first; () if nothing does. After a fork threads are missing
+        while their locks stay; a missing thread alone proves no fork."""
         facts = []
         parent = self.procfs.forked_from()
         if parent is not None:
@@ -165,9 +162,8 @@ class ProcessSnapshot:
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:
-        """(thread id in the process's own PID namespace → in ours, True if all threads are among them). glibc keeps
-        each thread's own id in struct pthread. If one of these equals ours, both namespaces are the same; they are
-        assumed to be if none can be read."""
+        """(tid in the process's own PID namespace → in ours, True if no thread is missing). glibc keeps a thread's own
+        id in struct pthread; if one equals ours, or none can be read, both namespaces are taken to be the same."""
         inner = {tid: thread.tid for thread in self.threads if (tid := thread.own_tid) and tid <= MAX_TID}
         if not inner or any(own == outer for own, outer in inner.items()):
             return {tid: tid for tid in self.tids}, True
@@ -175,8 +171,7 @@ class ProcessSnapshot:
 
     @cached_property
     def frozen_group(self) -> str:
-        """The frozen cgroup of the process, "?" if its name is not known, "" if it is in none. Read only if a thread's
-        state hints at it."""
+        """The frozen cgroup of the process, "?" if unnamed, "" for none; read only if a state hints at it."""
         sides = [thread.kernel_side for thread in self.threads if thread.kernel_side]
         if not self.procfs or not any(side.is_uninterruptible or side.is_frozen for side in sides):
             return ""
@@ -194,14 +189,12 @@ class ProcessSnapshot:
 
 
 class ThreadSnapshot:
-    """One thread: everything that was read of it.
+    """One thread: everything that was read of it. Frames are innermost first.
 
-    ``kernel_state`` is the letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is unknown.
-    ``python`` and ``dispatch`` are its frames, innermost first; the ``level`` of a Python frame is that of the native
-    frame that evaluates it. ``unseen_dispatch`` is the reason why ``dispatch`` may lack frames, None where it is
-    complete. ``number`` is the debugger's number of the thread, ``signal`` the fatal signal that it was stopped by.
-    ``notes`` say what could not be read of it. ``kernel_side`` is what the kernel says of it, if it sleeps as no
-    program can explain; ``stop_signal`` the signal that had stopped its process, 0 where none had or that is not known.
+    ``kernel_state``: the letter in /proc/PID/task/TID/stat before the debugger stopped it, None if unknown. ``python``:
+    each frame at the ``level`` of the native frame that evaluates it. ``unseen_dispatch``: why ``dispatch`` may lack
+    frames, None if complete. ``number``: the debugger's. ``signal``: the fatal one that stopped it. ``notes``: what was
+    unreadable. ``kernel_side``: the kernel's view of an unexplained sleep. ``stop_signal``: of the process, 0 if none.
     """
 
     def __init__(

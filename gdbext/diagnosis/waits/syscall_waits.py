@@ -1,6 +1,5 @@
-"""Waits that the operating system ends: input and output, sleep, child processes, signals, an unidentified futex, and
-what the kernel alone explains: uninterruptible sleep, pages of memory that do not come, file systems that do not
-answer."""
+"""Waits that the operating system ends: I/O, sleep, child processes, signals, an unidentified futex, and what only the
+kernel explains: uninterruptible sleep, pages that do not arrive, file systems that do not answer."""
 
 from __future__ import annotations
 
@@ -31,21 +30,9 @@ if TYPE_CHECKING:
 
 
 _BY_DESCRIPTOR = {
-    *(
-        "read",
-        "readv",
-        "pread64",
-        "preadv",
-        "preadv2",
-        "recvfrom",
-        "recvmsg",
-        "recvmmsg",
-        "accept",
-        "accept4",
-        "connect",
-    ),
-    *("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice"),
-    *("fsync", "fdatasync", "flock", "fcntl", "io_uring_enter", "ftruncate", "fallocate"),
+    *("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4"),
+    *("connect", "write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg", "sendfile"),
+    *("splice", "fsync", "fdatasync", "flock", "fcntl", "io_uring_enter", "ftruncate", "fallocate"),
 }
 """System calls whose first argument is the fd that they wait for."""
 _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
@@ -108,8 +95,7 @@ def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside futex(2) that no recognizer identifies, with the variable's name and the library that
-    calls syscall(2)."""
+    """The wait in futex(2) that no recognizer identifies, with the variable's name and the calling library."""
     futex = any_futex_wait(thread.syscall)
     if not futex:
         return None
@@ -123,8 +109,7 @@ def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
-    """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
-    call of ``time.sleep`` is on its stack."""
+    """The sleep of a thread that is just before or after the system call, with Python's time.sleep on its stack."""
     # In the third frame and further out, libc's function has been left, or has called something else.
     if thread.level_of(FunctionTag.SLEEPS, within=2) is None:
         return None
@@ -132,8 +117,7 @@ def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
-    """The wait in nanosleep. SQLite sleeps between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout):
-    then with the lock's holder."""
+    """The wait in nanosleep; SQLite's retry of a file lock (os_unix.c, sqlite3_busy_timeout) with the lock's holder."""
     process, procfs = thread.process, thread.process.procfs
     is_relative = call.name == "nanosleep" or not call.arguments[1] & 1  # TIMER_ABSTIME of include/uapi/linux/time.h
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
@@ -219,8 +203,7 @@ def _descriptors_wait(
     timed: bool = False,
     evidence: tuple[str, ...] = (),
 ) -> Wait:
-    """The wait for any of these file descriptors. ``limit``: a clause on the timeout; ``otherwise``: printed if there
-    are none."""
+    """The wait for any of these fds. ``limit``: a clause on the timeout; ``otherwise``: printed if there are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
     resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
@@ -269,8 +252,7 @@ def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> st
 
 
 def _exited_clause(endings: Mapping[int, str]) -> str:
-    """``; its child process 7 (producer, exit status 1) has exited``; "" for none. ``endings``: pid → name and exit
-    status."""
+    """``; its child process 7 (producer, exit status 1) has exited``. ``endings``: pid → name and exit status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
     return (
         f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} "
@@ -328,8 +310,7 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 
 def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
-    """The wait in epoll_wait for the watched fds, without those whose other end is the process itself: they only wake
-    its own loop, as an eventfd does."""
+    """The wait in epoll_wait, without fds that only this process itself can signal, as a loop's own eventfd."""
     epoll_fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
     procfs = process.procfs

@@ -83,10 +83,8 @@ class AwaitedBatch(NamedTuple):
 
 
 def awaited_batch(stack: PyStack) -> AwaitedBatch | None:
-    """The batch for which a DataLoader waits, by its innermost frame on the stack; None if it has none.
-
-    It comes from one worker if the loader keeps the order, otherwise (or if that is not known) from any of them.
-    """
+    """The batch for which a DataLoader waits, by its innermost frame; None without one. It comes from one worker if
+    the loader keeps the order, else (or if that is unknown) from any of them."""
     for frame in stack[:_LOADER_DEPTH]:
         if not frame.file.endswith(LOADER_FILE):
             continue
@@ -121,8 +119,7 @@ def _is_call_of(frame: PythonFrame | Frame, functions: Collection[tuple[str, str
 
 
 def joined_processes(stack: PyStack) -> tuple[int, ...]:
-    """The pids whose exit is awaited through their pipes (by join of multiprocessing with a limit, or of torch's
-    spawn); () if the thread does something else."""
+    """The pids whose exit is awaited through pipes, by a timed multiprocessing join or torch's spawn; else ()."""
     for frame in stack[:_JOIN_DEPTH]:
         if _is_call_of(frame, POPEN_WAITS):
             pid = stack.locals(frame)["self"][POPEN_PID].int()
@@ -134,8 +131,7 @@ def joined_processes(stack: PyStack) -> tuple[int, ...]:
 
 
 def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait, as one for child processes if the code above it joins them or is a DataLoader's, whose workers make the
-    batch; other waits unchanged."""
+    """The wait, turned into one for child processes if the code above joins them or is a DataLoader's."""
     process, name, code = thread.process, "", ""
     children: tuple[ChildProcess, ...] = ()
     # The kinds of waits in which the loader waits, from version to version.
@@ -173,8 +169,7 @@ _OUTSIDE: dict[Tag, WaitKind] = {
 
 
 def torch_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that is blocked inside a function of PyTorch or of the libraries below it, None for any
-    other."""
+    """The wait of a thread in a function of PyTorch or of the libraries below it; None for any other."""
     if not thread.syscall:
         return None
     meanings = {*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE}
@@ -246,8 +241,7 @@ def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def polling_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, or
-    the store's server, which counts its clients in a loop."""
+    """The wait of a thread that polls instead of sleeping: for a device, or the store's server for its clients."""
     for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
         level = thread.level_of(tag, within=16)
         if level is None or _is_covered(thread, level):
@@ -261,8 +255,7 @@ def polling_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
-    """True if Python or an operator runs inside the function of frame ``level``: then the wait is not that
-    function's."""
+    """True if Python or an operator runs inside the function of frame ``level``, so the wait is not that function's."""
     inside = (FunctionTag.EVAL_FUNCTIONS, FunctionTag.AUTOGRAD_EVALUATE)
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
