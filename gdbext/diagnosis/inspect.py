@@ -205,8 +205,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
 
 
 def with_known_bugs(session: Session, inspection: Inspection) -> Inspection:
-    """The inspection with the known bugs that fit. They are searched only if a thread waits, or the program crashed:
-    healthy programs pay nothing for it."""
+    """The inspection with the known bugs that fit; searched only if a thread waits or the program crashed."""
     threads, judgement = inspection.threads, inspection.judgement
     crashed = judgement.verdict.kind is CRASH
     if not crashed and all(not thread.wait or thread.state is RunState.IDLE for thread in threads):

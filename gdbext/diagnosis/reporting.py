@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report, TargetReport, TorchReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.session import NO_EXTRAS, Extras
 from gdbext.diagnosis.threads.frame_locals import FrameLocals
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
@@ -19,7 +17,6 @@ from gdbext.torch import layout_choice
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from gdbext.diagnosis.report import Ending
     from gdbext.diagnosis.report.finding import Finding, Verdict
@@ -124,8 +121,7 @@ def report_target(session: Session) -> TargetReport:
 
 
 def target_errors(target: Target) -> tuple[ErrorReport, ...]:
-    """Errors on what the target lacks for any command: a core's end, what the kernel lets no process read, parts that a
-    recording does not have."""
+    """Errors that concern every command: a core's end, unreadable memory, what a recording does not have."""
     again = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
     damage = tuple(ErrorReport(what, "core", again) for what in target.origin.damage())
     if target.origin.unreadable:
@@ -219,14 +215,3 @@ def with_arguments(
     )
     report = report._replace(dispatch=tuple(dispatch))
     return FrameLocals(session).with_kernel_arguments(report) if report.python_frames else report
-
-
-class ToolExtras(Extras):
-    """Calls the functions of the tools that have them; ``offered`` finds one by its name."""
-
-    def __init__(self, offered: Callable[[str], Callable[..., Any] | None]) -> None:
-        def call(name: str, *arguments: Any) -> Any:
-            return (offered(name) or getattr(NO_EXTRAS, name))(*arguments)
-
-        for name in ("backward_nodes", "call_count", "tensor_statistics"):
-            setattr(self, name, partial(call, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.inspect import Inspection, inspect_threads
 from gdbext.diagnosis.report.thread_report import ThreadProgress
@@ -18,8 +18,9 @@ from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import Target
 
     Watch = Callable[[], None]
@@ -36,13 +37,6 @@ class SamplesSection(Section):
     seconds: float
     threads: tuple[ThreadProgress, ...]
     calls: int | None = None
-
-
-class CanPause(Protocol):
-    """Lets a process run for a while: a debugger, or this process (diagnosis/tool.py)."""
-
-    def pause(self, target: Target) -> Pause:
-        """The function that lets this process run for a while. Raises UsageError if that is impossible."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,18 @@ class Sampled:
         return Sampled(self.inspection._replace(judgement=judgement), section)
 
 
-def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
+def _work_between(
+    before: Mapping[int, ThreadActivity], after: Mapping[int, ThreadActivity]
+) -> dict[int, progress.Work]:
+    """Thread id → by how much each of its counters grew; None for a counter that was not read twice."""
+
+    def growth(old: ThreadActivity, new: ThreadActivity) -> progress.Work:
+        return tuple(None if start is None or end is None else end - start for start, end in zip(old, new))
+
+    return {tid: growth(before[tid], activity) for tid, activity in after.items() if tid in before}
+
+
+def sample(session: Session, host: ToolHost, count: int, interval: float) -> tuple[Session, Sampled]:
     """Take ``count`` samples, ``interval`` seconds apart: (the last session, which the caller must close; the
     result). Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed."""
     if session.target.origin.is_core or session.target.origin.recorded:
@@ -86,14 +91,7 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
         )
         inspections.append(inspection)
     elapsed, ran = time.monotonic() - started, interval * (count - 1)
-    work: list[dict[int, progress.Work]] = [
-        {
-            tid: tuple(None if old is None or new is None else new - old for old, new in zip(before[tid], activity))
-            for tid, activity in after.items()
-            if tid in before
-        }
-        for before, after in zip(counters[::2], counters[1::2])
-    ]
+    work = [_work_between(before, after) for before, after in zip(counters[::2], counters[1::2])]
     last = inspections[-1]
     waking = {thread.tid for thread in last.threads if thread.wait and thread.wait.wakes_by_itself}
     rows = progress.compare([inspection.places for inspection in inspections], work, ran, waking)

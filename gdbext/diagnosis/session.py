@@ -32,6 +32,7 @@ from gdbext.torch.values.key_names import KeyNames, renamed_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.engine.layouts import Layout
@@ -101,28 +102,28 @@ class CallCounter(Protocol):
 
 
 class Extras:
-    """The additions of tools to the reports of this package; here there are none. reporting.py asks the tools."""
+    """The additions of tools to the reports of this package; none by default."""
+
+    def __init__(self, offered: Callable[[str], Callable[..., Any] | None] = lambda _: None) -> None:
+        """``offered``: name of a method below → the tool's function for it, None if no tool has one."""
+        self._offered = offered
 
     def backward_nodes(
-        self,
-        session: Session,  # noqa: ARG002
-        thread: TargetThread,  # noqa: ARG002
-        stack: NativeStack,  # noqa: ARG002
-        levels: Sequence[int],  # noqa: ARG002
+        self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
     ) -> tuple[BackwardNode, ...]:
         """The nodes of autograd's graph that run in a backward pass whose engine is called at these levels."""
-        return ()
+        read = self._offered("backward_nodes")
+        return read(session, thread, stack, levels) if read else ()
 
-    def call_count(self, session: Session) -> CallCounter | None:  # noqa: ARG002
+    def call_count(self, session: Session) -> CallCounter | None:
         """Counts the operator calls from now on; None if that is not permitted or not wanted."""
-        return None
+        start = self._offered("call_count")
+        return start(session) if start else None
 
-    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:  # noqa: ARG002
-        """The statistics of the tensor at an address. Raises GdbextError if it cannot be read."""
-        return lambda _: None
-
-
-NO_EXTRAS = Extras()
+    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:
+        """A function: address of a tensor → its statistics. It raises GdbextError if they cannot be read."""
+        make = self._offered("tensor_statistics")
+        return make(session) if make else lambda _: None
 
 
 class Session:
@@ -144,7 +145,7 @@ class Session:
         self._dispatcher = LazyResult(
             lambda: Dispatcher(self.memory, self.layout, self.symbolizer, lambda at: self.python_object(at).function)
         )
-        self.extras: Extras = NO_EXTRAS
+        self.extras = Extras()
         """The additions of tools to reports; set by the code that runs tools."""
 
     def session_after_stop(self, target: Target) -> Session:

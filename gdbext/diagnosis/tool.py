@@ -113,8 +113,7 @@ class Tool(BaseTool):
 
     @abstractmethod
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Answer, once. Raises GdbextError. A process that runs meanwhile is read through
-        ``session.read_consistently``; only afterwards files are written and the process is resumed."""
+        """Answer, once. Read through ``session.read_consistently``, then write or resume. Raises GdbextError."""
 
     def run_alone(self, args: Namespace) -> Report:  # noqa: ARG002 - for tools that know something without a process
         """Answer without a process. Raises UsageError."""

@@ -75,7 +75,7 @@ _MAX_TASKS = 200
 def render(report: Report, style: Style) -> Iterator[str]:
     """The verdict, the findings, and the threads: idle pools, and threads with equal stacks and waits, are folded."""
     if report.verdict:
-        yield from verdict_lines(report.verdict, style)
+        yield verdict_line(report.verdict, style)
     for finding in report.findings:
         if not report.verdict or not report.verdict.is_about(finding):
             yield from finding_lines(finding, style, report.why)
@@ -88,11 +88,10 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"The wait-for graph is in {escape(', '.join(dot.files))}."
 
 
-def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
-    """The line of the verdict: ``deadlock: …``, ``sleeps: …``."""
-    finding, kind = verdict.finding, verdict.finding.kind
-    color = "red" if kind.is_defect else "yellow" if kind.is_hang else "green"
-    yield _finding_line(finding, style, color)
+def verdict_line(verdict: Verdict, style: Style) -> str:
+    """The heading and the sentence of the verdict: ``deadlock: …``, ``sleeps: …``; defects in red, hangs in yellow."""
+    kind = verdict.finding.kind
+    return _finding_line(verdict.finding, style, "red" if kind.is_defect else "yellow" if kind.is_hang else "green")
 
 
 def _finding_line(finding: Finding, style: Style, *colors: str) -> str:

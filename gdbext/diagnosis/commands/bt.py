@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
-from gdbext.diagnosis.threads.frame_locals import variable_lines, with_locals
+from gdbext.diagnosis.threads.frame_locals import FrameLocals, variable_lines
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines, source_lines
 from gdbext.diagnosis.threads.thread_reporting import report_stack
 from gdbext.diagnosis.tool import Tool
@@ -81,7 +81,10 @@ class DispatchBacktrace(Tool):
                     threads.append(with_nodes(session, thread, report))
                 except GdbextError as error:
                     errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
-            return list(with_locals(session, threads, every_frame=True)) if args.locals else threads, errors
+            if args.locals:
+                reader = FrameLocals(session)
+                threads = [reader.with_variables(thread, every_frame=True) for thread in threads]
+            return threads, errors
 
         session, (threads, errors) = session.read_consistently(read)
         sources = {} if args.json else source_lines(session.target, threads)

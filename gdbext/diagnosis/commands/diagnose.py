@@ -226,7 +226,7 @@ def _completed(session: Session, inspection: Inspection, few: bool = False) -> I
                 thread = with_nodes(session, targets[thread.tid], thread)
                 if is_crash or not thread.python_frames:
                     thread = thread._replace(frames=all_frames(session, snapshot))
-        return reader.with_variables(thread) if thread.tid in with_variables and thread.python_frames else thread
+        return reader.with_variables(thread) if thread.tid in with_variables else thread
 
     return inspection._replace(threads=tuple(map(completed, inspection.threads)))
 

@@ -1,5 +1,4 @@
-"""``dispatch-diagnose --html FILE``: the whole report as one HTML page to send to another person. It needs no network;
-``--without-values`` leaves out what the process holds: variables, arguments and lines of source."""
+"""``dispatch-diagnose --html FILE``: the report as one HTML page to send, without values and source if so requested."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ def _threads(report: Report) -> Iterator[str]:
 
 
 def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
-    """Up to 24 threads that wait for each other, one below the other, an arrow from each to the one that holds what it
-    waits for. Nothing if none does."""
+    """Up to 24 threads that wait for each other, with an arrow from each to its owner; nothing if none does."""
     by_tid = {thread.tid: thread for thread in threads}
     edges = [
         (thread.tid, tid)

@@ -10,14 +10,13 @@ from gdbext.diagnosis.commands.all_threads import (
     python_lines,
     python_stack_lines,
     state_text,
-    verdict_lines,
+    verdict_line,
     whose_numbers,
 )
 from gdbext.diagnosis.commands.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection, PageSection
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
-from gdbext.diagnosis.report.wait_kind import Relation
-from gdbext.diagnosis.verdict.clauses import holds_verb
+from gdbext.diagnosis.verdict.clauses import relation_clause
 from gdbext.engine.terminal import cut
 from gdbext.render import Style, counted, escape
 
@@ -40,7 +39,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     verdict = report.verdict
     if not verdict:
         return
-    yield from verdict_lines(verdict, style)
+    yield verdict_line(verdict, style)
     yield from map(escape, known_bug_lines(report))
     by_tid = {thread.tid: thread for thread in report.threads}
     involved = [by_tid[tid] for tid in verdict.finding.threads if tid in by_tid]
@@ -134,17 +133,13 @@ def child_lines(report: Report) -> Iterator[str]:
 def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], style: Style) -> Iterator[str]:
     """The waits of a deadlock's cycle: for each thread, what it waits for and which thread holds that."""
     for edge in cycle:
-        wait, owner = edge.wait, escape(by_tid[edge.held_by].label)
-        relation = wait.kind.traits.relation
-        if relation in (Relation.IS, Relation.OWES):
-            held = f'which {"is" if relation is Relation.IS else "needs"} "{owner}"'
-        else:
-            by = "" if wait.certainty.is_proven else ", by its stack"
-            held = f'which "{owner}" {holds_verb(wait.kind, wait.certainty.is_proven)}{by}'
+        wait = edge.wait
+        held = relation_clause(wait, f'"{by_tid[edge.held_by].label}"')
+        by_stack = "" if wait.certainty.is_proven or not wait.kind.traits.relation.is_possession else ", by its stack"
         yield style(f'"{escape(by_tid[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(wait.phrase)}"
         taken = f", taken at {wait.detail.taken_at}" if wait.detail.taken_at else ""
-        yield f"  {held}{escape(taken)}"
+        yield f"  {escape(held + by_stack + taken)}"
 
 
 def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:

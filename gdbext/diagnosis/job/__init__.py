@@ -46,8 +46,7 @@ def is_one_of_several(environ: Mapping[str, str]) -> bool:
 
 
 def job_names(environ: Mapping[str, str]) -> list[str]:
-    """Names by which a user may select the process's job. The first is the same for all its ranks: torchrun's or a
-    scheduler's run id, else the address where they meet."""
+    """Names by which a user may select the process's job; the first is common to all its ranks."""
     names = []
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":

@@ -8,9 +8,15 @@ from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
 from gdbext.diagnosis.report.finding import Finding
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.report.wait import WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
-from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, holds_verb, listed, loop_clause, thread_clause
+from gdbext.diagnosis.verdict.clauses import (
+    PATH_LENGTH,
+    holds_verb,
+    listed,
+    loop_clause,
+    relation_clause,
+    thread_clause,
+)
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, task_cycles
 
 
@@ -27,7 +33,11 @@ class Deadlock(VerdictKind):
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
             tids = tuple(edge.tid for edge in cycle)
-            parts = "; ".join(f"{thread_clause(graph.threads[edge.tid])} {_edge_clause(edge, graph)}" for edge in cycle)
+            parts = "; ".join(
+                f"{thread_clause(graph.threads[edge.tid])} {edge.wait.phrase}, "
+                f"{relation_clause(edge.wait, graph.threads[edge.held_by].label)}"
+                for edge in cycle
+            )
             proven = all(edge.wait.certainty.is_proven for edge in cycle)
             text = f"{parts}{'' if proven else ' (an owner is inferred from stacks)'}."
             yield Finding(self, text, tids, evidence, next(filter(None, steps), None), cycle)
@@ -57,16 +67,6 @@ class Deadlock(VerdictKind):
             together = ", or together (std::scoped_lock)" if are_native else ""
             yield f"Take these locks in one order everywhere{together}."
         yield from dict.fromkeys(kind.traits.advice_in_deadlock for kind in others if kind.traits.advice_in_deadlock)
-
-
-def _edge_clause(edge: WaitEdge, graph: WaitGraph) -> str:
-    """``waits for the GIL, which MainThread (tid 1) holds``."""
-    owner, relation = graph.threads[edge.held_by].label, edge.wait.kind.traits.relation
-    if relation is Relation.IS:
-        return f"{edge.wait.phrase}, which is {owner}"
-    if relation is Relation.OWES:
-        return f"{edge.wait.phrase}, which depends on {owner}"
-    return f"{edge.wait.phrase}, which {owner} {holds_verb(edge.wait.kind, edge.wait.certainty.is_proven)}"
 
 
 class SelfDeadlock(VerdictKind):

@@ -215,8 +215,7 @@ def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Findi
 def _describe_main_wait(
     facts: Observations, main: ThreadReport, graph: WaitGraph, notes: Sequence[Finding], running: Sequence[ThreadReport]
 ) -> tuple[str, Sequence[ThreadReport], Wait | None]:
-    """(the sentence on the main thread's wait, the threads in it, the wait that it is about): users ask about that wait
-    even if it is no finding. ``running``: the threads that run."""
+    """(sentence on the main thread's wait, about which users ask; threads in it; its wait). ``running``: threads."""
 
     def is_asleep(wait: Wait) -> bool:
         return wait.kind.traits.may_poll and not wait.polls

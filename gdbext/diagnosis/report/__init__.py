@@ -221,8 +221,7 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
 
 
 class DotSection(Section):
-    """The files with the wait-for graph. (No dataclass: every view of threads imports this, and dataclasses take a
-    tenth of an inspection to import.)"""
+    """The files with the wait-for graph. (Every view imports this: no dataclass, which takes long to import.)"""
 
     name: ClassVar[str] = "dot"
     files: tuple[str, ...]

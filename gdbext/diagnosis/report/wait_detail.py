@@ -361,8 +361,7 @@ class _UnownedFields(NamedTuple):
     lost: Sparse[LostThread | None] = None
     """The thread that should end this wait and does not exist, where that is known."""
     repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
+    """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     lost_signal: Sparse[bool] = False
     """The condition variable's words show that a signal reached no thread, while this thread sleeps."""
     expects: Internal[tuple[int, ...]] = ()
@@ -399,8 +398,7 @@ class _OwnedFields(NamedTuple):
     taken_at: Sparse[str] = ""
     """The line where the owner took the lock, ``train.py:8 (step)``; "" where that cannot be known."""
     repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
+    """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     self_wait: Internal[SelfWait | None] = None
     """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
 
@@ -494,8 +492,7 @@ class PolledMeeting(Polled):
 class _SleepFields(NamedTuple):
     polled: Inline[Polled] = NOT_POLLED
     repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
+    """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     handling: Sparse[RaisedError] = NO_ERROR
     """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
     caught: Internal[RaisedError] = NO_ERROR

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 class FrameLocals:
+    """Adds the variables of Python frames to reports."""
+
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stack = PyStack(session.python)
@@ -47,6 +49,8 @@ class FrameLocals:
     def with_variables(self, thread: ThreadReport, every_frame: bool = False) -> ThreadReport:
         """The report with the variables of the user's innermost frame (of the innermost frame if all are libraries')
         or, with ``every_frame``, of 16 of them; only then what a recording lacks is reported."""
+        if not thread.python_frames:
+            return thread
         users = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
         chosen = set(users[: 16 if every_frame else 1])
         sources = self.interpreter_frames(thread.tid, thread.python_frames[: max(chosen) + 1])
@@ -218,14 +222,6 @@ def _with_kernel_values(step: DispatchFrame, inside: DispatchFrame) -> DispatchF
         return step
     pairs = zip(step.arguments, inside.arguments)
     return step._replace(arguments=tuple(inner if not own.text and inner.variable else own for own, inner in pairs))
-
-
-def with_locals(
-    session: Session, threads: Sequence[ThreadReport], every_frame: bool = False
-) -> tuple[ThreadReport, ...]:
-    """The reports with variables of the user's Python frames, see FrameLocals.with_variables()."""
-    reader = FrameLocals(session)
-    return tuple(reader.with_variables(thread, every_frame) if thread.python_frames else thread for thread in threads)
 
 
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:

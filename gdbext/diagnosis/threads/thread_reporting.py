@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 
 def visible_positions(steps: Sequence[DispatchFrame]) -> frozenset[int]:
-    """Positions of the steps that remain when a stack's repetitions are folded. Only of these is read what costs time:
-    a recursion has tens of thousands. (A text folds frames and steps together, and may show two periods more.)"""
+    """Positions of the steps that remain when repetitions are folded: the only ones of which costly facts are read."""
     if len(steps) <= MOST_WHOLE:
         return frozenset(range(len(steps)))
     return frozenset(
@@ -92,8 +91,7 @@ def native_place(snapshot: ThreadSnapshot, level: int) -> str:
 
 
 def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:
-    """A thread without its wait; ``native``: with every frame, ``explained``: with the reason why each dispatch key
-    won. Raises TargetError if its registers cannot be read."""
+    """A thread without its wait. ``explained``: with why each key won. Raises TargetError without registers."""
     snapshot = session.threads.snapshot(thread)
     frames = all_frames(session, snapshot) if native else ()
     if not explained or session.dispatcher_error:
@@ -256,9 +254,8 @@ class ArgumentReporter:
         return (*frames, *(frame for frame, _, _ in calls[count:]))
 
     def _boxed_stack_doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
-        """The doubt whether the boxed stack still holds the call's arguments. A backend's fallback may put tensors of
-        another device there, some of PyTorch's always put others there, and results replace them once the call to which
-        the stack was passed has returned (``hands_on``: such a call is still running)."""
+        """How sure it is that the boxed stack still holds the call's arguments: some fallbacks replace tensors, a
+        backend's may, and results replace them once the inner call returned (``hands_on``: it has not)."""
         kernel = recovered.kernel
         if not kernel or kernel.unboxed or kernel.sym_unboxed:
             return Doubt.NONE

@@ -98,6 +98,16 @@ def holds_verb(kind: WaitKind, is_proven: bool, owners: int = 1) -> str:
     return f"seem{'' if owners > 1 else 's'} to {verb}"
 
 
+def relation_clause(wait: Wait, owner: str) -> str:
+    """``which MainThread (tid 1) holds``, ``which depends on loader (tid 2)``: the owner's relation to the resource."""
+    relation = wait.kind.traits.relation
+    if relation is Relation.IS:
+        return f"which is {owner}"
+    if relation is Relation.OWES:
+        return f"which depends on {owner}"
+    return f"which {owner} {holds_verb(wait.kind, wait.certainty.is_proven)}"
+
+
 def end_clause(wait: Wait) -> str:
     """A clause on what is known of the end of a chain's last wait; "" if that is nothing."""
     if wait.detail.absence:

@@ -407,8 +407,7 @@ def busy_threads(facts: Observations, graph: WaitGraph) -> Iterator[ThreadReport
 
 
 def groups_by_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """Threads that wait in the program's own files, grouped by line and kind of wait. First come groups that hold
-    something, then those whose waits do not end by themselves, those that a thread must wake, and the largest."""
+    """Threads that wait in user files, by line and kind of wait; holders, lasting waits and large groups first."""
     groups: dict[object, list[ThreadReport]] = {}
     for thread in threads:
         wait = thread.wait

@@ -135,17 +135,14 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         for tid, side in sides
     )
     # A thread runs, is ready to, or sleeps between two attempts; or a worker is missing.
-    wants = (
+    waits = [thread.wait for thread in threads if thread.wait and thread.state is RunState.WAITING]
+    wants = not session.target.origin.unreadable and (
         any(thread.state is RunState.RUNNING for thread in threads)
         or any(thread.kernel_state == "R" for thread in process.threads)
         or len(process.threads) < len(process.tids)
-        or any(
-            thread.wait.kind is WaitKind.SLEEP or thread.wait.detail.missing_workers
-            for thread in threads
-            if thread.wait and thread.state is RunState.WAITING
-        )
+        or any(wait.kind is WaitKind.SLEEP or wait.detail.missing_workers for wait in waits)
+        or session.procfs.machine.lacks_descriptors()
     )
-    wants = not session.target.origin.unreadable and (wants or session.procfs.machine.lacks_descriptors())
     if not (wants or sleepers):
         return None
     read = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None

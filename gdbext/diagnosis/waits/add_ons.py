@@ -1,5 +1,4 @@
-"""Recognizers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) of other packages. Their faults are recorded
-in the error log, and cost only what they would have added."""
+"""Recognizers (``gdbext.waits``) and pools (``gdbext.pools``) of other packages; a fault costs only what they add."""
 
 from __future__ import annotations
 

@@ -111,8 +111,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
 
 
 def _label(task: RunningTask) -> str:
-    """The task as a sentence names it: ``reader``; ``credit (train.py:12, Task-2)`` for a task without a name of its
-    own, ``credit (train.py:12)`` for trio's ``__main__.credit``."""
+    """``reader``; ``credit (train.py:12, Task-2)`` for a task that has no name of its own."""
     name = task.name or f"{task.address:#x}"
     is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
     # asyncio calls a task without a name Task-1 (Lib/asyncio/tasks.py, _task_name_counter).

@@ -104,9 +104,9 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
 
 
 def _pi_deadlock_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
-    """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc lets the
-    thread wait for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only locked one of
-    that kind to which libc's frames point (or to its kind field, which the function has just read)."""
+    """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc sleeps
+    on a zero of its stack for ever (nptl/pthread_mutex_lock.c). It is the only locked mutex of that kind to which
+    libc's frames point, itself or to its kind field."""
     process, levels = thread.process, thread.inner_libc_levels
     if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
         return None

@@ -274,8 +274,7 @@ def is_in_a_team(thread: ThreadSnapshot) -> bool:
 
 
 def _wait_for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[ThreadSnapshot]) -> Wait:
-    """The wait for those team mates that are neither at the barrier ``resource`` nor idle. With several teams, the
-    mates of this one are known only if the barrier waits for exactly as many."""
+    """The wait for team mates that are neither at the barrier ``resource`` nor idle, if these are surely its own."""
     generation = resource.address
     late = [
         mate.tid

@@ -1,9 +1,8 @@
-"""Waits for Python's own locks, what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
+"""Waits for Python's locks, for what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
 
-Locks sleep in PyThread_acquire_lock_timed, on a semaphore without an owner; which thread has to act follows from the
-Python frames and objects (cpython/sync/python_wait.py). That a thread is missing is recorded if objects name it (a
-pool's helpers, an executor's workers, a thread that start() waits for), else concluded: functions of the program could
-end the wait, no thread is in one of them, and threads have exited (cpython/sync/waker_search.py).
+A lock is a semaphore without an owner: which thread must act follows from Python's frames and objects
+(cpython/sync/python_wait.py). A missing thread is recorded if objects name it, else concluded: functions could end the
+wait, no thread is in one of them, and threads have exited (cpython/sync/waker_search.py).
 """
 
 from __future__ import annotations

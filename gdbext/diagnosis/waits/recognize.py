@@ -1,6 +1,5 @@
-"""The registry of recognizers, the state of each thread, what it holds, and the chain of waits from the main thread.
-A recognizer takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. Those of other
-packages (add_ons.py) come after what is proven of the GIL and before all others: only they know their own objects."""
+"""The registry of recognizers (ThreadSnapshot → Wait or None), the state of each thread, what it holds, and the chain
+of waits from the main thread."""
 
 from __future__ import annotations
 

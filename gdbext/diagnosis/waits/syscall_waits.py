@@ -263,8 +263,7 @@ def _exited_clause(endings: Mapping[int, str]) -> str:
 
 
 def exited_children_clause(process: ProcessSnapshot, only_failed: bool = False) -> str:
-    """``; its child process 7 (producer, exit status 1) has exited``: it may be the process that should have written.
-    ``only_failed``: of the reaped children, only those that failed (a pool's workers exit normally)."""
+    """The clause on exited children, perhaps the awaited writer. ``only_failed``: reaped ones only if they failed."""
     children = process.procfs.children().items()
     endings = {pid: f"{child.name}, {child.ending}" for pid, child in children if child.state is ProcessState.ENDED}
     for reaped in process.python.ended_processes():

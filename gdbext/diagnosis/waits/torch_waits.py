@@ -1,5 +1,4 @@
-"""Waits in PyTorch's functions, recognized by their names: autograd, futures, collectives, devices, stores, DataLoader
-workers. Below them is only a condition variable, a futex, a poll or a sleep, which by itself means nothing."""
+"""Waits in PyTorch's functions, recognized by name: below them is only a futex, poll or sleep without a meaning."""
 
 from __future__ import annotations
 
