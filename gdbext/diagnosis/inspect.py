@@ -19,6 +19,7 @@ from gdbext.diagnosis.threads.thread_reporting import (
     native_place,
     report_thread,
     uncaught_exception,
+    with_nodes,
 )
 from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop, describe
 from gdbext.diagnosis.verdict.graph import Observations
@@ -270,17 +271,9 @@ def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[
 
 def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
     """Add the running autograd nodes to threads inside a backward pass; no section."""
-    stacks = {
-        thread.tid: thread.stack for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags
-    }
-    if not session.has_torch or not stacks:
-        return threads, None
-    nodes = {
-        thread.tid: session.extras.backward_nodes(session, thread, stack, session.dispatch_stacks.engine_calls(stack))
-        for thread in session.target.memory.threads()
-        if (stack := stacks.get(thread.tid))
-    }
-    return [thread._replace(backward=nodes.get(thread.tid, ())) for thread in threads], None
+    tids = {thread.tid for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags}
+    targets = {thread.tid: thread for thread in session.target.memory.threads()} if tids else {}
+    return [with_nodes(session, targets[row.tid], row) if row.tid in tids else row for row in threads], None
 
 
 PASSES: tuple[ReportPass, ...] = (_name_devices, _name_collectives, _add_nodes)

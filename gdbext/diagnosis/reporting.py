@@ -57,44 +57,41 @@ def page_origin(session: Session, command: str) -> Origin:
 
 
 def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
-    """Clauses on facts that a core lacks, because only the kernel of a live process has them: file descriptors,
-    processes, files and clocks; each with the threads whose waits it would explain."""
+    """Clauses on facts that only the kernel of a live process has (file descriptors, processes, files and clocks), each
+    with the threads whose waits it would explain."""
+    waiting = [(thread, thread.wait) for thread in threads if thread.wait and thread.state is not RunState.IDLE]
+    unknown: list[str] = []
+
+    def note(what: str, is_concerned: Callable[[Wait], bool]) -> None:
+        labels = [thread.label for thread, wait in waiting if is_concerned(wait)]
+        if labels:
+            unknown.append(f"{what}, for {listed(labels)}")
 
     def lacks_store(wait: Wait) -> bool:
         collective = wait.detail.collective
         return collective is not None and collective.is_store and not collective.server
+
+    def is_sleep_of_unknown_length(wait: Wait) -> bool:
+        return wait.kind is WaitKind.SLEEP and wait.timed and wait.detail.seconds is None
+
+    def is_in_shared_memory(wait: Wait) -> bool:
+        return wait.external and wait.kind.traits.needs_thread
 
     def may_result_from_fork(wait: Wait) -> bool:
         missing = wait.detail.missing_workers
         lacks_owner = wait.kind.traits.is_lock and not wait.owners and not wait.being_released
         return lacks_owner or (missing is not None and not missing.forked)
 
-    limits: tuple[tuple[Callable[[Wait], bool], str], ...] = (
-        (
-            lambda wait: wait.kind is WaitKind.IO,
-            "what file descriptors refer to and which process is at their other end",
-        ),
-        (lacks_store, "where the store is"),
-        (lambda wait: wait.detail.polls_file, "whether files exist and who has locked them"),
-        (
-            lambda wait: wait.external and wait.kind.traits.needs_thread,
-            "which other processes share the memory that is waited on",
-        ),
-        (
-            lambda wait: wait.kind is WaitKind.SLEEP and wait.timed and wait.detail.seconds is None,
-            "how long a sleep still lasts",
-        ),
-    )
-    waiting = [(thread, thread.wait) for thread in threads if thread.wait and thread.state is not RunState.IDLE]
-    unknown = []
-    for concerns, what in limits:
-        labels = [thread.label for thread, wait in waiting if concerns(wait)]
-        if labels:
-            unknown.append(f"{what}, for {listed(labels)}")
+    peers = "what file descriptors refer to, and which process is at their other end"
+    note(peers, lambda wait: wait.kind is WaitKind.IO)
+    note("where the store is", lacks_store)
+    note("whether files exist, and which process has locked them", lambda wait: wait.detail.polls_file)
+    note("which other processes share the memory of the lock", is_in_shared_memory)
+    note("how long a sleep still lasts", is_sleep_of_unknown_length)
     pids = sorted({child.pid for _, wait in waiting for child in wait.detail.children})
     if pids:
         names = listed([str(pid) for pid in pids])
-        unknown.append(f"what process{'es' if len(pids) > 1 else ''} {names} do{'' if len(pids) > 1 else 'es'}")
+        unknown.append(f"the state of process{'es' if len(pids) > 1 else ''} {names}")
     if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.detail.children for _, wait in waiting):
         unknown.append("which child processes there are, and what they do")
     if len(threads) == 1 and any(may_result_from_fork(wait) for _, wait in waiting):

@@ -34,7 +34,7 @@ class AllThreads(Tool):
     """The command ``all-threads`` as a tool."""
 
     name = "all-threads"
-    summary = "Show what each thread does, what it waits for, what holds that, and deadlocks."
+    summary = "Show what each thread does, what it waits for, which thread holds that, and deadlocks."
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
@@ -137,9 +137,9 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 
 
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
-    """`` (numbers of 7)``: the thread whose fds and seconds are shown, if they differ within the group; else ""."""
+    """`` (as in thread 7)``: the thread whose fds and seconds are shown, if they differ within the group; else ""."""
     numbers = {(thread.wait.name, thread.wait.detail.seconds) for thread in group if thread.wait}
-    return f" (numbers of {group[0].tid})" if len(numbers) > 1 else ""
+    return f" (as in thread {group[0].tid})" if len(numbers) > 1 else ""
 
 
 def _group_lines(

@@ -9,7 +9,7 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
 from gdbext.diagnosis.threads.frame_locals import FrameLocals, variable_lines
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines, source_lines
-from gdbext.diagnosis.threads.thread_reporting import report_stack
+from gdbext.diagnosis.threads.thread_reporting import report_stack, with_nodes
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
 from gdbext.engine.repetitions import fold
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.engine.targets.base_target import TargetThread
     from gdbext.torch.stack import DispatchFrame
 
     Block = tuple[Hashable, Callable[[], Iterable[str]]]
@@ -92,17 +91,6 @@ class DispatchBacktrace(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         return render(report, style)
-
-
-def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
-    """The report with the nodes that run, if the thread is in a backward pass."""
-    if not session.has_torch:
-        return report
-    stack = session.threads.snapshot(thread).stack
-    levels = session.dispatch_stacks.engine_calls(stack)
-    if not levels:
-        return report
-    return report._replace(backward=session.extras.backward_nodes(session, thread, stack, levels))
 
 
 _SOURCE = "        "

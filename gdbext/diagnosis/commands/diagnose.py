@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.commands.bt import with_nodes
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, ChildReport, KnownBugsSection, PageSection
 from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS, render
 from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
@@ -28,7 +27,7 @@ from gdbext.diagnosis.reporting import (
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.frame_locals import FrameLocals
 from gdbext.diagnosis.threads.source_lines import source_lines
-from gdbext.diagnosis.threads.thread_reporting import all_frames
+from gdbext.diagnosis.threads.thread_reporting import all_frames, with_nodes
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.advice import advice, advice_on_children, advice_on_ranks

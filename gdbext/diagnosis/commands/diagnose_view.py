@@ -69,7 +69,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     page = report.find_section(PageSection)
     if page:
         yield ""
-        yield f"The page with all of this is {escape(page.file)}."
+        yield f"The whole report is in the page {escape(page.file)}."
 
 
 def known_bug_lines(report: Report) -> Iterator[str]:

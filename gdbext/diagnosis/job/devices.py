@@ -106,11 +106,12 @@ class DeviceSection(Section):
             variable = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1"
             return (f"To find out what runs on the device, start the process with {variable}; this one was not.",)
         if not core.trigger:
-            request = f"A core of the device could be requested from the process through its pipe {core.pipe}"
-            return (f"{request}: {core.file} would be one.",)
-        end = "continues after it" if core.keeps_running else "may be aborted after it"
+            return (
+                f"The live process could write a core of its device on request (pipe {core.pipe}, file {core.file}).",
+            )
+        end = "continues" if core.keeps_running else "may be aborted afterwards"
         return (
-            f"What runs on the device, in a core dump of it (the process {end}): {core.trigger}",
+            f"A core dump of the device shows what runs on it (the process {end}): {core.trigger}",
             f"Then examine the file {core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
         )
 
@@ -138,10 +139,10 @@ def _memory_lines(memory: PendingMemory) -> Iterator[str]:
         yield f"cuda:{memory.device}: a CUDA graph is being captured on stream {graph.stream_id}, into {pool}"
     others = (memory.captures or 0) - len(memory.graphs)
     if others > 0:
-        yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({others} at once)"
+        yield f"cuda:{memory.device}: a CUDA graph is being captured or a private pool is in use ({others} at once)"
     if memory.retries or memory.ooms:
         yield (
-            f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
+            f"cuda:{memory.device}: cudaMalloc failed and was retried {counted(memory.retries, 'time')}; "
             f"out of memory {counted(memory.ooms, 'time')}"
         )
 
@@ -187,12 +188,12 @@ class DeviceSystemSection(Section):
             used, total = figures.memory_used, figures.memory_total
             parts = (
                 "MIG is on: its instances are not examined" if figures.mig else "",
-                f"busy {figures.busy_percent} % of the time" if figures.busy_percent is not None else "",
+                f"busy {figures.busy_percent}% of the time" if figures.busy_percent is not None else "",
                 f"{power}{limit} W" if power else "",
                 f"{figures.sm_mhz} MHz (memory {figures.memory_mhz})" if figures.sm_mhz is not None else "",
                 f"{byte_size(used)} of {byte_size(total)} used" if used is not None and total is not None else "",
                 f"{counted(figures.uncorrected_errors, 'uncorrected ECC error')}" if figures.uncorrected_errors else "",
-                "a kernel that spins, as a collective does that waits for others (inferred from busy time and power)"
+                "a spinning kernel, like a collective that waits for others (inferred from busy time and power)"
                 if figures.spins
                 else "",
             )
@@ -271,12 +272,12 @@ def name_devices(
 def _reasons(wait: DeviceWait) -> Iterator[str]:
     """The evidence for the stream or event, and for the device."""
     if wait.event is not None:
-        yield f"the event {wait.event:#x} is what the calling code passed to {wait.call}"
+        yield f"the calling code passed the event {wait.event:#x} to {wait.call}"
     if wait.stream is not None and wait.certainty is Certainty.INFERRED:
-        yield f"PyTorch replays a graph on the thread's current stream, which is {wait.stream:#x}: inferred"
+        yield f"inferred: PyTorch replays a graph on the thread's current stream, {wait.stream:#x}"
     elif wait.stream is not None:
-        yield f"the stream {wait.stream:#x} is what the calling code passed to {wait.call}"
+        yield f"the calling code passed the stream {wait.stream:#x} to {wait.call}"
     if wait.stream_id is not None:
-        yield f"PyTorch's pool of streams has it: number {wait.stream_id} of cuda:{wait.device}"
+        yield f"in PyTorch's stream pool it is number {wait.stream_id} of cuda:{wait.device}"
     elif wait.device is not None:
         yield f"cuda:{wait.device} is the only device that PyTorch sees"

@@ -179,7 +179,7 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
     if target.stops is not None and report.threads:
         yield ""
         if not target.stops:
-            how = "its threads were read as they slept" if target.moved else "all threads were asleep"
+            how = "its threads were read while they slept" if target.moved else "all threads were asleep"
             yield f"The process was not stopped: {how}."
         else:
             times = "" if target.stops == 1 else f" ({target.stops} stops)"

@@ -75,7 +75,7 @@ class DeviceWait(NamedTuple):
     @property
     def phrase(self) -> str:
         """``waits for the device (cudaStreamSynchronize of stream 35 of cuda:0, in ncclAllReduce)``."""
-        call = self.call or "a call of the driver without a name"
+        call = self.call or "an unnamed driver call"
         of_object = f" of {self.object}" if self.object else ""
         on_device = f" on cuda:{self.device}" if self.device is not None and self.stream is None else ""
         text = call + of_object + on_device

@@ -39,7 +39,7 @@ def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
 
 def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
     if peer.state == "LISTEN":
-        shows = "It is a server's loop: a client may connect. What its own tasks wait for"
+        shows = "It is a server's event loop, which waits for clients. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
         return
     if peer.is_queued:

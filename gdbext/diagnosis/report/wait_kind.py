@@ -125,8 +125,8 @@ class WaitKind(Enum):
         "the lock of the object",
         is_lock=True,
         may_be_lock=True,
-        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: nothing in "
-        "there may wait for another thread (a key's __eq__ or __hash__, a callback).",
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: code that it "
+        "calls (a key's __eq__ or __hash__, a callback) must not wait for another thread.",
     )
     STATIC_INIT = _native_lock(
         "static-init",
@@ -136,7 +136,7 @@ class WaitKind(Enum):
         relation=Relation.RUNS,
         told_apart_by_address=True,
         advice_in_deadlock="Run the initializer once at import time, before threads start (call the operator once), "
-        "or keep Python out of it: a static's guard is a lock like any other.",
+        "or keep Python out of it: the guard of a static variable is a lock, too.",
     )
     ONCE = _native_lock("once", "the one-time initialization", relation=Relation.RUNS, told_apart_by_address=True)
     LOADER_LOCK = _native_lock("loader-lock", "the dynamic loader's lock")
@@ -236,8 +236,7 @@ class SelfWait(Enum):
         "blocking call to loop.run_in_executor().",
     )
     SERVER = (
-        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and "
-        "answer",
+        "it waits for an answer of its own process, but blocks the event loop that would answer",
         "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
         "handler a plain def where the server runs those in threads, or call the function instead of the URL.",
     )

@@ -106,6 +106,13 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
     return report_thread(snapshot, frames=frames, dispatch=tuple(steps))
 
 
+def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
+    """The report with the autograd nodes that run, if the thread is in a backward pass."""
+    stack = session.threads.snapshot(thread).stack
+    levels = session.dispatch_stacks.engine_calls(stack) if session.has_torch else ()
+    return report._replace(backward=session.extras.backward_nodes(session, thread, stack, levels)) if levels else report
+
+
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
     """A thread with its thread-local dispatch state, and nothing else."""
     return ThreadReport(

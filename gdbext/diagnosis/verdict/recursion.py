@@ -67,7 +67,7 @@ def detect(
     if block.times >= REDISPATCHES and not python_frames and redispatches:
         why = "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
     elif overflown and block.times >= 50 and block.length * 2 >= len(steps):
-        why = "the repetition filled the stack until it ran over"
+        why = "the repetition filled the stack until it overflowed"
     elif complete and is_long and same_arguments(range(block.start, block.start + block.length), block.period):
         through = f" through {python_frames} Python frames" if python_frames else ""
         why = f"{block.times} repetitions{through} with the same keysets and the same arguments"

@@ -343,7 +343,7 @@ def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     facts = [f"it was throttled for {quota.stood_ms:g} ms"]
     online = inputs.surroundings.online if inputs.surroundings else 0
     if online > quota.processors:
-        facts.append(f"the machine has {counted(online, 'CPU')}, which is what libraries count")
+        facts.append(f"the machine has {counted(online, 'CPU')}, the number that libraries use")
     yield Explanation(
         ExplanationKind.QUOTA,
         text,
@@ -430,7 +430,7 @@ def _pinned(
     elif machine.cpuset is not None and machine.cpuset == count:
         by = "by the cpuset of its cgroup"
     elif machine.pinned_parent:
-        by = f"as its parent process {machine.pinned_parent} is: taskset, numactl or the launcher"
+        by = f"like its parent process {machine.pinned_parent} (by taskset, numactl or the launcher)"
     else:
         by = "by the program itself, or by taskset"
     # The other CPUs must be idle for pinning to be what delays the process.
@@ -471,15 +471,15 @@ def _explain_memory_shortage(inputs: SlownessInputs) -> Iterator[Explanation]:
         )
     elif use.full and use.limit is not None and (faults or stalled >= 5):
         text = (
-            f"its memory is at its limit ({used} of {byte_size(use.limit)}, met {counted(use.full, 'time')} during the "
-            "examination): the kernel evicts pages that are needed again"
+            f"its memory is at its limit ({used} of {byte_size(use.limit)}, reached {counted(use.full, 'time')} during "
+            "the examination): the kernel evicts pages that are needed again"
         )
     elif stalled >= _STALLED:
         text = f"its cgroup waits for memory ({used} used)"
     else:
         return
     facts = (
-        *((f"all threads waited for memory {use.stalled:g} % of the last 10 s",) if use.stalled else ()),
+        *((f"all threads waited for memory {use.stalled:g}% of the last 10 s",) if use.stalled else ()),
         *((f"{counted(faults, 'page')} had to be read from a disk again",) if faults else ()),
     )
     starves = bool(use.slowed) or stalled >= 2 * _STALLED
@@ -619,7 +619,7 @@ def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
         times = inputs.recompiled()
         seconds, size = inputs.compiling_since(thread.tid), inputs.expression_size(thread.tid)
         if seconds is not None:
-            facts.append(f"this function has been compiled for {seconds:.0f} s")
+            facts.append(f"this compilation has taken {seconds:.0f} s so far")
         if size:
             facts.append(f"SymPy works on an expression of {counted(size, 'part')}")
         if times >= 8:  # torch._dynamo.config.recompile_limit: from then on a function is not compiled any more

@@ -56,7 +56,7 @@ def destroyed_mutex_wait(thread: ThreadSnapshot) -> Wait | None:
         return None
     if Mutex.read(thread.process.memory, futex.address):
         return None
-    evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is not one (freed or overwritten)"
+    evidence = f"the thread waits for a mutex at {futex.address:#x}, but there is none (freed or overwritten)"
     return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
 
 
@@ -79,10 +79,10 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
     if not mutex.lock:
         return Wait(resource, being_released=True, evidence=(f"the lock word at {address:#x} is 0: free",))
     if futex.is_lock_word and mutex.lock == _LOCKED:
-        evidence = f"the lock word at {address:#x} is 1: released and taken again since the thread fell asleep"
+        evidence = f"the lock word at {address:#x} is 1: released and taken again since the thread began to wait"
         return Wait(resource, being_released=True, evidence=(evidence,))
     if owner_in_word != (mutex.is_robust or mutex.is_priority_inheriting):
-        evidence = f"the thread does not wait as for a mutex that is {mutex.description}: {address:#x} is damaged"
+        evidence = f"the wait does not match a {mutex.description} mutex: {address:#x} is damaged"
         return Wait(resource, evidence=(evidence,))
     owner = process.owner(tid)
     if owner == OwnerThread(thread.tid) and not mutex.is_robust and mutex.is_recursive:
@@ -91,9 +91,11 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         return Wait(resource, evidence=(f"the mutex at {address:#x} is locked, its owner field is {tid}",))
     evidence = f"{mutex.description} mutex {address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
     if isinstance(owner, VanishedThread) and not mutex.is_consistent:
-        return Wait(resource, timed=futex.timed, evidence=(evidence, f"{mutex.users} users: its words disagree"))
+        return Wait(
+            resource, timed=futex.timed, evidence=(evidence, f"{mutex.users} users: its fields contradict each other")
+        )
     if isinstance(owner, VanishedThread) and mutex.is_shared:
-        text = f"shared between processes, locked by thread {tid}, which is not one of this process"
+        text = f"shared between processes, locked by thread {tid}, which is not in this process"
         return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
     certainty = process.owner_certainty(owner)
     if owner_in_word and mutex.owner == tid:
@@ -163,7 +165,7 @@ def unidentified_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or _calls_syscall(thread):
         return None
-    evidence = f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it"
+    evidence = f"the thread waits for a low-level lock at {futex.address:#x}, which is not part of a mutex"
     return _with_parent_owner(thread, _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK)._replace(evidence=(evidence,)))
 
 
@@ -195,7 +197,7 @@ def _libc_lock_wait(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, na
     return Wait(
         Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
         being_released=bool(raw) and not any(raw),
-        evidence=(f"low-level lock {futex.address:#x} is waited for inside libc, which records no owner",),
+        evidence=(f"the thread waits inside libc for the low-level lock {futex.address:#x}, which records no owner",),
     )
 
 
@@ -231,9 +233,9 @@ def static_initializer_wait(thread: ThreadSnapshot) -> Wait | None:
         return Wait(resource, being_released=True, evidence=("the guard is not pending",))
     initializers = _initializers(thread, guard, level + 1, function) if function else []
     if not initializers:
-        return Wait(resource, evidence=(f"guard {guard:#x} records no owner; no other stack is in its function",))
+        return Wait(resource, evidence=(f"guard {guard:#x} records no owner; no other thread is in its function",))
     tid, return_address = initializers[0]
-    evidence = f"guard {guard:#x} records no owner; thread {tid} has returned from it to {return_address:#x}"
+    evidence = f"guard {guard:#x} records no owner; thread {tid} passed it and is at {return_address:#x}"
     tids = (tid,) if len(initializers) == 1 else ()
     return wait_for_threads(resource, tids, OwnerCertainty.INFERRED, evidence)
 
@@ -386,7 +388,7 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
         and other.level_of(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is None
         and other.mentions(base, range(min(len(other.frames), 40)))
     ]
-    evidence = f"rwlock {base:#x} is held by {lock.readers} reader(s), which it does not name"
+    evidence = f"rwlock {base:#x} is held by {lock.readers} reader(s), whose ids it does not record"
     if len(readers) == lock.readers:
         evidence += "; exactly as many other threads have its address in their frames"
     else:
@@ -459,7 +461,7 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
     tids = [other.tid for other in thread.process.threads if _runs_initializer(other, futex.address)]
     if len(tids) != 1:
         return Wait(resource, evidence=(f"once control {futex.address:#x}: in progress",))
-    evidence = f"once control {futex.address:#x} is in a libc frame of thread {tids[0]} that called out of libc"
+    evidence = f"thread {tids[0]} has the once control {futex.address:#x} in a libc frame that called other code"
     return wait_for_threads(resource, tids, OwnerCertainty.INFERRED, evidence)
 
 

@@ -68,6 +68,11 @@ class Pool(NamedTuple):
         return cls(name)
 
 
+def _working_pool(name: str, main: tuple[str, str]) -> Pool:
+    """A pool whose workers' main loop in Python, (file name, function), calls the jobs itself."""
+    return Pool(name, (main,), works_in=(main,))
+
+
 def _cpp(*qualified: str) -> Functions:
     return Functions(qualified=qualified)
 
@@ -142,9 +147,8 @@ EXECUTOR_MANAGER = Pool(
     (("process.py", "wait_result_broken_or_wakeup"),),
     idles_in=("selectors.py", "select"),  # it may also wait for the executor's lock there
 )
-_PROCESS_WORKER = (("process.py", "_process_worker"),)
-PROCESS_WORKER = Pool("ProcessPoolExecutor", _PROCESS_WORKER, works_in=_PROCESS_WORKER)
-DATA_LOADER = Pool("DataLoader", (LOADER_WORKER,), works_in=(LOADER_WORKER,))
+PROCESS_WORKER = _working_pool("ProcessPoolExecutor", ("process.py", "_process_worker"))
+DATA_LOADER = _working_pool("DataLoader", LOADER_WORKER)
 PIN_MEMORY = Pool("DataLoader pin memory", PIN_MEMORY_THREADS)
 TQDM = Pool("tqdm monitor", (("_monitor.py", "run"),))
 
@@ -249,11 +253,9 @@ TENSORPIPE = Pool(
     spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
     workers="tensorpipe threads",
 )
-_LOKY_WORKER = (("process_executor.py", "_process_worker"),)
-LOKY = Pool("loky", _LOKY_WORKER, works_in=_LOKY_WORKER)
+LOKY = _working_pool("loky", ("process_executor.py", "_process_worker"))
 LOKY_MANAGER = Pool("loky manager", (("process_executor.py", "wait_result_broken_or_wakeup"),))
-_ANYIO_WORKER = (("_asyncio.py", "run"),)
-ANYIO = Pool("AnyIO", _ANYIO_WORKER, works_in=_ANYIO_WORKER)
+ANYIO = _working_pool("AnyIO", ("_asyncio.py", "run"))
 TRIO = Pool("trio", (("_thread_cache.py", "_work"),), works_in=(("_thread_cache.py", "_handle_job"),))
 BILLIARD = Pool(
     "billiard",

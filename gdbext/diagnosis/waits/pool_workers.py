@@ -152,7 +152,7 @@ def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
         if any(image.find(pool.text, part.vaddr, part.vaddr + part.filesz) is not None for part in constants)
     ]
     names = " or ".join(pool.name for pool in pools)
-    return pools[0]._replace(workers=f"{names} worker threads, which {module.name} has built in") if pools else None
+    return pools[0]._replace(workers=f"{names} worker threads (built into {module.name})") if pools else None
 
 
 def _is_library_of(pool: Pool, module: str) -> bool:
@@ -282,12 +282,14 @@ def _wait_for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list
         if not is_idle_worker(mate) and not (generation and mate.futex and mate.futex.address == generation)
     ]
     if not late:
-        return Wait(resource, being_released=True, evidence=("all workers are in the runtime, none is late",))
+        return Wait(resource, being_released=True, evidence=("all workers of the team have arrived",))
     if _barrier_total(thread, generation) is not None:
         raw = thread.process.memory.try_read(generation + 60, 8)  # awaited and, 4 bytes further, awaited_final
         missing = {int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)} - {0}
         if missing and len(late) not in missing:
-            counts = f"of its team {min(missing)} are still to arrive; {counted(len(late), 'thread')} may be"
+            counts = (
+                f"its team lacks {counted(min(missing), 'thread')}, but {counted(len(late), 'thread')} may be meant"
+            )
             return Wait(resource, evidence=(counts,))
     evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
     return wait_for_threads(resource, late, OwnerCertainty.INFERRED, evidence)

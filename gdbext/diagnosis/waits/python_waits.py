@@ -436,7 +436,7 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
         if not isinstance(changing, OwnerThread):
             state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
             return Wait(gil_resource(gil), evidence=(evidence, state))
-        why = f"thread {changing.tid} is just changing it"
+        why = f"thread {changing.tid} is changing it"
     return Wait(gil_resource(gil), being_released=True, evidence=(evidence, why))
 
 

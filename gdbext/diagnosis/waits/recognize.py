@@ -141,7 +141,7 @@ def _with_checked_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     doubt = "it runs: only the functions on its stack tell what it waits for"
     if thread.syscall and futex:
-        doubt = f"{futex.address:#x} is in no frame of the thread but in the register of the system call"
+        doubt = f"{futex.address:#x} is in no frame of the thread, only in the register of the system call"
     return wait._replace(certainty=OwnerCertainty.INFERRED, evidence=(*wait.evidence, doubt))
 
 

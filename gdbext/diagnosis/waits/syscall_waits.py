@@ -99,7 +99,7 @@ def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = any_futex_wait(thread.syscall)
     if not futex:
         return None
-    evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
+    evidence = f"the thread waits for futex {futex.address:#x} with value {futex.value:#x}; no known function called it"
     library = thread.module_name(len(thread.inner_libc_levels))
     name = ", of ".join(filter(None, (thread.process.name_at(futex.address), library)))
     external = futex.shared and thread.is_shared(futex.address)
@@ -206,7 +206,7 @@ def _descriptors_wait(
     """The wait for any of these fds. ``limit``: a clause on the timeout; ``otherwise``: printed if there are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
-    resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
+    resource = Resource(WaitKind.IO, 0, f"{call.name}{limit} on {text}")
     return Wait(resource, timed=timed, evidence=evidence, detail=_other_ends([peer for _, peer in ends]))
 
 
@@ -371,7 +371,7 @@ def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
         return f"memory of its cgroup{named}, which is at its limit and has its OOM killer disabled (oom_kill_disable)"
     if side.is_userfault:
         own = "anon_inode:[userfaultfd]" in process.procfs.open_files(process.pid)
-        whose = "this process has its fd open" if own else "another process has its fd"
+        whose = "this process has its fd open" if own else "another process has its fd open"
         return f"a page of memory that userfaultfd must provide ({whose})"
     text = "a page of memory that does not arrive (page fault)"
     if not side.is_served and not side.is_uninterruptible:
@@ -399,10 +399,10 @@ def _call_holders(
     """(the processes for which the call waits, a clause on what blocks it or "" if only the file system does)."""
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
-        names = listed(watchers) or "a process that is not seen here"
+        names = listed(watchers) or "a process that is not visible here"
         return watchers, f", until a fanotify listener allows it: {names}"
     if side.channel == "percpu_rwsem_wait":  # sb_start_write of fs/super.c
-        return (), ", which does not accept writes now, as while it is frozen (fsfreeze, a snapshot)"
+        return (), ", which does not accept writes now: it may be frozen (fsfreeze, a snapshot)"
     return file_system.servers, ""
 
 

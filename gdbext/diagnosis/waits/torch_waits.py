@@ -152,7 +152,7 @@ def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if not name:
         return wait
     resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
-    evidence = (*wait.evidence, f"below {code} it {wait.phrase}")
+    evidence = (*wait.evidence, f"called by {code}, it {wait.phrase}")
     return wait._replace(resource=resource, evidence=evidence, detail=OtherEnd(wait.detail.peer, children))
 
 
@@ -226,7 +226,7 @@ def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str
     call = device_wait(thread, level, polls)
     resource = Resource(WaitKind.DEVICE, address, f"{call.call}{_backward_clause(thread, level)}")
     how = " (it polls the device)" if polls else ""
-    inner = f", below it {call.driver_call}" if call.driver_call else ""
+    inner = f", which called {call.driver_call}" if call.driver_call else ""
     evidence = evidence or f"{call.call}{inner}{how}"
     return Wait(resource, evidence=(f"frame {level}: {evidence}",), detail=DeviceCall(call))
 
@@ -236,7 +236,7 @@ def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
     level = len(thread.inner_libc_levels)
     if not thread.syscall or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
         return None
-    return _device_wait(thread, level, 0, f"a function of {thread.module_name(level)} without a name")
+    return _device_wait(thread, level, 0, f"an unnamed function of {thread.module_name(level)}")
 
 
 def polling_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -292,5 +292,5 @@ def _workers_wait(resource: Resource, workers: Sequence[ThreadSnapshot], evidenc
     """A wait for those workers of a pool that have work to finish."""
     tids = [worker.tid for worker in workers if not native_pool_of(worker)]
     if not tids:
-        return Wait(resource, evidence=(evidence, "all of them wait for work"))
+        return Wait(resource, evidence=(evidence, "all workers of the pool wait for work"))
     return wait_for_threads(resource, tids, OwnerCertainty.INFERRED, evidence)

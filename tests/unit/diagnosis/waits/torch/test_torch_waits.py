@@ -166,7 +166,7 @@ def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
     wait = polls(CONNECTION, FILE, "train.py")
     assert (wait.kind, wait.resource.name) == (WaitKind.CHILD_PROCESS, name)
     assert [child.pid for child in wait.detail.children] == [*batch[0]]
-    assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
+    assert wait.evidence[-1].startswith("called by DataLoader's code, it waits in poll on")
     assert polls(CONNECTION, "train.py").kind is WaitKind.IO, "a poll of anybody else stays one"
 
 
