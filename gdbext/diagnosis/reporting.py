@@ -100,6 +100,7 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
 
 
 def report_target(session: Session) -> TargetReport:
+    """The report's section on the process: PyTorch, Python, the stop, and threads that ran meanwhile."""
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
     layout_report = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(

@@ -187,6 +187,7 @@ class Session:
 
     @cached_property
     def threads(self) -> ThreadSnapshots:
+        """Takes the snapshots of the target's threads."""
         process = ProcessSnapshot(
             self.memory,
             self.symbolizer,
@@ -253,6 +254,7 @@ class Session:
             raise NotTorch("no PyTorch is loaded in this process")
 
         def measure(library: str, build_id: str | None) -> Layout:
+            """Measure the layout of a torch build for which no table exists. Raises LayoutError."""
             from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
             with without_limits():  # it has limits of its own

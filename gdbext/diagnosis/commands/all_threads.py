@@ -219,6 +219,7 @@ def python_stack_lines(
 
 
 def _title(group: Sequence[ThreadReport]) -> str:
+    """``Thread 1 "MainThread" (tid 1)`` for one thread, ``40 threads (tids 2, 3, … and 34 more)`` for a group."""
     if len(group) == 1:
         return title(group[0])
     tids = ", ".join(str(thread.tid) for thread in group[:_MAX_NAMES])

@@ -69,6 +69,7 @@ class DispatchBacktrace(Tool):
         """The chosen threads' paths through the dispatcher. An error in one thread costs only that thread."""
 
         def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
+            """(the chosen threads' reports, the errors of those that could not be read)."""
             threads = []
             errors = [*dispatcher_errors(session)]
             for thread in chosen_threads(session.target, args, self.name):
@@ -226,6 +227,7 @@ def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
 
 
 def _node_text(node: BackwardNode) -> str:
+    """``node  MmBackward0, sequence number 7, made at train.py:8 (step)``."""
     variable = f" of {escape(node.variable)}" if node.variable else ""
     number = f", sequence number {node.sequence_nr}" if node.sequence_nr is not None and not node.variable else ""
     text = f"node  {escape(node.name)}{variable}{number}"
@@ -238,6 +240,7 @@ def dispatch_words(step: DispatchFrame) -> str:
 
 
 def _frame_lines(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
+    """A Python frame with its source, or a native one with level, pc, function, module and role."""
     function = escape(frame.function)
     if frame.kind is FrameKind.PYTHON:
         yield style(f"py    {function} at {escape(frame.file)}:{frame.line or '?'}", "cyan")

@@ -83,12 +83,14 @@ class Diagnose(Tool):
         add("--without-values", action="store_true", help=without_help)
 
     def exit_status(self, report: Report, args: Namespace) -> int:
+        """With --exit-code: CRASHED, HANGS for a defect, else 0."""
         if not args.exit_code or not report.verdict:
             return 0
         kind = report.verdict.finding.kind
         return CRASHED if kind is CRASH else HANGS if kind.is_defect else 0
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Inspect and judge, once or with --samples; the report has what the text and the page show."""
         if args.samples is not None:
             return self._report_samples(session, args, host)
         few = args.only_text and not args.html and not session.target.memory.records
@@ -217,6 +219,7 @@ def _completed(session: Session, inspection: Inspection, few: bool = False) -> I
     with_variables = {*finding.threads[:4], main}
 
     def completed(thread: ThreadReport) -> ThreadReport:
+        """The report of one thread with what the verdict needs of it."""
         snapshot = process.thread(thread.tid)
         if snapshot and thread.tid in in_operators:
             thread = with_arguments(session, thread, snapshot.stack, limit=1)

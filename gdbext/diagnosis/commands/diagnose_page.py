@@ -90,6 +90,7 @@ def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """The HTML of a heading and preformatted lines; nothing if there are no lines."""
     shown = list(lines)
     if shown:
         yield f"<h2>{text(title)}</h2>"

@@ -157,6 +157,7 @@ class _Recorded:
     """What the flight recorders have of the process's groups."""
 
     def __init__(self, session: Session) -> None:
+        """Reads all recorders; errors are in the session's errors."""
         self._session = session
         self._now, self._steady = (
             None if seconds is None else int(seconds * 1e9)  # None for a core

@@ -32,6 +32,7 @@ class WaitingExternal(VerdictKind):
     may_be_slow = movement_refutes_it = is_quiet = True
 
     def heading(self, finding: Finding) -> str:
+        """``polls``, or the words of the wait's kind: ``waits for other ranks``."""
         if not finding.wait:
             return self.words
         if finding.wait.polls:
@@ -39,6 +40,7 @@ class WaitingExternal(VerdictKind):
         return "the tasks of an event loop wait" if finding.in_loop else finding.wait.kind.traits.heading or self.words
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Waits for something outside: the one at the end of the main thread's chain, then each thread's own."""
         main = facts.main
         if main and main.wait and main.state is not RunState.IDLE:
             # The main thread waits for another process, though a thread of this one, or a loop, is between them.

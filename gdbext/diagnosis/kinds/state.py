@@ -152,6 +152,7 @@ class Idle(VerdictKind):
     may_be_slow = is_healthy = is_quiet = True
 
     def heading(self, finding: Finding) -> str:
+        """``sleeping``, ``waits`` or ``polls`` by the main thread's wait, else ``idle``."""
         if not finding.wait:
             return self.words
         if finding.wait.polls or finding.in_loop:

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 # --- advice about the other end of a wait: sockets, pipes, locks of files, child processes ---
 
 
+_READ_FIRST = "Read its output before you wait for it to exit (subprocess: communicate(); multiprocessing: get())."
+
+
 def _resume_suggestion(pid: int) -> Suggestion:
     return Suggestion("It is stopped (SIGSTOP, Ctrl+Z or a debugger); resume it", "", shell=f"kill -CONT {pid}")
 
 
 def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about the first process at the other end: examine it, read its output, resume it."""
     for process in peer.processes[:1]:
         yield Suggestion("Examine the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
@@ -38,6 +42,7 @@ def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
 
 
 def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about a listening socket, a connection that is not accepted, or the peer of a connection."""
     if peer.state == "LISTEN":
         shows = "It is a server's event loop, which waits for clients. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
@@ -52,10 +57,11 @@ def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
 
 
 def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about a process whose exit is awaited."""
     for process in peer.processes[:1]:
         yield Suggestion("Examine that process with the same command", "", process.pid)
         if process.writes_to_us:
-            yield "Read its output before you wait for it to exit (communicate())."
+            yield _READ_FIRST
 
 
 def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
@@ -86,7 +92,7 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
     if not child or len(children) > 1:
         yield ALL_CHILDREN
     if waits_for_end and child and child.writes_to_us:
-        yield "Read its output before you wait for it to exit (subprocess: communicate(); multiprocessing: get())."
+        yield _READ_FIRST
     if child and child.is_stopped:
         yield _resume_suggestion(child.pid)
 

@@ -295,6 +295,7 @@ class ArgumentReporter:
         return tuple(result)
 
     def _argument_report(self, argument: FoundArgument) -> Argument:
+        """The argument as it is reported, with its tensors and, if requested, their statistics."""
         value = argument.value
         if not value:
             return Argument(argument.name, argument.type, "", argument.certainty)

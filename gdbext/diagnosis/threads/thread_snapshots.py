@@ -134,6 +134,7 @@ class StackOwners:
         counts = Counter(place.thread_pointer for place in self._places if place.thread_pointer and place.stack_pointer)
 
         def is_credible(place: _ThreadRegisters) -> bool:
+            """The thread pointer may be this thread's: its block names it, or nothing contradicts it."""
             block = place.thread_pointer
             named = self._tid_of_block.get(block) if block is not None else None
             if block is None or named is not None:
@@ -159,6 +160,7 @@ class StackOwners:
 
     @staticmethod
     def _is_file(mapping: MemoryMapping) -> bool:
+        """The mapping is a file's, not a stack, the heap or named anonymous memory."""
         # The kernel's names of the stack that it made for the first thread, and of the break (proc_pid_maps(5)), and
         # names that programs give to anonymous mappings (prctl(2), PR_SET_VMA; glibc's tunable
         # glibc.mem.decorate_maps).
@@ -173,6 +175,7 @@ class StackOwners:
 
     @cached_property
     def _places(self) -> Sequence[_ThreadRegisters]:
+        """Stack and thread pointers of all stopped threads whose registers can be read."""
         architecture, places = self._target.architecture, []
         for thread in self._target.memory.threads():
             if not thread.runs_on:
@@ -298,6 +301,7 @@ class ThreadSnapshots:
         return self._taken[thread.tid]
 
     def _take(self, thread: TargetThread) -> ThreadSnapshot:
+        """Read a thread; with its stopped copy if callee-saved registers are needed that a running copy lacks."""
         registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
         running = "it runs, and --no-stop does not stop it"
         stack = self._stacks.unreadable_stack(running) if thread.runs_on else self._stacks.of(thread)

@@ -69,6 +69,7 @@ class WaitGraph:
     """The wait-for graph: edges from waiting threads to owners. Linear in threads and edges; nothing recursive."""
 
     def __init__(self, threads: Iterable[ThreadReport]) -> None:
+        """One edge from each waiting thread to each live owner, unless the resource is being released."""
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self.waiters: dict[int, list[int]] = {}
         """Thread id → ids of the threads that wait directly for something that it holds."""
@@ -87,12 +88,8 @@ class WaitGraph:
 
     def self_loops(self) -> list[WaitEdge]:
         """Edges of threads that wait for what they hold themselves."""
-        return [
-            edge
-            for edges in self._edges.values()
-            for edge in edges
-            if edge.held_by == edge.tid and not edge.wait.ends_by_itself
-        ]
+        edges = (edge for edges in self._edges.values() for edge in edges)
+        return [edge for edge in edges if edge.held_by == edge.tid and not edge.wait.ends_by_itself]
 
     def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
         """At most MAX_CYCLES cycles of two and more threads, each from its lowest tid on, the shortest first; one for
@@ -396,14 +393,13 @@ def external_waits(facts: Observations) -> list[tuple[ThreadReport, Wait]]:
 
 def busy_threads(facts: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
-    inside = [thread for thread in facts.threads if thread.dispatch]
+    inside = sorted(facts.threads, key=lambda thread: (thread.tid != facts.pid, thread.tid))
+    inside = [thread for thread in inside if thread.dispatch]
     runs = any(thread.state is RunState.RUNNING for thread in facts.threads)
     ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if runs else ()))
-    running = [thread for thread in inside if thread.state is RunState.RUNNING]
-    waits = [thread for thread in inside if thread.state is RunState.WAITING]
-    waiting = [thread for thread in waits if graph.tail(thread.tid).reason in ends]
-    for group in (running, waiting):
-        yield from sorted(group, key=lambda thread: (thread.tid != facts.pid, thread.tid))
+    yield from (thread for thread in inside if thread.state is RunState.RUNNING)
+    waiting = (thread for thread in inside if thread.state is RunState.WAITING)
+    yield from (thread for thread in waiting if graph.tail(thread.tid).reason in ends)
 
 
 def groups_by_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:

@@ -45,6 +45,7 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
     packages: list[PackageVersions] = []
 
     def version(package: str) -> str | None:
+        """The version of a package, None if unknown; the first call finds the packages of the process."""
         if package == "python":
             return session.python.version or None
         if not packages:
@@ -119,6 +120,7 @@ def _native_frames_reader() -> Callable[[ThreadSnapshot], list[tuple[NativeName,
         return function.demangled if function else ()
 
     def native_frames(thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
+        """(names, file name of the library) of the thread's frames."""
         path = tuple(frame.lookup_pc for frame in thread.frames[:200])
         if path not in frames_of_path:
             frames_of_path[path] = [

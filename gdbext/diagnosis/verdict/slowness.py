@@ -324,26 +324,20 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     """The CPU quota of the cgroup throttled the process in at least an eighth of its periods."""
-    quota = inputs.surroundings.quota if inputs.surroundings else None
-    if not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
+    machine = inputs.surroundings
+    quota = machine.quota if machine else None
+    if not machine or not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
         return
     measured = quota.seconds is not None and quota.periods >= 2
     throttled = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0  # share of the time
-    when = (
-        f"during an examination of {quota.seconds:.2f} s"
-        if quota.seconds is not None
-        else "since the cgroup was created"
-    )
-    text = (
-        f"the cgroup {quota.group} is limited to {quota.processors:g} "
-        f"{singular_or_plural(quota.processors, 'CPU', 'CPUs')} "
-        f"(quota per {quota.period_ms:g} ms) and was throttled in {quota.throttled} of "
-        f"{counted(quota.periods, 'period')} {when}"
-    )
+    when = "since the cgroup was created" if quota.seconds is None else f"in an examination of {quota.seconds:.2f} s"
+    limit = f"{quota.processors:g} {singular_or_plural(quota.processors, 'CPU', 'CPUs')}"
+    limit += f" (quota per {quota.period_ms:g} ms)"
+    periods = f"{quota.throttled} of {counted(quota.periods, 'period')}"
+    text = f"the cgroup {quota.group} is limited to {limit} and was throttled in {periods} {when}"
     facts = [f"it was throttled for {quota.stood_ms:g} ms"]
-    online = inputs.surroundings.online if inputs.surroundings else 0
-    if online > quota.processors:
-        facts.append(f"the machine has {counted(online, 'CPU')}, the number that libraries use")
+    if machine.online > quota.processors:
+        facts.append(f"the machine has {counted(machine.online, 'CPU')}, the number that libraries use")
     yield Explanation(
         ExplanationKind.QUOTA,
         text,
@@ -584,6 +578,7 @@ def is_collecting(inputs: SlownessInputs, thread: ThreadReport) -> bool:
 
 
 def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """A thread that runs is in Python's garbage collector."""
     for thread in inputs.running:
         if not is_collecting(inputs, thread):
             continue
@@ -603,6 +598,7 @@ def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]
 
 
 def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """A thread is in torch.compile: proven as the reason only after many recompilations."""
     for thread in inputs.threads:
         frames = thread.python_frames
         if not any(frame.file.endswith(COMPILER[0]) and frame.function == COMPILER[1] for frame in frames):
@@ -632,6 +628,7 @@ def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """An argument of a running operator has many subnormal numbers, with which a CPU is slow."""
     # A tenth of subnormal numbers in a tensor slows its operator down.
     many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
     if many:

@@ -206,6 +206,7 @@ class FunctionIndex(Generic[Tag]):
     """Finds the tags of a function by its names."""
 
     def __init__(self, tagged: Iterable[tuple[Tag, Functions]]) -> None:
+        """``tagged``: (tag, the functions that have it)."""
         rows = list(tagged)
         self._by_name: dict[str, list[Tag]] = {}
         self._by_beginning: dict[str, list[Tag]] = {}

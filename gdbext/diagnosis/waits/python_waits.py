@@ -378,11 +378,8 @@ def _lost_waker(
     proven = [function for function in functions if function.is_proven]
     last_names = {thread_object.function.rpartition(".")[2] for thread_object in named}
     of_ended = [waker for waker in functions if waker.function.qualname.rpartition(".")[2] in last_names]
-    places = []
-    for waker in proven or of_ended:
-        file = (waker.function.file or "").rpartition("/")[2]
-        places.append(f"{waker.function.qualname} ({file}:{waker.function.line})")
-    places = list(dict.fromkeys(places))
+    named_functions = dict.fromkeys(waker.function for waker in proven or of_ended)
+    places = [f"{code.qualname} ({(code.file or '').rpartition('/')[2]}:{code.line})" for code in named_functions]
     method = functions[0].method
     does = f"sets {sets}" if sets else f"calls {method}(){' on it' if proven else ''}"
     if method == "acquire":  # taken by a function, and no function is known to release it

@@ -339,6 +339,7 @@ class ThreadSnapshot:
         yield from self._stack_words(level)
 
     def _stack_words(self, level: int) -> Iterator[int]:
+        """At most 64 words of the frame's part of the stack, from its inner end."""
         frame = self.frames[level]
         words = min((frame.cfa - frame.sp) // 8, 64) if frame.cfa > frame.sp else 0  # 64: a large frame's inner end
         raw = self.process.memory.try_read(frame.sp, words * 8)
