@@ -20,7 +20,6 @@ from gdbext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import Target
 
     Watch = Callable[[], None]
@@ -70,14 +69,17 @@ def _work_between(
     return {tid: growth(before[tid], activity) for tid, activity in after.items() if tid in before}
 
 
-def sample(session: Session, host: ToolHost, count: int, interval: float) -> tuple[Session, Sampled]:
+def sample(
+    session: Session, pause_of: Callable[[Target], Pause], count: int, interval: float
+) -> tuple[Session, Sampled]:
     """Take ``count`` samples, ``interval`` seconds apart: (the last session, which the caller must close; the
-    result). Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed."""
+    result). ``pause_of``: ToolHost.pause. Raises UsageError for a core, for impossible numbers, and if the process
+    cannot be resumed."""
     if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= 1000 or not 0 < interval <= 3600:
         raise UsageError("--samples takes 2 to 1000, --interval up to 3600 seconds")
-    pause = host.pause(session.target)
+    pause = pause_of(session.target)
     inspect = partial(inspect_threads, placed=True)
     session, first = session.read_consistently(inspect)
     inspections: list[Inspection] = [first]

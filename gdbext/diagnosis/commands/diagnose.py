@@ -104,7 +104,7 @@ class Diagnose(Tool):
 
         counting = session.extras.call_count(session)
         try:
-            last, sampled = sample(session, host, args.samples, args.interval)
+            last, sampled = sample(session, host.pause, args.samples, args.interval)
             if counting is not None:
                 sampled = sampled.with_calls(counting.total())
         finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import EVAL_FUNCTIONS
+from gdbext.engine.numbers import integer
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 
@@ -94,7 +95,7 @@ CUDA 12 and 13."""
 def _device_calls() -> Iterator[DeviceCalls]:
     """The rows of _DEVICE_TABLE."""
     for work, waits, stream, event, *functions in map(str.split, _DEVICE_TABLE.splitlines()):
-        numbers = [None if word == "-" else int(word) for word in (stream, event)]
+        numbers = [None if word == "-" else integer(word) for word in (stream, event)]
         yield DeviceCalls(work.strip("-"), waits == "waits", numbers[0], numbers[1], tuple(functions))
 
 
