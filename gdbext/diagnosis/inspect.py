@@ -134,7 +134,7 @@ class Inspection(NamedTuple):
     places: Mapping[int, SamplePlace] = MappingProxyType({})
     """Thread id → its place, to compare several samples; empty unless asked for."""
     known: tuple[KnownBugReport, ...] = ()
-    """Known bugs because of which the process may hang."""
+    """Known bugs that may be the reason for the hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None if nothing had to be read."""
 

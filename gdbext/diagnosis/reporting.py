@@ -140,7 +140,7 @@ def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorR
 
 
 def torch_version(session: Session) -> str | None:
-    """The version as torch.__version__ has it, "unknown" if nothing shows it, None without torch."""
+    """The version like torch.__version__, "unknown" if nothing shows it, None without torch."""
     if not session.has_torch:
         return None
     layout = session.layout_if_known

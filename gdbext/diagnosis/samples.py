@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,6 @@ from gdbext.diagnosis.inspect import Inspection, inspect_threads
 from gdbext.diagnosis.report.thread_report import ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
-from gdbext.diagnosis.verdict.judgement import Judgement
 from gdbext.diagnosis.verdict.slowness import repeated_collector, with_collection_history
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
@@ -38,26 +37,6 @@ class SamplesSection(Section):
     calls: int | None = None
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The last sample, revised by all, and the progress of each thread."""
-
-    inspection: Inspection
-    section: SamplesSection
-
-    def with_calls(self, calls: int) -> Sampled:
-        """The result given that operators were called ``calls`` times meanwhile."""
-        judgement, threads, section = self.inspection.judgement, self.inspection.threads, self.section
-        rows = progress.with_operator_calls(section.threads, threads, calls)
-        summary = progress.samples_note(rows, threads, section.count, section.seconds)
-        note = progress.dispatch_note(calls, section.seconds)
-        judgement = progress.revise_judgement(Judgement(judgement.findings[1:], judgement.verdict), rows, threads)
-        verdict = progress.busy_if_called(judgement.verdict, calls, section.seconds)
-        judgement = Judgement((summary, note, *judgement.findings), verdict)
-        section = replace(section, calls=calls, threads=tuple(rows))
-        return Sampled(self.inspection._replace(judgement=judgement), section)
-
-
 def _work_between(
     before: Mapping[int, ThreadActivity], after: Mapping[int, ThreadActivity]
 ) -> dict[int, progress.Work]:
@@ -70,10 +49,15 @@ def _work_between(
 
 
 def sample(
-    session: Session, pause_of: Callable[[Target], Pause], count: int, interval: float
-) -> tuple[Session, Sampled]:
-    """Take ``count`` samples, ``interval`` seconds apart: (the last session, which the caller must close; the
-    result). ``pause_of``: ToolHost.pause. Raises UsageError for a core, for impossible numbers, and if the process
+    session: Session,
+    pause_of: Callable[[Target], Pause],
+    count: int,
+    interval: float,
+    count_calls: Callable[[], int | None] = lambda: None,
+) -> tuple[Session, Inspection, SamplesSection]:
+    """Take ``count`` samples, ``interval`` seconds apart: (the last session, which the caller must close; the last
+    inspection, judged by all samples; the progress). ``pause_of``: ToolHost.pause; ``count_calls``: the operator calls
+    since the start, None without a probe. Raises UsageError for a core, for impossible numbers, and if the process
     cannot be resumed."""
     if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
@@ -99,9 +83,8 @@ def sample(
     rows = progress.compare([inspection.places for inspection in inspections], work, ran, waking)
     slowness = [inspection.slowness for inspection in inspections]
     rows = progress.with_collections(rows, repeated_collector(slowness))
-    note = progress.samples_note(rows, last.threads, len(inspections), elapsed)
-    judgement = progress.revise_judgement(last.judgement, rows, last.threads)
-    judgement = Judgement((note, *judgement.findings), judgement.verdict)
-    section = SamplesSection(len(inspections), round(elapsed, 3), tuple(rows))
+    calls = count_calls()
+    rows = progress.with_operator_calls(rows, last.threads, calls or 0)
+    judgement = progress.judge_samples(last.judgement, rows, last.threads, count, elapsed, calls)
     last = last._replace(judgement=judgement, slowness=with_collection_history(slowness, interval))
-    return session, Sampled(last, section)
+    return session, last, SamplesSection(count, round(elapsed, 3), tuple(rows), calls)

@@ -179,7 +179,7 @@ class CommandParser(argparse.ArgumentParser):
         return [action for action in self._actions if not action.option_strings]
 
     def awaited(self, words: Sequence[str]) -> argparse.Action | None:
-        """The option or argument whose value a word after these would be."""
+        """For completion: the option or argument whose value the next word after ``words`` would be; None if none."""
         arguments = self.arguments()
         option: argparse.Action | None = None
         for word in words:

@@ -104,15 +104,13 @@ class Diagnose(Tool):
 
         counting = session.extras.call_count(session)
         try:
-            last, sampled = sample(session, host.pause, args.samples, args.interval)
-            if counting is not None:
-                sampled = sampled.with_calls(counting.total())
+            count_calls = counting.total if counting is not None else lambda: None
+            last, inspection, section = sample(session, host.pause, args.samples, args.interval, count_calls)
         finally:
             if counting is not None:
                 counting.close()
         try:
-            inspection = _completed(last, sampled.inspection)
-            return self._report(last, args, inspection, (sampled.section,), host.called)
+            return self._report(last, args, _completed(last, inspection), (section,), host.called)
         finally:
             last.target.close()
 
@@ -124,6 +122,7 @@ class Diagnose(Tool):
         sections: tuple[Section, ...],
         called: CommandLine,
     ) -> Report:
+        """The report with sections on children, devices, known bugs and slowness, and advice; writes --html."""
         verdict = inspection.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in inspection.threads if thread.tid in shown]

@@ -71,7 +71,7 @@ class DeviceSection(Section):
 
     name: ClassVar[str] = "device"
     devices: int | None
-    """The number of devices that PyTorch uses; None where it is not known."""
+    """The number of devices that PyTorch uses; None if unknown."""
     current_streams: tuple[CurrentStream, ...]
     """Those of the threads that wait for a device."""
     core: DeviceCore

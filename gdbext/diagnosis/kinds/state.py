@@ -175,7 +175,7 @@ IDLE = Idle()
 def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
     """The verdict on a process without a finding: idle, or busy outside the dispatcher. ``notes``: see doubts()."""
     doubt = notes[0].summary if notes else ""
-    # The holder of a GIL first, because the others wait for it, then threads of which a line is known.
+    # The holder of a GIL first, because the others wait for it, then threads with a known line.
     running = [thread for thread in facts.threads if thread.state is RunState.RUNNING]
     with_gil = {thread.tid for thread in running if any(held.kind is WaitKind.GIL for held in thread.holds)}
     running.sort(key=lambda thread: (thread.tid not in with_gil, not thread.python_frames, thread.tid != facts.pid))

@@ -24,11 +24,11 @@ class CollectiveWait(NamedTuple):
     """The other end of a send or recv: its rank in the job."""
     is_store: bool = False
     key: str = ""
-    """The key of the store, "" where it is not known."""
+    """The key of the store, "" if unknown."""
     server: str = ""
     """The address of the store: ``127.0.0.1:29500``."""
     tag: int | None = None
-    """The tag of a send or recv, None where it is not known."""
+    """The tag of a send or recv, None if unknown."""
     on_device: bool = False
     """It waits for a device that has not finished this operation; what else is queued there is unknown."""
     also_in: str = ""

@@ -42,11 +42,11 @@ class DeviceWait(NamedTuple):
     purpose: str = ""
     """The reason why PyTorch makes the call, by its functions on the stack; "" if unknown."""
     nccl_call: str = ""
-    """The function of NCCL inside of which the call is made."""
+    """The function of NCCL that makes the call."""
     polls: bool = False
     """The thread runs: it asks the device again and again, as the driver does by default."""
     stream: Hexadecimal | None = None
-    """The cudaStream_t, 0 for the default stream; None where it is not known."""
+    """The cudaStream_t, 0 for the default stream; None if unknown."""
     stream_id: int | None = None
     """PyTorch's number of the stream (torch.cuda.Stream.stream_id)."""
     event: Hexadecimal | None = None

@@ -80,7 +80,7 @@ class ProcessStop(NamedTuple):
     """What has stopped a process as a whole."""
 
     signal: str = ""
-    """The signal that stopped it, "" where that is not known."""
+    """The signal that stopped it, "" if unknown."""
     group: str = ""
     """Its frozen cgroup; "?" if the name cannot be read."""
     terminal: str = ""

@@ -120,7 +120,7 @@ class AsyncTask(NamedTuple):
     sleeps: Internal[bool] = False
     """True if all that the task does is asyncio.sleep()."""
     label: Internal[str] = ""
-    """The task as a sentence names it: by its name, or where nobody gave it one by its coroutine and line."""
+    """The task as a sentence names it: by its name, or by its coroutine and line if it has no name of its own."""
     only_from_here: Internal[bool] = False
     """True if only code of this process ends its wait: that for tasks, or for a lock, event or queue of asyncio."""
 
@@ -130,7 +130,7 @@ class AsyncTask(NamedTuple):
 
 
 class EventLoop(NamedTuple):
-    """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None where that is not known."""
+    """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None if unknown."""
 
     tasks: tuple[AsyncTask, ...]
     """The tasks of the event loop that this thread runs."""
@@ -180,7 +180,7 @@ class Progress(Enum):
     SPINNING = "spinning"
     """It used the CPU without leaving one function."""
     STUCK = "stuck"
-    """Nothing that is measured changed: it stands still."""
+    """Nothing that is measured changed."""
     NEW = "new"
     """It was not there at first."""
     ENDED = "ended"

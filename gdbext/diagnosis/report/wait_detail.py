@@ -254,7 +254,7 @@ _WITH_NCCL = "Check the device with nvidia-smi."
 
 class _OtherRanksFields(NamedTuple):
     collective: Sparse[CollectiveWait | None] = None
-    """The operation of other ranks that is waited for, where that is known."""
+    """The operation of other ranks that is waited for; None if unknown."""
     below: Inline[WaitDetail] = NO_DETAIL
     """The wait by which it waits for them: in a call of a device, on a descriptor."""
     handling: Sparse[RaisedError] = NO_ERROR
@@ -294,7 +294,7 @@ class _DeviceCallFields(NamedTuple):
     device: Sparse[DeviceWait | None] = None
     """The call in which a device is waited for."""
     peer: Sparse[Peer | None] = None
-    """The other end, where it is known."""
+    """The other end; None if unknown."""
 
 
 class DeviceCall(_DeviceCallFields, WaitDetail):
@@ -316,7 +316,7 @@ class DeviceCall(_DeviceCallFields, WaitDetail):
 
 class _OtherEndFields(NamedTuple):
     peer: Sparse[Peer | None] = None
-    """The other end, where it is known."""
+    """The other end; None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
 
@@ -365,7 +365,7 @@ class Repeatable(WaitDetail):
 
 class _UnownedFields(NamedTuple):
     lost: Sparse[LostThread | None] = None
-    """The thread that should end this wait and does not exist, where that is known."""
+    """The thread that should end this wait and does not exist; None if unknown."""
     repeated_at: Sparse[str] = ""
     """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     lost_signal: Sparse[bool] = False
@@ -418,7 +418,7 @@ class Owned(_OwnedFields, Repeatable):
 
 class _AbsentWorkersFields(NamedTuple):
     missing_workers: Sparse[MissingWorkers | None] = None
-    """The threads that would end this wait and do not exist in this process, where that is known."""
+    """The threads that would end this wait and do not exist in this process; None if unknown."""
     unowned: Inline[Unowned] = Unowned()
     """The wait as it is without that knowledge."""
 
@@ -454,9 +454,9 @@ class Polled(NamedTuple):
     """What a loop polls between two sleeps: something in this process, or a process; false if it is unknown."""
 
     peer: Sparse[Peer | None] = None
-    """The other end, where it is known."""
+    """The other end; None if unknown."""
     lost: Sparse[LostThread | None] = None
-    """The thread that should end this wait and is not there, where that is known."""
+    """The thread that should end this wait and is not there; None if unknown."""
     looks_for: Sparse[str] = ""
     """The object that a thread polls between two sleeps; for people."""
     expects: Internal[tuple[int, ...]] = ()
@@ -504,7 +504,7 @@ class _SleepFields(NamedTuple):
     caught: Internal[RaisedError] = NO_ERROR
     """The exception that the loop has caught at an earlier turn: what was refused then it may have by now."""
     seconds: Internal[float | None] = None
-    """Seconds that it takes from now on, None where that is not known."""
+    """Seconds that it takes from now on, None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """The polled processes; all child processes if it is unknown what the loop polls."""
     exited_children: Internal[str] = ""

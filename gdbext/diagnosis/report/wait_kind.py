@@ -320,9 +320,9 @@ class Resource(NamedTuple):
     kind: WaitKind
     address: Hexadecimal
     name: str = ""
-    """The name, for people only: what code needs to know stands in fields of its own."""
+    """The name, for people only: code uses other fields."""
     variable: Internal[str] = ""
-    """The variable by which the program's code has it: ``self.stats_lock``."""
+    """The variable that holds it in the program's code: ``self.stats_lock``."""
 
     @property
     def wait_phrase(self) -> str:

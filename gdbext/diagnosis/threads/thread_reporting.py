@@ -260,9 +260,9 @@ class ArgumentReporter:
             frames.append(frame._replace(arguments=tuple(map(self._argument_report, arguments))))
         return (*frames, *(frame for frame, _, _ in calls[count:]))
 
-    def _boxed_stack_doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
+    def _boxed_stack_doubt(self, recovered: RecoveredCall, inner_call_runs: bool) -> Doubt:
         """How sure it is that the boxed stack still holds the call's arguments: some fallbacks replace tensors, a
-        backend's may, and results replace them once the inner call returned (``hands_on``: it has not)."""
+        backend's may, and results replace them once the inner call returned (``inner_call_runs``: it has not)."""
         kernel = recovered.kernel
         if not kernel or kernel.unboxed or kernel.sym_unboxed:
             return Doubt.NONE
@@ -271,7 +271,7 @@ class ArgumentReporter:
         # A backend's library may be called libtorch_ and its name: these are PyTorch's own.
         own_libraries = ("libtorch.so", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libc10")
         module = self._modules.find(kernel.boxed)
-        may_be = not hands_on or module is None or not module.name.startswith(own_libraries)
+        may_be = not inner_call_runs or module is None or not module.name.startswith(own_libraries)
         return Doubt.MAY_BE if may_be else Doubt.NONE
 
     def _with_lower_certainty(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def known_bugs(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], findings: Sequence[Finding]
 ) -> tuple[KnownBugReport, ...]:
-    """The bugs because of which the process may hang. Unusable entries of other packages are noted as errors."""
+    """The known bugs that may be the reason for the hang. Unusable entries of other packages are noted as errors."""
     crashed = {tid for finding in findings if finding.kind is CRASH for tid in finding.threads}
     native = _native_frames_reader()
     facts = [_thread_facts(process, native, thread, crashed) for thread in threads]

@@ -125,6 +125,29 @@ def with_collections(progress: Sequence[ThreadProgress], collector: int | None) 
     ]
 
 
+def judge_samples(
+    judgement: Judgement,
+    progress: Sequence[ThreadProgress],
+    threads: Sequence[ThreadReport],
+    samples: int,
+    elapsed: float,
+    calls: int | None,
+) -> Judgement:
+    """The judgement on the last sample, revised by the progress over all ``samples``, with a note on these and one on
+    the ``calls`` of operators that a probe counted in ``elapsed`` seconds (None without a probe)."""
+    judgement = revise_judgement(judgement, progress, threads)
+    note, verdict = samples_note(progress, threads, samples, elapsed), judgement.verdict
+    if calls is None:
+        return Judgement((note, *judgement.findings), verdict)
+    rate, text = f"{calls / elapsed if elapsed > 0 else 0.0:,.0f}", "No operator was called meanwhile."
+    if calls:
+        text = f"Dispatches continue: {rate} operator calls a second."
+    if calls and verdict.kind is IDLE:
+        busy = f"Operators are called ({rate} a second); in the last sample no thread was inside one."
+        verdict = Verdict.of(verdict.finding._replace(kind=BUSY, summary=busy))
+    return Judgement((note, Finding(NOTE, text, (), id="dispatches"), *judgement.findings), verdict)
+
+
 def revise_judgement(
     judgement: Judgement, progress: Sequence[ThreadProgress], threads: Sequence[ThreadReport]
 ) -> Judgement:
@@ -135,26 +158,6 @@ def revise_judgement(
     if verdict is not judgement.verdict and strongest:
         verdict = Verdict.of(strongest)
     return Judgement(findings, verdict)
-
-
-def busy_if_called(verdict: Verdict, calls: int, seconds: float) -> Verdict:
-    """The verdict; an idle process in which operators were called ``calls`` times in ``seconds`` is busy."""
-    if not calls or verdict.kind is not IDLE:
-        return verdict
-    text = f"Operators are called ({_rate(calls, seconds)} a second); in the last sample no thread was inside one."
-    return Verdict.of(verdict.finding._replace(kind=BUSY, summary=text))
-
-
-def _rate(calls: int, seconds: float) -> str:
-    return f"{calls / seconds if seconds > 0 else 0.0:,.0f}"
-
-
-def dispatch_note(calls: int, seconds: float) -> Finding:
-    """A note on the dispatches that a probe counted between the samples."""
-    text = "No operator was called meanwhile."
-    if calls:
-        text = f"Dispatches continue: {_rate(calls, seconds)} operator calls a second."
-    return Finding(NOTE, text, (), id="dispatches")
 
 
 def samples_note(

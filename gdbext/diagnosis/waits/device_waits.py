@@ -162,7 +162,7 @@ class StreamsOfWaits:
             return None
         if not any(name.startswith(assumed_symbols.GRAPH_REPLAY.beginnings) for name in _names(thread, level + 1)):
             return None
-        problem = "where it is, is not known"
+        problem = "its address is unknown"
         for place in self._sites.places(thread.stack, level + 1, 0):  # graph_exec_, the second member, is passed
             try:
                 return cuda_graph(self._memory, place - 8 if isinstance(place, int) else 0)

@@ -112,7 +112,7 @@ def torch_functions(*families: TorchSymbol) -> Functions:
 
 
 class FunctionTag(Enum):
-    """The purpose of a function; the value is the functions that have it."""
+    """The purpose of a function; the value is the functions with that purpose."""
 
     # --- glibc ---
     MUTEX = c_functions(

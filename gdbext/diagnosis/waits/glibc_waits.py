@@ -107,7 +107,7 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
 
 def _pi_deadlock_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc sleeps
-    on a zero of its stack for ever (nptl/pthread_mutex_lock.c). It is the only locked mutex of that kind to which
+    on a zero of its stack forever (nptl/pthread_mutex_lock.c). It is the only locked mutex of that kind to which
     libc's frames point, itself or to its kind field."""
     process, levels = thread.process, thread.inner_libc_levels
     if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:

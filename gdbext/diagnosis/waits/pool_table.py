@@ -33,7 +33,7 @@ class Pool(NamedTuple):
     native: Functions = NOTHING
     """Native functions in which a worker waits for work."""
     main: Functions = NOTHING
-    """The native main function of the workers. Where it is given, a worker has it on its stack."""
+    """The native main function of the workers. If given, it must be on a worker's stack."""
     library: str | tuple[str, ...] = ""
     """Beginning(s) of the file name of the library with ``native`` (``libtorch``), if names alone are ambiguous."""
     within: int = 14
@@ -64,7 +64,7 @@ class Pool(NamedTuple):
 
     @classmethod
     def of_json_text(cls, name: str) -> Pool:
-        """A pool of which only the name is known."""
+        """A pool with only its name, read from JSON."""
         return cls(name)
 
 
@@ -305,6 +305,7 @@ class PoolIndex:
     """Finds the pools of a function: ``python`` by (file name, function), ``functions_of`` by native names."""
 
     def __init__(self, pools: Collection[Pool] = POOLS) -> None:
+        """``pools``: of two with the same main loop in Python, the first one counts."""
         self.python: Mapping[tuple[str, str], Pool] = {}
         rows = []
         for pool in pools:

@@ -62,7 +62,7 @@ def _pool_result_wait(
         if lost:
             absent = LostThread((lost.thread.name,), loss_of(thread, (lost.thread,)), recorded=True, does=lost.does)
         return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(absent))
-    if not workers:  # the workers are threads: any that runs a job, of whichever pool
+    if not workers:  # the workers are threads: any that runs a job, of any pool
         running = [other.tid for other in process.threads if other is not thread and _runs_job(other)]
         if len(running) == 1:
             return wait_for_threads(resource, running, OwnerCertainty.INFERRED, *evidence, timed=timed)
@@ -326,7 +326,7 @@ def _concluded_loss(
     lost = _lost_waker(thread, wakers, may_be_handled=handled, absent=absent)
     if (lost and lost.threads) or (wait.detail.set_by_handlers and _may_be_set_by_handler(thread)):
         return lost, () if lost else expects
-    # Threads that were to call a method which ends the wait, or the parent's threads that had the object at hand.
+    # Threads that were to call a method which ends the wait, or the parent's threads that had a reference to it.
     callers = python.dead_threads_calling(python_wait)
     if callers:
         names = tuple(caller.name for caller in callers)

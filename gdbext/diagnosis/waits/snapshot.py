@@ -143,7 +143,7 @@ class ProcessSnapshot:
         return tuple(children.get(pid, ChildProcess(pid)) for pid in pids)
 
     def owner(self, tid: int) -> OwnerThread | VanishedThread | None:
-        """The owner that a lock records; None if ``tid`` is no thread id, or its thread cannot be determined."""
+        """The owner that a lock records (``tid`` in the process's own PID namespace); None if it is unknown."""
         if not 0 < tid <= MAX_TID:
             return None
         outer, complete = self._outer_tids
@@ -257,12 +257,12 @@ class ThreadSnapshot:
 
     @property
     def thread_pointer(self) -> int:
-        """The address of the thread's control block, 0 where it is not known."""
+        """The address of the thread's control block, 0 if unknown."""
         return self.process.memory.architecture.thread_pointer(self.registers)
 
     @cached_property
     def own_tid(self) -> int | None:
-        """The thread's id as glibc keeps it, None where it cannot be read."""
+        """The thread's id as glibc keeps it, None if unreadable."""
         return thread_id(self.process.memory, self.thread_pointer)
 
     @property
