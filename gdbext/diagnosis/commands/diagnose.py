@@ -127,18 +127,15 @@ class Diagnose(Tool):
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in inspection.threads if thread.tid in shown]
         children = children_of(session, args.children, awaited_children(session, verdict.finding))
-        if children:
-            sections = (*sections, children)
-            verdict = with_cause(verdict, children)
+        more: list[Section] = [children] if children else []
+        verdict = with_cause(verdict, children) if children else verdict
         if args.device:
             from gdbext.diagnosis.job.devices import system_section  # 12 ms, for --device
 
-            sections = (*sections, system_section(session.target, session.procfs))
-        if inspection.known:
-            sections = (*sections, KnownBugsSection(inspection.known))
-        if inspection.slowness:
-            sections = (*sections, *inspection.slowness.sections)
-        sections = (*sections, *inspection.sections, *([PageSection(args.html)] if args.html else []))
+            more.append(system_section(session.target, session.procfs))
+        more += [KnownBugsSection(inspection.known)] if inspection.known else []
+        more += inspection.slowness.sections if inspection.slowness else ()
+        more += [*inspection.sections, *([PageSection(args.html)] if args.html else [])]
         steps = _advice(session, inspection, args, called, children)
         steps = (*steps, *(line for section in inspection.sections for line in section.advice))
         report = make_report(
@@ -149,7 +146,7 @@ class Diagnose(Tool):
             verdict=Verdict.of(verdict.finding, steps),
             findings=inspection.judgement.findings,
             errors=(*dispatcher_errors(session), *core_errors(session.target, inspection.threads)),
-            sections=sections,
+            sections=(*sections, *more),
             sources={} if args.json else source_lines(session.target, involved),
         )
         if args.html:

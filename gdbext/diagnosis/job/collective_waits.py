@@ -137,7 +137,7 @@ def _with_group_users(
     shared: dict[int, ThreadReport] = {}
     for users in groups.values():
         for thread, wait, collective in users if len(users) > 1 else ():
-            names = [f"{user.python_name or user.name} (tid {user.tid})" for user, *_ in users if user is not thread]
+            names = [user.label for user, *_ in users if user is not thread]
             collective = collective._replace(also_in=listed(names, _SHOWN))
             detail = OtherRanks(collective, _underlying_detail(wait), wait.detail.handling)
             shared[thread.tid] = thread._replace(wait=wait.with_detail(detail))

@@ -95,9 +95,9 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
     no_handler_wakes = {row.kind for row in awaited.values()} <= locks or (handled is not None and not handled)
     ended = []
-    for ended_task in loop.ended:
-        raised = f", raised in {ended_task.raised_in}" if ended_task.raised_in else ""
-        ended.append(f"the task {ended_task.name} failed with {ended_task.error}{raised}")
+    for failed in loop.ended:
+        raised = f", raised in {failed.raised_in}" if failed.raised_in else ""
+        ended.append(f"the task {failed.name} failed with {failed.error}{raised}")
     return EventLoop(
         tuple(sorted(tasks, key=lambda task: task.name)),
         loop.address,
@@ -134,11 +134,12 @@ def _task(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, frame in enumerate(task.frames)
     )
-    name, label = task.name or f"task {task.address:#x}", labels[task.address]
+    name = task.name or f"task {task.address:#x}"
+    row = AsyncTask(name, task.address, TaskState.READY, frames=frames, label=labels[task.address])
     if task.address == loop.current:
-        return AsyncTask(name, task.address, TaskState.RUNNING, label=label)
+        return row._replace(state=TaskState.RUNNING, frames=())
     if not awaited:
-        return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=label)
+        return row
     recorded = awaited.holder in labels
     holders = (awaited.holder,) if recorded else ()
     if not recorded and awaited.kind in (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER):
@@ -148,17 +149,13 @@ def _task(
         holders = others if len(users) <= 2 and len(others) == 1 else ()
     needed = holders or tuple(other for other in awaited.tasks if other in labels)
     verb = "holds" if recorded else "seems to hold" if holders else ""
-    return AsyncTask(
-        name,
-        task.address,
-        TaskState.WAITING,
-        _phrase(process, awaited, [labels[other] for other in needed], verb),
-        () if awaited.first else needed,
-        awaited.timed,
-        frames,
+    return row._replace(
+        state=TaskState.WAITING,
+        awaits=_phrase(process, awaited, [labels[other] for other in needed], verb),
+        needs=() if awaited.first else needed,
+        timed=awaited.timed,
         inferred=bool(holders) and not recorded,
         sleeps=awaited.kind is Awaitable.SLEEP,
-        label=label,
         only_from_here=awaited.kind in _FROM_HERE,
     )
 
