@@ -1,5 +1,4 @@
-"""The straight road: snapshots of all threads → what each waits for and holds → reports → passes over them →
-observations → verdict."""
+"""One inspection: snapshots of all threads → waits → reports → passes over the reports → observations → verdict."""
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ from gdbext.diagnosis.threads.thread_reporting import (
     missing_kernels,
     native_place,
     report_thread,
+    with_nodes,
 )
 from gdbext.diagnosis.verdict.crash import describe
 from gdbext.diagnosis.verdict.graph import Observations
@@ -115,7 +115,7 @@ class Inspection(NamedTuple):
     places: Mapping[int, SamplePlace] = MappingProxyType({})
     """Thread id → its place, to compare several samples; empty unless asked for."""
     known: tuple[KnownBugReport, ...] = ()
-    """Known bugs because of which the process may hang."""
+    """Known bugs that may be the reason for the hang."""
     slowness: Slowness | None = None
     """The surroundings of the process, and what may slow it down; None if nothing had to be read."""
     observations: Observations | None = None
@@ -123,8 +123,8 @@ class Inspection(NamedTuple):
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
-    """Inspect every thread and judge; ``frames``: with whole stacks, ``placed``: with places, to compare several
-    samples. Errors of reading are in the session's error log."""
+    """Inspect every thread and judge; errors of reading go to the session's error log. ``frames``: with whole stacks;
+    ``placed``: with each thread's place, to compare several samples."""
     process = session.threads.all()
     states = {thread.tid: _state(thread, session) for thread in process.threads}
     for thread in process.threads:
@@ -167,6 +167,7 @@ def judged_again(inspection: Inspection, slowness: Slowness | None) -> Inspectio
 
 
 def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
+    """The thread's place, to compare with other samples: frames, Python lines and, if it runs, native functions."""
     # The 200 outermost frames: deeper ones differ only in recursions.
     addresses = tuple(frame.pc for frame in reversed(thread.frames[-200:]))
     lines = tuple((frame.function, frame.line) for frame in thread.python)
@@ -201,8 +202,7 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
 
 
 def with_known_bugs(session: Session, inspection: Inspection) -> Inspection:
-    """The inspection with the known bugs that fit. They are searched only if a thread waits, or the program crashed:
-    healthy programs pay nothing for it."""
+    """The inspection with the known bugs that fit; searched only if a thread waits or the program crashed."""
     threads, judgement = inspection.threads, inspection.judgement
     crashed = judgement.verdict.kind is CRASH
     if not crashed and all(not thread.wait or thread.state is RunState.IDLE for thread in threads):
@@ -237,8 +237,7 @@ def _report_threads(
 
 
 def _state(thread: ThreadSnapshot, session: Session) -> State | None:
-    """The state of a thread, None if its wait cannot be read. If it has run since it was stopped, its fds may refer to
-    other files by now, so they are not used."""
+    """The state of a thread; None if unreadable. If it ran since its stop, its fds may be others: they are not used."""
     try:
         state = state_of(thread)
         is_io = state.wait is not None and state.wait.kind is WaitKind.IO
@@ -249,6 +248,7 @@ def _state(thread: ThreadSnapshot, session: Session) -> State | None:
 
 
 def _name_collectives(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    """For ranks: name the collective for which each thread waits; with the section about the process's job."""
     if not is_rank(session.target, process, threads):
         return threads, None
     from gdbext.diagnosis.job.collective_waits import name_collectives  # 9 ms, for ranks
@@ -257,6 +257,7 @@ def _name_collectives(session: Session, process: ProcessSnapshot, threads: Seque
 
 
 def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
+    """In waits for a device: name the stream or event; with the section about the devices."""
     if not any(thread.wait and thread.wait.detail.device for thread in threads):
         return threads, None
     from gdbext.diagnosis.job.devices import name_devices  # 12 ms, where a device is waited for
@@ -265,19 +266,11 @@ def _name_devices(session: Session, process: ProcessSnapshot, threads: Sequence[
 
 
 def _add_nodes(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Completed:
-    """The nodes of autograd that run, for threads inside of a backward pass."""
-    inside = [thread for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags]
-    stacks = {thread.tid: thread.stack for thread in inside}
-    if not session.has_torch or not stacks:
-        return threads, None
-    nodes = {
-        thread.tid: session.extras.backward_nodes(session, thread, stack, session.dispatch_stacks.engine_calls(stack))
-        for thread in session.target.memory.threads()
-        if (stack := stacks.get(thread.tid))
-    }
-    return [thread._replace(backward=nodes.get(thread.tid, ())) for thread in threads], None
+    """Add the running autograd nodes to threads inside a backward pass; no section."""
+    tids = {thread.tid for thread in process.threads if FunctionTag.AUTOGRAD_EVALUATE in thread.inner_tags}
+    targets = {thread.tid: thread for thread in session.target.memory.threads()} if tids else {}
+    return [with_nodes(session, targets[row.tid], row) if row.tid in tids else row for row in threads], None
 
 
 PASSES: tuple[ReportPass, ...] = (_name_devices, _name_collectives, _add_nodes)
-"""Passes over the finished reports, in this order: each completes reports, and may add a section. Unneeded ones import
-nothing."""
+"""Passes over the finished reports, in this order: each completes reports and may add a section."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report, TargetReport, TorchReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.session import NO_EXTRAS, Extras
 from gdbext.diagnosis.threads.frame_locals import FrameLocals
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
@@ -19,7 +17,6 @@ from gdbext.torch import layout_choice
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from gdbext.diagnosis.report import Ending
     from gdbext.diagnosis.report.finding import Finding, Verdict
@@ -60,44 +57,41 @@ def page_origin(session: Session, command: str) -> Origin:
 
 
 def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
-    """Clauses on facts that a core lacks, because only the kernel of a live process has them: file descriptors,
-    processes, files and clocks; each with the threads whose waits it would explain."""
+    """Clauses on facts that only the kernel of a live process has (file descriptors, processes, files and clocks), each
+    with the threads whose waits it would explain."""
+    waiting = [(thread, thread.wait) for thread in threads if thread.wait and thread.state is not RunState.IDLE]
+    unknown: list[str] = []
+
+    def note(what: str, is_concerned: Callable[[Wait], bool]) -> None:
+        labels = [thread.label for thread, wait in waiting if is_concerned(wait)]
+        if labels:
+            unknown.append(f"{what}, for {listed(labels)}")
 
     def lacks_store(wait: Wait) -> bool:
         collective = wait.detail.collective
         return collective is not None and collective.is_store and not collective.server
+
+    def is_sleep_of_unknown_length(wait: Wait) -> bool:
+        return wait.kind is WaitKind.SLEEP and wait.timed and wait.detail.seconds is None
+
+    def is_in_shared_memory(wait: Wait) -> bool:
+        return wait.external and wait.kind.traits.needs_thread
 
     def may_result_from_fork(wait: Wait) -> bool:
         missing = wait.detail.missing_workers
         lacks_owner = wait.kind.traits.is_lock and not wait.owners and not wait.being_released
         return lacks_owner or (missing is not None and not missing.forked)
 
-    limits: tuple[tuple[Callable[[Wait], bool], str], ...] = (
-        (
-            lambda wait: wait.kind is WaitKind.IO,
-            "what file descriptors refer to and which process is at their other end",
-        ),
-        (lacks_store, "where the store is"),
-        (lambda wait: wait.detail.polls_file, "whether files exist and who has locked them"),
-        (
-            lambda wait: wait.external and wait.kind.traits.needs_thread,
-            "which other processes share the memory that is waited on",
-        ),
-        (
-            lambda wait: wait.kind is WaitKind.SLEEP and wait.timed and wait.detail.seconds is None,
-            "how long a sleep still lasts",
-        ),
-    )
-    waiting = [(thread, thread.wait) for thread in threads if thread.wait and thread.state is not RunState.IDLE]
-    unknown = []
-    for concerns, what in limits:
-        labels = [thread.label for thread, wait in waiting if concerns(wait)]
-        if labels:
-            unknown.append(f"{what}, for {listed(labels)}")
+    peers = "what file descriptors refer to, and which process is at their other end"
+    note(peers, lambda wait: wait.kind is WaitKind.IO)
+    note("where the store is", lacks_store)
+    note("whether files exist, and which process has locked them", lambda wait: wait.detail.polls_file)
+    note("which other processes share the memory of the lock", is_in_shared_memory)
+    note("how long a sleep still lasts", is_sleep_of_unknown_length)
     pids = sorted({child.pid for _, wait in waiting for child in wait.detail.children})
     if pids:
         names = listed([str(pid) for pid in pids])
-        unknown.append(f"what process{'es' if len(pids) > 1 else ''} {names} do{'' if len(pids) > 1 else 'es'}")
+        unknown.append(f"the state of process{'es' if len(pids) > 1 else ''} {names}")
     if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.detail.children for _, wait in waiting):
         unknown.append("which child processes there are, and what they do")
     if len(threads) == 1 and any(may_result_from_fork(wait) for _, wait in waiting):
@@ -106,6 +100,7 @@ def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
 
 
 def report_target(session: Session) -> TargetReport:
+    """The report's section on the process: PyTorch, Python, the stop, and threads that ran meanwhile."""
     target, layout, version = session.target, session.layout_if_known, torch_version(session)
     layout_report = LayoutReport(layout.id, layout.match) if layout else LayoutReport(None, "none")
     return TargetReport(
@@ -124,8 +119,7 @@ def report_target(session: Session) -> TargetReport:
 
 
 def target_errors(target: Target) -> tuple[ErrorReport, ...]:
-    """Errors on what the target lacks for any command: a core's end, what the kernel lets no process read, parts that a
-    recording does not have."""
+    """Errors that concern every command: a core's end, unreadable memory, what a recording does not have."""
     again = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
     damage = tuple(ErrorReport(what, "core", again) for what in target.origin.damage())
     if target.origin.unreadable:
@@ -134,22 +128,19 @@ def target_errors(target: Target) -> tuple[ErrorReport, ...]:
             ErrorReport(f"the kernel does not let any process read {target.origin.unreadable}", "process", kernel),
         )
     lacks = target.origin.missing_from_recording()
-    again = "record the process again with this very command: a recording holds only what was read"
+    again = "record the process again with the same command: a recording holds only what was read"
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage
 
 
 def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:
     """Errors on what is unknown of the threads' waits because the target is a core; () for any other target."""
     unknown = unknown_in_core(threads) if target.origin.is_core else ()
-    instead = (
-        "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a "
-        "core"
-    )
+    instead = "examine the live process (scripts/dispatch -p PID); --record FILE saves all of this next to a core"
     return (ErrorReport(f"not in a core: {'; '.join(unknown)}", "core", instead),) if unknown else ()
 
 
 def torch_version(session: Session) -> str | None:
-    """The version as torch.__version__ has it, "unknown" if nothing shows it, None without torch."""
+    """The version like torch.__version__, "unknown" if nothing shows it, None without torch."""
     if not session.has_torch:
         return None
     layout = session.layout_if_known
@@ -171,9 +162,8 @@ def make_report(
     target: TargetReport | None = None,
     ending: Ending | None = None,
 ) -> Report:
-    """The report of a tool: its results, the target, and everything that could not be read. ``errors``: those that are
-    not in the session. A live command gives the ``ending`` of its run, and the ``target`` as it was if that may have
-    changed since."""
+    """The report of a tool. ``errors``: those that are not in the session; ``ending``: of a live command's run;
+    ``target``: as it was before the run, if that may have changed it."""
     shown = target or report_target(session)
     threads = [thread.without_values() if thread.tid in shown.moved else thread for thread in threads]
     leaves_process = ending is None or ending.kind.leaves_process
@@ -223,14 +213,3 @@ def with_arguments(
     )
     report = report._replace(dispatch=tuple(dispatch))
     return FrameLocals(session).with_kernel_arguments(report) if report.python_frames else report
-
-
-class ToolExtras(Extras):
-    """Calls the functions of the tools that have them; ``offered`` finds one by its name."""
-
-    def __init__(self, offered: Callable[[str], Callable[..., Any] | None]) -> None:
-        def call(name: str, *arguments: Any) -> Any:
-            return (offered(name) or getattr(NO_EXTRAS, name))(*arguments)
-
-        for name in ("backward_nodes", "call_count", "tensor_statistics"):
-            setattr(self, name, partial(call, name))

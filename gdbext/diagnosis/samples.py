@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.inspect import Inspection, inspect_threads, judged_again
 from gdbext.diagnosis.report.thread_report import ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
-from gdbext.diagnosis.verdict.judgement import Judgement
 from gdbext.diagnosis.verdict.slowness import repeated_collector, with_history
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gdbext.engine.targets.base_target import Target
 
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplesSection(Section):
-    """The number of samples, the seconds that they took, and the progress of each thread.
-
-    ``calls``: of operators that a kernel probe counted meanwhile, None where there was no probe.
-    """
+    """``count`` samples in ``seconds``; ``calls``: of operators that a kernel probe counted, None without a probe."""
 
     name: ClassVar[str] = "samples"
     count: int
@@ -41,44 +37,33 @@ class SamplesSection(Section):
     calls: int | None = None
 
 
-class CanPause(Protocol):
-    """Lets a process run for a while: a debugger, or this process (diagnosis/tool.py)."""
+def _work_between(
+    before: Mapping[int, ThreadActivity], after: Mapping[int, ThreadActivity]
+) -> dict[int, progress.Work]:
+    """Thread id → by how much each of its counters grew; None for a counter that was not read twice."""
 
-    def pause(self, target: Target) -> Pause:
-        """The function that lets this process run for a while. Raises UsageError if that is impossible."""
+    def growth(old: ThreadActivity, new: ThreadActivity) -> progress.Work:
+        return tuple(None if start is None or end is None else end - start for start, end in zip(old, new))
 
-
-@dataclass(frozen=True)
-class Sampled:
-    """The last sample, revised by all, and the progress of each thread."""
-
-    inspection: Inspection
-    section: SamplesSection
-
-    def with_calls(self, calls: int) -> Sampled:
-        """The result given that operators were called ``calls`` times meanwhile."""
-        judgement, threads, section = self.inspection.judgement, self.inspection.threads, self.section
-        rows = progress.with_operator_calls(section.threads, threads, calls)
-        summary = progress.samples_note(rows, threads, section.count, section.seconds)
-        note = progress.dispatch_note(calls, section.seconds)
-        judgement = progress.revise_judgement(Judgement(judgement.findings[1:], judgement.verdict), rows, threads)
-        verdict = progress.busy_if_called(judgement.verdict, calls, section.seconds)
-        judgement = Judgement((summary, note, *judgement.findings), verdict)
-        section = replace(section, calls=calls, threads=tuple(rows))
-        return Sampled(self.inspection._replace(judgement=judgement), section)
+    return {tid: growth(before[tid], activity) for tid, activity in after.items() if tid in before}
 
 
-def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
-    """Take ``count`` samples, ``interval`` seconds apart: (the last sample's session, which the caller must close; the
-    result).
-
-    Raises UsageError for a core, for impossible numbers, and if the process cannot be resumed.
-    """
+def sample(
+    session: Session,
+    pause_of: Callable[[Target], Pause],
+    count: int,
+    interval: float,
+    count_calls: Callable[[], int | None] = lambda: None,
+) -> tuple[Session, Inspection, SamplesSection]:
+    """Take ``count`` samples, ``interval`` seconds apart: (the last session, which the caller must close; the last
+    inspection, judged by all samples; the progress). ``pause_of``: ToolHost.pause; ``count_calls``: the operator calls
+    since the start, None without a probe. Raises UsageError for a core, for impossible numbers, and if the process
+    cannot be resumed."""
     if session.target.origin.is_core or session.target.origin.recorded:
         raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= 1000 or not 0 < interval <= 3600:
-        raise UsageError("--samples takes 2 to 1000 looks, --interval up to 3600 seconds")
-    pause = host.pause(session.target)
+        raise UsageError("--samples takes 2 to 1000, --interval up to 3600 seconds")
+    pause = pause_of(session.target)
     inspect = partial(inspect_threads, placed=True)
     session, first = session.read_consistently(inspect)
     inspections: list[Inspection] = [first]
@@ -92,22 +77,15 @@ def sample(session: Session, host: CanPause, count: int, interval: float) -> tup
         )
         inspections.append(inspection)
     elapsed, ran = time.monotonic() - started, interval * (count - 1)
-    work: list[dict[int, progress.Work]] = [
-        {
-            tid: tuple(None if old is None or new is None else new - old for old, new in zip(before[tid], activity))
-            for tid, activity in after.items()
-            if tid in before
-        }
-        for before, after in zip(counters[::2], counters[1::2])
-    ]
+    work = [_work_between(before, after) for before, after in zip(counters[::2], counters[1::2])]
     last = inspections[-1]
     waking = {thread.tid for thread in last.threads if thread.wait and thread.wait.wakes_by_itself}
     rows = progress.compare([inspection.places for inspection in inspections], work, ran, waking)
     slowness = [inspection.slowness for inspection in inspections]
     rows = progress.with_collections(rows, repeated_collector(slowness))
-    note = progress.samples_note(rows, last.threads, len(inspections), elapsed)
+    calls = count_calls()
+    rows = progress.with_operator_calls(rows, last.threads, calls or 0)
     last = judged_again(last, with_history(slowness, interval))
-    judgement = progress.revise_judgement(last.judgement, rows, last.threads)
-    judgement = Judgement((note, *judgement.findings), judgement.verdict)
-    section = SamplesSection(len(inspections), round(elapsed, 3), tuple(rows))
-    return session, Sampled(last._replace(judgement=judgement), section)
+    judgement = progress.judge_samples(last.judgement, rows, last.threads, count, elapsed, calls)
+    last = last._replace(judgement=judgement)
+    return session, last, SamplesSection(count, round(elapsed, 3), tuple(rows), calls)

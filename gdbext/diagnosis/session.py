@@ -32,6 +32,7 @@ from gdbext.torch.values.key_names import KeyNames, renamed_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.engine.layouts import Layout
@@ -101,28 +102,28 @@ class CallCounter(Protocol):
 
 
 class Extras:
-    """The additions of tools to the reports of this package; here there are none. reporting.py asks the tools."""
+    """The additions of tools to the reports of this package; none by default."""
+
+    def __init__(self, offered: Callable[[str], Callable[..., Any] | None] = lambda _: None) -> None:
+        """``offered``: name of a method below → the tool's function for it, None if no tool has one."""
+        self._offered = offered
 
     def backward_nodes(
-        self,
-        session: Session,  # noqa: ARG002
-        thread: TargetThread,  # noqa: ARG002
-        stack: NativeStack,  # noqa: ARG002
-        levels: Sequence[int],  # noqa: ARG002
+        self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
     ) -> tuple[BackwardNode, ...]:
         """The nodes of autograd's graph that run in a backward pass whose engine is called at these levels."""
-        return ()
+        read = self._offered("backward_nodes")
+        return read(session, thread, stack, levels) if read else ()
 
-    def call_count(self, session: Session) -> CallCounter | None:  # noqa: ARG002
+    def call_count(self, session: Session) -> CallCounter | None:
         """Counts the operator calls from now on; None if that is not permitted or not wanted."""
-        return None
+        start = self._offered("call_count")
+        return start(session) if start else None
 
-    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:  # noqa: ARG002
-        """The statistics of the tensor at an address. Raises GdbextError if it cannot be read."""
-        return lambda _: None
-
-
-NO_EXTRAS = Extras()
+    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:
+        """A function: address of a tensor → its statistics. It raises GdbextError if they cannot be read."""
+        make = self._offered("tensor_statistics")
+        return make(session) if make else lambda _: None
 
 
 class Session:
@@ -144,7 +145,7 @@ class Session:
         self._dispatcher = LazyResult(
             lambda: Dispatcher(self.memory, self.layout, self.symbolizer, lambda at: self.python_object(at).function)
         )
-        self.extras: Extras = NO_EXTRAS
+        self.extras = Extras()
         """The additions of tools to reports; set by the code that runs tools."""
 
     def session_after_stop(self, target: Target) -> Session:
@@ -152,8 +153,7 @@ class Session:
         return Session(target, self.layout)
 
     def retake(self, in_doubt: bool = False) -> Session | None:
-        """A session for another inspection of the process; None if none is needed, because nothing moved during this
-        one. ``in_doubt``: what was read contradicts itself."""
+        """A session for another inspection; None if nothing moved meanwhile. ``in_doubt``: data contradict."""
         if not self.target.moment.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
@@ -161,9 +161,8 @@ class Session:
         return later
 
     def read_consistently(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
-        """(the session, the result of ``read`` with it). Repeated with a later session while something moved: what was
-        read, or an error, may mix two moments. So ``read`` must change nothing: a caller that writes a file or resumes
-        the process does so afterwards, once."""
+        """(the session, the result of ``read``), repeated with a later session while something moved, because data or
+        errors may mix two moments. So ``read`` must not write files or resume the process: do that afterwards."""
         session: Session = self
         while True:
             result: Made | None = None
@@ -219,6 +218,7 @@ class Session:
 
     @cached_property
     def threads(self) -> ThreadSnapshots:
+        """Takes the snapshots of the target's threads."""
         process = ProcessSnapshot(
             self.memory,
             self.symbolizer,
@@ -285,6 +285,7 @@ class Session:
             raise NotTorch("no PyTorch is loaded in this process")
 
         def measure(library: str, build_id: str | None) -> Layout:
+            """Measure the layout of a torch build for which no table exists. Raises LayoutError."""
             from gdbext.torch.measure.measurement import measure_torch  # 15 ms, for unknown builds of PyTorch
 
             with without_limits():  # it has limits of its own

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 
 class ToolHost(ABC):
-    """The runner of a tool: a debugger, or this very process without one.
-    ``is_batch``: it runs this one command only, so that the process runs for as long as the command lets it. ``output``
-    is the file descriptor of a trace: standard output, in a debugger that scripts/dispatch started the latter's
-    standard output. ``called``: how it was called."""
+    """The runner of a tool: a debugger, or this very process. ``is_batch``: it runs this one command only, and the
+    process runs for as long as the command lets it. ``output``: fd of a trace (1 or, in a debugger that
+    scripts/dispatch started, the latter's standard output). ``called``: the command line that called it."""
 
     name: str
     """The host's name: "gdb", "lldb" or "none"."""
@@ -114,8 +113,7 @@ class Tool(BaseTool):
 
     @abstractmethod
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Answer, once. Raises GdbextError. A process that runs meanwhile is read through
-        ``session.read_consistently``; only afterwards files are written and the process is resumed."""
+        """Answer, once. Read through ``session.read_consistently``, then write or resume. Raises GdbextError."""
 
     def run_alone(self, args: Namespace) -> Report:  # noqa: ARG002 - for tools that know something without a process
         """Answer without a process. Raises UsageError."""

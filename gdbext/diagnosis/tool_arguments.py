@@ -1,5 +1,4 @@
-"""The parser of a command's arguments, the same in gdb, in LLDB and in scripts/dispatch; numbers, registers, addresses
-and threads as users write them."""
+"""The parser of a command's arguments; numbers, registers, addresses and threads as users write them."""
 
 from __future__ import annotations
 
@@ -30,11 +29,8 @@ def number(text: str) -> int:
 
 
 def register_value(session: Session, expression: str, instead: str) -> int | None:
-    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word to which it points.
-
-    None if the expression is none of these. ``instead``: what the user can give if no thread is selected.
-    Raises UsageError, MemoryFault.
-    """
+    """A register of the selected thread (``$NAME``), or the word to which it points (``*$NAME``, ``*$NAME+8``); None
+    for another expression. ``instead``: what the user can give instead. Raises UsageError, MemoryFault."""
     parts = re.fullmatch(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?", expression)
     if not parts:
         return None
@@ -183,7 +179,7 @@ class CommandParser(argparse.ArgumentParser):
         return [action for action in self._actions if not action.option_strings]
 
     def awaited(self, words: Sequence[str]) -> argparse.Action | None:
-        """The option or argument whose value a word after these would be."""
+        """For completion: the option or argument whose value the next word after ``words`` would be; None if none."""
         arguments = self.arguments()
         option: argparse.Action | None = None
         for word in words:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gdbext import log
 from gdbext.diagnosis.report import json_report, render_text
-from gdbext.diagnosis.reporting import ToolExtras
+from gdbext.diagnosis.session import Extras
 from gdbext.diagnosis.tool import Alone
 from gdbext.errors import HelpRequested
 from gdbext.tools.outcome import Outcome, guard
@@ -63,6 +63,6 @@ def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], 
 def _run(tool: Tool, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
     """``only_text``: only the text of the report is used, which the tool can see in the argument of that name."""
     args.only_text = only_text
-    session.extras = ToolExtras(offered)
+    session.extras = Extras(offered)
     host = host or Alone()
     return tool.run(session, args, host)._replace(called=host.called)

@@ -77,7 +77,7 @@ TABLE = (
     ),
     ToolRow(
         "all-threads",
-        "Show what each thread does, what it waits for, what holds that, and deadlocks.",
+        "Show what each thread does, what it waits for, which thread holds that, and deadlocks.",
         "gdbext.diagnosis.commands.all_threads:AllThreads",
         recorded=(("--stacks",),),
     ),

@@ -61,7 +61,7 @@ def consume():
 def queue_full():
     items.put("the last")
     end(consume, "consumer")
-    waits("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it")
+    waits("blocked", "the thread consumer has exited", "no thread is in consume (owed.py:", "calls get() on it")
     for number in range(3):
         items.put(number)
 
@@ -98,7 +98,7 @@ class Loader:
 def event_unset():
     loader = Loader()
     loader.thread.join()
-    waits("blocked", "the thread loader has ended", "FileNotFoundError('shard-7 is gone')", "Loader.load (owed.py:")
+    waits("blocked", "the thread loader has exited", "FileNotFoundError('shard-7 is gone')", "Loader.load (owed.py:")
     loader.wait()
 
 
@@ -107,7 +107,7 @@ def event_signal():
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     end(lambda: None, "once")
-    waits("idle", never=["has ended"])
+    waits("idle", never=["has exited"])
     stop.wait()
 
 
@@ -122,7 +122,7 @@ def queue_served():
     items.put("the last")
     end(consume, "old")
     begin(consume_later)
-    waits(None, never=["has ended", "blocked"])
+    waits(None, never=["has exited", "blocked"])
     for number in range(3):
         items.put(number)
 
@@ -138,7 +138,7 @@ def future_kept():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     future = executor.submit(produce)
     concurrent.futures.wait([future])
-    waits("blocked", "a future has kept ValueError('bad sample 3')")
+    waits("blocked", "a future holds ValueError('bad sample 3')")
     while True:
         data.get()
 
@@ -167,7 +167,7 @@ def pool_results():
     pool = fork.Pool(2)
     result = pool.map_async(refuse, range(2))
     pool._result_handler.join()
-    waits("blocked", pool._result_handler.name, "takes the results", "has ended", never=["the job was lost"])
+    waits("blocked", pool._result_handler.name, "takes the results", "has exited", never=["the job was lost"])
     result.get()
 
 
@@ -270,7 +270,7 @@ def timer_cancelled():
     timer.start()
     timer.cancel()
     timer.join()
-    waits("blocked", f"the thread {timer.name}, which was to end this wait, has ended")
+    waits("blocked", f"the thread {timer.name}, which was to end this wait, has exited")
     event.wait()
 
 
@@ -283,7 +283,7 @@ def barrier_short():
 
     workers = [begin(work, f"worker-{number}", (number,)) for number in range(3)]
     workers[2].join()
-    waits("blocked", "the thread worker-2 has ended, and no other thread is in barrier_short.<locals>.work")
+    waits("blocked", "the thread worker-2 has exited, and no other thread is in barrier_short.<locals>.work")
     workers[0].join()
 
 
@@ -299,7 +299,7 @@ def loop_failed():
         task = asyncio.ensure_future(produce())
         await asyncio.sleep(0.01)
         raised = "loop_failed.<locals>.main.<locals>.produce" if sys.version_info >= (3, 11) else "produce"
-        waits("blocked", "has ended with ValueError('no more lines'), raised in ", f"{raised} (owed.py:")
+        waits("blocked", "failed with ValueError('no more lines'), raised in ", f"{raised} (owed.py:")
         await lines.get()
         await task
 
@@ -337,9 +337,9 @@ def child_pipe():
         waits(
             "waiting-external",
             f"process {child.pid}, which has exited (exit status 3)",
-            "is held by",
+            "at the other end",
             "(sleep)",
-            never=["the exit of process "],
+            never=["for the exit of process "],
         )
         await ended
 
@@ -441,7 +441,7 @@ def connect_self(family=socket.AF_INET, address=("127.0.0.1", 0), where="SYN_SEN
     listener = socket.socket(family)
     listener.bind(address)
     listener.listen(0)
-    waits("waiting-external", f"{where}, where this process itself listens and has", "not accepted")
+    waits("waiting-external", f"{where}, where this process itself listens and has", "unaccepted connection")
     kept = []
     while True:
         kept.append(socket.socket(family))

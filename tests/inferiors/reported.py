@@ -133,7 +133,7 @@ def lock_polled():
     """A download tries for the lock of a file again and again, as filelock does, while another process has it.
     https://github.com/huggingface/huggingface_hub/issues/2543, https://github.com/huggingface/datasets/issues/3983"""
     place = os.path.join(os.getcwd(), "model.lock")
-    ready("waiting-external", held_by_child(lambda: try_lock(place)), "model.lock", "has locked")
+    ready("waiting-external", held_by_child(lambda: try_lock(place)), "model.lock", "locked by process")
     acquire(place, 0.5)
 
 
@@ -165,7 +165,7 @@ def unread_child():
     async def main():
         words = [sys.executable, "-c", "print('x' * 1_000_000)"]
         child = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
-        soon_ready("waiting-external", f"waits for process {child.pid}", "waits to write")
+        soon_ready("waiting-external", f"waits for process {child.pid}", "blocked writing to")
         await child.wait()
 
     asyncio.run(main())
@@ -174,7 +174,7 @@ def unread_child():
 def fifo():
     """Nobody opens the other end. https://github.com/mosquito/aiofile/issues/17"""
     os.mkfifo("batches")
-    soon_ready("waiting-external", "openat of", "/batches")
+    soon_ready("waiting-external", "openat (", "/batches")
     open("batches", "rb")
 
 
@@ -184,7 +184,7 @@ def sockets():
     child = os.fork()
     (there if child else here).close()
     if child:
-        soon_ready("waiting-external", "sendto on", "bytes unread", f"held by {child}")
+        soon_ready("waiting-external", "sendto on", "bytes unread", f"with process {child}")
     (here if child else there).sendall(bytes(10_000_000))
 
 
@@ -214,7 +214,7 @@ def forked_lock():
     monitor.taken.wait()
     truth.go_on_in_child()
     truth.note(mutex=truth.hexadecimal(id(monitor._thread_lock)), owner=0)
-    ready("orphaned-lock", "at the moment of the fork", waits="futex")
+    ready("orphaned-lock", "when it forked", waits="futex")
     monitor.ensure_running()
 
 

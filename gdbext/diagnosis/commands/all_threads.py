@@ -1,5 +1,4 @@
-"""``all-threads``: what each thread does and waits for, which thread holds that, and findings; equal threads are
-folded."""
+"""``all-threads``: what each thread does and waits for, which thread holds that, and findings."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_repo
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.diagnosis.verdict.clauses import listed, owner_clause
+from gdbext.diagnosis.verdict.clauses import holds_verb, listed, owner_clause
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
 from gdbext.render import Style, escape
@@ -35,19 +34,14 @@ class AllThreads(Tool):
     """The command ``all-threads`` as a tool."""
 
     name = "all-threads"
-    summary = "Show what each thread does, what it waits for, what holds that, and deadlocks."
+    summary = "Show what each thread does, what it waits for, which thread holds that, and deadlocks."
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--stacks", action="store_true", help="also show all frames of all threads; equal stacks are shown once"
-        )
-        parser.add_argument(
-            "--tasks", action="store_true", help="also show the tasks of asyncio's event loops, and what each awaits"
-        )
-        parser.add_argument(
-            "--dot", metavar="FILE", help="write the wait-for graph (and an SVG next to it if graphviz is installed)"
-        )
+        add, tasks = parser.add_argument, "also show the tasks of asyncio's event loops, and what each awaits"
+        add("--stacks", action="store_true", help="also show all frames of all threads; equal stacks are shown once")
+        add("--tasks", action="store_true", help=tasks)
+        add("--dot", metavar="FILE", help="write the wait-for graph (and an SVG next to it if graphviz is installed)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """Inspect all threads and judge; with --dot, draw them."""
@@ -79,10 +73,9 @@ _MAX_TASKS = 200
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """The verdict, the findings, and the threads in the debugger's order: idle pools, and threads with equal stacks and
-    waits, together."""
+    """The verdict, the findings, and the threads: idle pools, and threads with equal stacks and waits, are folded."""
     if report.verdict:
-        yield from verdict_lines(report.verdict, style)
+        yield verdict_line(report.verdict, style)
     for finding in report.findings:
         if not report.verdict or not report.verdict.is_about(finding):
             yield from finding_lines(finding, style, report.why)
@@ -95,11 +88,10 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"The wait-for graph is in {escape(', '.join(dot.files))}."
 
 
-def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
-    """The line of the verdict: ``deadlock: …``, ``sleeps: …``."""
-    finding, kind = verdict.finding, verdict.finding.kind
-    color = "red" if kind.is_defect else "yellow" if kind.is_hang else "green"
-    yield _finding_line(finding, style, color)
+def verdict_line(verdict: Verdict, style: Style) -> str:
+    """The heading and the sentence of the verdict: ``deadlock: …``, ``sleeps: …``; defects in red, hangs in yellow."""
+    kind = verdict.finding.kind
+    return _finding_line(verdict.finding, style, "red" if kind.is_defect else "yellow" if kind.is_hang else "green")
 
 
 def _finding_line(finding: Finding, style: Style, *colors: str) -> str:
@@ -117,8 +109,7 @@ def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
 
 
 def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """Groups of threads with equal stacks and waits (or of one idle pool), which one line can describe, in order of
-    their first threads."""
+    """Groups of threads that one line can describe: equal stacks and waits, or idle workers of one pool."""
 
     def key(thread: ThreadReport) -> object:
         """Equal for threads that one line can describe."""
@@ -146,10 +137,9 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 
 
 def whose_numbers(group: Sequence[ThreadReport]) -> str:
-    """`` (numbers of 7)``: the thread whose fds and seconds are shown for a group, if those of others differ; else
-    ""."""
+    """`` (as in thread 7)``: the thread whose fds and seconds are shown, if they differ within the group; else ""."""
     numbers = {(thread.wait.name, thread.wait.detail.seconds) for thread in group if thread.wait}
-    return f" (numbers of {group[0].tid})" if len(numbers) > 1 else ""
+    return f" (as in thread {group[0].tid})" if len(numbers) > 1 else ""
 
 
 def _group_lines(
@@ -167,12 +157,11 @@ def _group_lines(
     waits = (thread.wait for thread in threads if thread.wait)
     inferred = (wait for wait in waits if wait.certainty is OwnerCertainty.INFERRED)
     guessed = {wait.resource for wait in inferred if first.tid in wait.owner_tids}
-    for verb, held in (
-        ("holds", [resource.phrase for resource in first.holds if resource not in guessed]),
-        ("seems to hold", [resource.phrase for resource in first.holds if resource in guessed]),
-    ):
-        if held:
-            yield f"    {verb} {escape(listed(held, 8))}"
+    phrases: dict[str, list[str]] = {}  # by verb
+    for resource in sorted(first.holds, key=guessed.__contains__):
+        phrases.setdefault(holds_verb(resource.kind, resource not in guessed), []).append(resource.phrase)
+    for verb, held in phrases.items():
+        yield f"    {verb} {escape(listed(held, 8))}"
     loop = first.loop
     if loop:
         ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
@@ -211,10 +200,8 @@ def python_stack_lines(
     called: CommandLine = IN_A_DEBUGGER,
     between: Sequence[tuple[int, Sequence[str]]] = (),
 ) -> Iterator[str]:
-    """The Python frames from the innermost one on, each with its source; the middle of a long stack is omitted.
-
-    ``between``: (native level, lines) to insert before the first frame at that level or further out.
-    """
+    """The Python frames, innermost first, each with its source; the middle of a long stack is omitted.
+    ``between``: (native level, lines) to insert before the first frame at that level or further out."""
     frames = thread.python_frames
     left_out = len(frames) - _MAX_FRAMES
     pending = sorted(between, key=lambda item: item[0])
@@ -232,6 +219,7 @@ def python_stack_lines(
 
 
 def _title(group: Sequence[ThreadReport]) -> str:
+    """``Thread 1 "MainThread" (tid 1)`` for one thread, ``40 threads (tids 2, 3, … and 34 more)`` for a group."""
     if len(group) == 1:
         return title(group[0])
     tids = ", ".join(str(thread.tid) for thread in group[:_MAX_NAMES])
@@ -240,8 +228,7 @@ def _title(group: Sequence[ThreadReport]) -> str:
 
 
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
-    """What a thread does: ``waits for the GIL, which MainThread (tid 1) holds``, ``runs``. ``threads``: all, to name
-    the owner."""
+    """What a thread does: ``waits for the GIL, which MainThread (tid 1) holds``. ``threads``: to name the owner."""
     if not thread.wait:
         if thread.signal:
             return f"stopped by {thread.signal}"

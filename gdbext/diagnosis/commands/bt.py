@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
-from gdbext.diagnosis.threads.frame_locals import variable_lines, with_locals
+from gdbext.diagnosis.threads.frame_locals import FrameLocals, variable_lines
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines, source_lines
-from gdbext.diagnosis.threads.thread_reporting import report_stack
+from gdbext.diagnosis.threads.thread_reporting import report_stack, with_nodes
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
 from gdbext.engine.repetitions import fold
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.engine.targets.base_target import TargetThread
     from gdbext.torch.stack import DispatchFrame
 
     Block = tuple[Hashable, Callable[[], Iterable[str]]]
@@ -60,21 +59,17 @@ class DispatchBacktrace(Tool):
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         add_thread_choice(parser)
-        parser.add_argument("--native", action="store_true", help="also show every native frame")
-        parser.add_argument(
-            "--args", action="store_true", help="also show each operator's arguments where they can be recovered"
-        )
-        parser.add_argument(
-            "--locals", action="store_true", help="also show the variables of the program's own Python frames"
-        )
-        parser.add_argument(
-            "--values", action="store_true", help="also show statistics of the arguments' tensors (implies --args)"
-        )
+        add = parser.add_argument
+        add("--native", action="store_true", help="also show every native frame")
+        add("--args", action="store_true", help="also show each operator's arguments where they can be recovered")
+        add("--locals", action="store_true", help="also show the variables of the program's own Python frames")
+        add("--values", action="store_true", help="also show statistics of the arguments' tensors (implies --args)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
         """The chosen threads' paths through the dispatcher. An error in one thread costs only that thread."""
 
         def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
+            """(the chosen threads' reports, the errors of those that could not be read)."""
             threads = []
             errors = [*dispatcher_errors(session)]
             for thread in chosen_threads(session.target, args, self.name):
@@ -86,7 +81,10 @@ class DispatchBacktrace(Tool):
                     threads.append(with_nodes(session, thread, report))
                 except GdbextError as error:
                     errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
-            return list(with_locals(session, threads, every_frame=True)) if args.locals else threads, errors
+            if args.locals:
+                reader = FrameLocals(session)
+                threads = [reader.with_variables(thread, every_frame=True) for thread in threads]
+            return threads, errors
 
         has_values = args.args or args.values or args.locals
         if has_values:
@@ -98,17 +96,6 @@ class DispatchBacktrace(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         return render(report, style)
-
-
-def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
-    """The report with the nodes that run, if the thread is in a backward pass."""
-    if not session.has_torch:
-        return report
-    stack = session.threads.snapshot(thread).stack
-    levels = session.dispatch_stacks.engine_calls(stack)
-    if not levels:
-        return report
-    return report._replace(backward=session.extras.backward_nodes(session, thread, stack, levels))
 
 
 _SOURCE = "        "
@@ -134,7 +121,9 @@ def thread_lines(
     yield style(headline(thread), "bold")
     blocks = _blocks(thread, style, why, sources)
     if thread.dispatch_doubt is not None:
-        what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
+        what = (
+            "more frames of the dispatcher are possible" if thread.dispatch else "no frame of the dispatcher was found"
+        )
         yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
     elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
@@ -142,15 +131,14 @@ def thread_lines(
         for _, lines in blocks[run.start : run.start + run.period]:
             yield from lines()
         if run.times > 1:
-            plural = "entries" if run.period > 1 else "entry"
-            yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
+            entries = f"{run.period} entries" if run.period > 1 else "entry"
+            yield style(f"{_PASS} … the {entries} above, {run.times} times in a row …", "yellow")
     for note in thread.notes:
         yield style(f"{_PASS} note: {escape(note)}", "yellow")
 
 
 def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
-    """The line of source that a Python frame is at, with a warning if the file has changed since; its variables, if
-    they were requested."""
+    """The source line that a Python frame is at, with a warning if its file has changed; its variables."""
     source = sources.get((frame.file, frame.line or 0))
     if source:
         doubt = style(f"  [{escape(source.changed)}]", "yellow") if source.changed else ""
@@ -243,6 +231,7 @@ def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
 
 
 def _node_text(node: BackwardNode) -> str:
+    """``node  MmBackward0, sequence number 7, made at train.py:8 (step)``."""
     variable = f" of {escape(node.variable)}" if node.variable else ""
     number = f", sequence number {node.sequence_nr}" if node.sequence_nr is not None and not node.variable else ""
     text = f"node  {escape(node.name)}{variable}{number}"
@@ -255,6 +244,7 @@ def dispatch_words(step: DispatchFrame) -> str:
 
 
 def _frame_lines(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
+    """A Python frame with its source, or a native one with level, pc, function, module and role."""
     function = escape(frame.function)
     if frame.kind is FrameKind.PYTHON:
         yield style(f"py    {function} at {escape(frame.file)}:{frame.line or '?'}", "cyan")

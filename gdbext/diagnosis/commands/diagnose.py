@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.commands.bt import with_nodes
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, ChildReport, KnownBugsSection, PageSection
 from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS, render
 from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
@@ -25,9 +25,9 @@ from gdbext.diagnosis.reporting import (
     with_arguments,
 )
 from gdbext.diagnosis.session import Session
-from gdbext.diagnosis.threads.frame_locals import with_locals
+from gdbext.diagnosis.threads.frame_locals import FrameLocals
 from gdbext.diagnosis.threads.source_lines import source_lines
-from gdbext.diagnosis.threads.thread_reporting import all_frames
+from gdbext.diagnosis.threads.thread_reporting import all_frames, with_nodes
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.diagnosis.verdict.advice import advice, advice_on_children, advice_on_ranks
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.finding import Finding
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.targets.system.peer import ChildProcess
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.vocabulary import Section
@@ -70,44 +69,28 @@ class Diagnose(Tool):
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--samples",
-            type=integer,
-            metavar="N",
-            help="take N samples to tell stuck from slow; the process runs in between",
-        )
-        parser.add_argument(
-            "--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default: 1)"
-        )
-        parser.add_argument(
-            "--children",
-            action="store_true",
-            help="also diagnose the child processes; each is stopped for a few milliseconds",
-        )
-
-        parser.add_argument("--device", action="store_true", help="also query NVIDIA's driver and the kernel log")
-        parser.add_argument(
-            "--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0"
-        )
-
-        parser.add_argument(
-            "--html",
-            metavar="FILE",
-            help="also write a page to share: verdict, drawing, all threads, what to try; it needs no network",
-        )
-        parser.add_argument(
-            "--without-values",
-            action="store_true",
-            help="omit variables, arguments and source lines from the --html page",
-        )
+        add = parser.add_argument
+        samples_help = "take N samples to tell stuck from slow; the process runs in between"
+        add("--samples", type=integer, metavar="N", help=samples_help)
+        add("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default: 1)")
+        children_help = "also diagnose the child processes; each is stopped for a few milliseconds"
+        add("--children", action="store_true", help=children_help)
+        add("--device", action="store_true", help="also query NVIDIA's driver and the kernel log")
+        add("--exit-code", action="store_true", help=f"exit {HANGS} if hung, {CRASHED} if crashed, else 0")
+        page_help = "also write a page to share: verdict, drawing, all threads, what to try; it needs no network"
+        add("--html", metavar="FILE", help=page_help)
+        without_help = "omit variables, arguments and source lines from the --html page"
+        add("--without-values", action="store_true", help=without_help)
 
     def exit_status(self, report: Report, args: Namespace) -> int:
+        """With --exit-code: CRASHED, HANGS for a defect, else 0."""
         if not args.exit_code or not report.verdict:
             return 0
         kind = report.verdict.finding.kind
         return CRASHED if kind is CRASH else HANGS if kind.is_defect else 0
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Inspect and judge, once or with --samples; the report has what the text and the page show."""
         if args.samples is not None:
             return self._report_samples(session, args, host)
         few = args.only_text and not args.html and not session.target.memory.records
@@ -121,15 +104,13 @@ class Diagnose(Tool):
 
         counting = session.extras.call_count(session)
         try:
-            last, sampled = sample(session, host, args.samples, args.interval)
-            if counting is not None:
-                sampled = sampled.with_calls(counting.total())
+            count_calls = counting.total if counting is not None else lambda: None
+            last, inspection, section = sample(session, host.pause, args.samples, args.interval, count_calls)
         finally:
             if counting is not None:
                 counting.close()
         try:
-            inspection = _completed(last, sampled.inspection)
-            return self._report(last, args, inspection, (sampled.section,), host.called)
+            return self._report(last, args, _completed(last, inspection), (section,), host.called)
         finally:
             last.target.close()
 
@@ -141,22 +122,20 @@ class Diagnose(Tool):
         sections: tuple[Section, ...],
         called: CommandLine,
     ) -> Report:
+        """The report with sections on children, devices, known bugs and slowness, and advice; writes --html."""
         verdict = inspection.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in inspection.threads if thread.tid in shown]
         children = children_of(session, args.children, awaited_children(session, verdict.finding))
-        if children:
-            sections = (*sections, children)
-            verdict = with_cause(verdict, children)
+        more: list[Section] = [children] if children else []
+        verdict = with_cause(verdict, children) if children else verdict
         if args.device:
             from gdbext.diagnosis.job.devices import system_section  # 12 ms, for --device
 
-            sections = (*sections, system_section(session.target, session.procfs))
-        if inspection.known:
-            sections = (*sections, KnownBugsSection(inspection.known))
-        if inspection.slowness:
-            sections = (*sections, *inspection.slowness.sections)
-        sections = (*sections, *inspection.sections, *([PageSection(args.html)] if args.html else []))
+            more.append(system_section(session.target, session.procfs))
+        more += [KnownBugsSection(inspection.known)] if inspection.known else []
+        more += inspection.slowness.sections if inspection.slowness else ()
+        more += [*inspection.sections, *([PageSection(args.html)] if args.html else [])]
         steps = _advice(session, inspection, args, called, children)
         steps = (*steps, *(line for section in inspection.sections for line in section.advice))
         report = make_report(
@@ -167,7 +146,7 @@ class Diagnose(Tool):
             verdict=Verdict.of(verdict.finding, steps),
             findings=inspection.judgement.findings,
             errors=(*dispatcher_errors(session), *core_errors(session.target, inspection.threads)),
-            sections=sections,
+            sections=(*sections, *more),
             sources={} if args.json else source_lines(session.target, involved),
         )
         if args.html:
@@ -223,63 +202,31 @@ def _inspected(session: Session, few: bool = False) -> Inspection:
 
 
 def _completed(session: Session, inspection: Inspection, few: bool = False) -> Inspection:
-    """The inspection with known bugs, and with what the verdict's threads hold: arguments (``few``: of those operators
-    that the text shows), native frames and variables."""
+    """The inspection with known bugs, and with what the verdict's threads hold: arguments of their innermost operators
+    (``few``: only of those that the text shows), native frames, autograd nodes and variables."""
     inspection = with_known_bugs(session, inspection)
-    finding = inspection.judgement.verdict.finding
-    threads = _with_innermost_arguments(session, finding, inspection.threads, few)
-    threads = _with_native_frames(session, finding, threads)
-    return inspection._replace(threads=_with_variables(session, finding, threads))
+    finding, main = inspection.judgement.verdict.finding, session.target.pid
+    process, reader, is_crash = session.threads.all(), FrameLocals(session), finding.kind is CRASH
+    inside = {thread.tid for thread in inspection.threads if thread.dispatch}
+    in_operators = [tid for tid in finding.threads if tid in inside][: MAX_PATHS if few else None]
+    # The last three threads of a chain, which may end on one of torch's own: outside the dispatcher, stacks explain it.
+    outside = {*[tid for tid in finding.threads if is_crash or tid != main][-3:]} - inside
+    targets = {thread.tid: thread for thread in session.target.memory.threads() if thread.tid in outside}
+    with_variables = {*finding.threads[:4], main}
 
+    def completed(thread: ThreadReport) -> ThreadReport:
+        """The report of one thread with what the verdict needs of it."""
+        snapshot = process.thread(thread.tid)
+        if snapshot and thread.tid in in_operators:
+            thread = with_arguments(session, thread, snapshot.stack, limit=1)
+        if snapshot and thread.tid in targets:
+            with suppress(GdbextError):
+                thread = with_nodes(session, targets[thread.tid], thread)
+                if is_crash or not thread.python_frames:
+                    thread = thread._replace(frames=all_frames(session, snapshot))
+        return reader.with_variables(thread) if thread.tid in with_variables else thread
 
-def _with_variables(session: Session, finding: Finding, threads: tuple[ThreadReport, ...]) -> tuple[ThreadReport, ...]:
-    """The threads; the main one and the first four of the verdict with the variables of their innermost user frame."""
-    wanted = {*finding.threads[:4], session.target.pid}
-    shown = [thread for thread in threads if thread.tid in wanted and thread.python_frames]
-    by_tid = {thread.tid: thread for thread in with_locals(session, shown)} if shown else {}
-    return tuple(by_tid.get(thread.tid, thread) for thread in threads)
-
-
-def _with_innermost_arguments(
-    session: Session, finding: Finding, threads: tuple[ThreadReport, ...], few: bool
-) -> tuple[ThreadReport, ...]:
-    """The threads; those of the verdict with the arguments of their innermost operator."""
-    inside = {thread.tid for thread in threads if thread.dispatch}
-    wanted = [tid for tid in finding.threads if tid in inside]
-    if few:
-        wanted = wanted[:MAX_PATHS]
-    process, shown = session.threads.all(), set(wanted)
-    return tuple(
-        with_arguments(session, report, thread.stack, limit=1)
-        if report.tid in shown and (thread := process.thread(report.tid))
-        else report
-        for report in threads
-    )
-
-
-def _with_native_frames(
-    session: Session, finding: Finding, threads: tuple[ThreadReport, ...]
-) -> tuple[ThreadReport, ...]:
-    """The threads; the last three of the verdict's chain, if they are outside of the dispatcher, with the nodes of
-    their backward passes, and without Python (or after a crash) with native frames: a chain may end on a thread of
-    torch's own."""
-    is_crash = finding.kind is CRASH
-    involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-3:]
-    outside = {thread.tid for thread in threads if thread.tid in involved and not thread.dispatch}
-    targets = (
-        {thread.tid: thread for thread in session.target.memory.threads() if thread.tid in outside} if outside else {}
-    )
-
-    def with_stack(report: ThreadReport, thread: TargetThread) -> ThreadReport:
-        try:
-            report = with_nodes(session, thread, report)
-            if report.python_frames and not is_crash:
-                return report
-            return report._replace(frames=all_frames(session, session.threads.snapshot(thread)))
-        except GdbextError:
-            return report
-
-    return tuple(with_stack(thread, targets[thread.tid]) if thread.tid in targets else thread for thread in threads)
+    return inspection._replace(threads=tuple(map(completed, inspection.threads)))
 
 
 def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:

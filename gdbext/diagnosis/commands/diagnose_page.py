@@ -1,5 +1,4 @@
-"""``dispatch-diagnose --html FILE``: the whole report as one HTML page to send to another person. It needs no network;
-``--without-values`` leaves out what the process holds: variables, arguments and lines of source."""
+"""``dispatch-diagnose --html FILE``: the report as one HTML page to send, without values and source if so requested."""
 
 from __future__ import annotations
 
@@ -69,12 +68,12 @@ def _target_facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple
     yield from origin.facts
     if target:
         kind = "a recording" if target.recording else "a core" if target.kind == "core" else "live"
-        yield "looked at", f"process {target.pid}, {kind}"
+        yield "target", f"process {target.pid}, {kind}"
         yield "recorded", target.recording.taken if target.recording else ""
         yield "PyTorch", target.torch.version if target.torch else ""
         yield "Python", target.python.version if target.python else ""
         if target.paused_ms:
-            yield "stood still for", f"{target.paused_ms:,.1f} ms"
+            yield "stopped for", f"{target.paused_ms:,.1f} ms"
 
 
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
@@ -91,6 +90,7 @@ def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """The HTML of a heading and preformatted lines; nothing if there are no lines."""
     shown = list(lines)
     if shown:
         yield f"<h2>{text(title)}</h2>"
@@ -123,8 +123,7 @@ def _threads(report: Report) -> Iterator[str]:
 
 
 def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
-    """Up to 24 threads that wait for each other, one below the other, an arrow from each to the one that holds what it
-    waits for. Nothing if none does."""
+    """Up to 24 threads that wait for each other, with an arrow from each to its owner; nothing if none does."""
     by_tid = {thread.tid: thread for thread in threads}
     edges = [
         (thread.tid, tid)

@@ -19,11 +19,11 @@ class ChildReport(NamedTuple):
     pid: int
     command: str
     doing: str
-    """The state of the process in a few words, as the system has it."""
+    """The state of the process in a few words, as the system reports it."""
     verdict: str = ""
-    """The JSON word of its verdict's kind; "" where it was not looked at."""
+    """The JSON word of its verdict's kind; "" if it was not examined."""
     summary: str = ""
-    """The sentence of its verdict, or why it could not be looked at."""
+    """The sentence of its verdict, or why it could not be examined."""
     line: str = ""
     """The Python line that its main thread is at."""
     parent: int | None = None
@@ -49,8 +49,7 @@ class ChildReport(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The line that its main thread is at, in words; if that is none of the program's, its verdict: a manager of
-        multiprocessing serves in another thread."""
+        """The program's line that its main thread is at; its verdict if that line is a library's."""
         if self.summary and not is_users_file(self.line.rpartition(":")[0]):
             return f"In process {self.pid}: {self.summary}"
         return f"Process {self.pid} is at {self.line}."
@@ -62,7 +61,7 @@ class ChildReport(NamedTuple):
 
 
 class ChildrenSection(Section):
-    """The children in the order of their pids, each followed by its own; those of them that could be looked at."""
+    """The children in the order of their pids, each followed by its own; those of them that could be examined."""
 
     name: ClassVar[str] = "children"
     _fields: ClassVar[tuple[str, ...]] = ("children",)

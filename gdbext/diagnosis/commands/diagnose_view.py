@@ -10,13 +10,13 @@ from gdbext.diagnosis.commands.all_threads import (
     python_lines,
     python_stack_lines,
     state_text,
-    verdict_lines,
+    verdict_line,
     whose_numbers,
 )
 from gdbext.diagnosis.commands.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection, PageSection
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
-from gdbext.diagnosis.report.wait_kind import Relation
+from gdbext.diagnosis.verdict.clauses import relation_clause
 from gdbext.engine.terminal import cut
 from gdbext.render import Style, counted, escape
 
@@ -39,7 +39,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     verdict = report.verdict
     if not verdict:
         return
-    yield from verdict_lines(verdict, style)
+    yield verdict_line(verdict, style)
     yield from map(escape, known_bug_lines(report))
     by_tid = {thread.tid: thread for thread in report.threads}
     involved = [by_tid[tid] for tid in verdict.finding.threads if tid in by_tid]
@@ -69,7 +69,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     page = report.find_section(PageSection)
     if page:
         yield ""
-        yield f"The page with all of this is {escape(page.file)}."
+        yield f"The whole report is in the page {escape(page.file)}."
 
 
 def known_bug_lines(report: Report) -> Iterator[str]:
@@ -133,23 +133,17 @@ def child_lines(report: Report) -> Iterator[str]:
 def _cycle_lines(cycle: Sequence[WaitEdge], by_tid: dict[int, ThreadReport], style: Style) -> Iterator[str]:
     """The waits of a deadlock's cycle: for each thread, what it waits for and which thread holds that."""
     for edge in cycle:
-        wait, owner = edge.wait, escape(by_tid[edge.held_by].label)
-        relation = wait.kind.traits.relation
-        if relation in (Relation.IS, Relation.OWES):
-            held = f'which {"is" if relation is Relation.IS else "needs"} "{owner}"'
-        else:
-            held = (
-                f'which "{owner}" holds' if wait.certainty.is_proven else f'which "{owner}" seems to hold, by its stack'
-            )
+        wait = edge.wait
+        held = relation_clause(wait, f'"{by_tid[edge.held_by].label}"')
+        by_stack = "" if wait.certainty.is_proven or not wait.kind.traits.relation.is_possession else ", by its stack"
         yield style(f'"{escape(by_tid[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(wait.phrase)}"
         taken = f", taken at {wait.detail.taken_at}" if wait.detail.taken_at else ""
-        yield f"  {held}{escape(taken)}"
+        yield f"  {escape(held + by_stack + taken)}"
 
 
 def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
-    """The dispatcher's path and the Python lines of the verdict's threads; the main thread last, nearest to the
-    prompt."""
+    """The dispatcher's path and the Python lines of the verdict's threads; the main thread last."""
     for thread in [thread for thread in involved if thread.dispatch][:MAX_PATHS]:
         yield ""
         lines = list(thread_lines(thread, style, report.why, report.sources))
@@ -190,8 +184,7 @@ def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
 
 
 def _folded_threads(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadReport, int]]:
-    """The threads without those that are like an earlier one, each with the number of those. The main thread, and
-    threads whose native frames are shown, are not folded."""
+    """(thread, number of later threads that are like it): the main thread and native stacks are not folded."""
     groups = folded([thread for thread in threads if thread.tid != pid and not thread.frames])
     others = {group[0].tid: len(group) - 1 for group in groups}
     for thread in threads:

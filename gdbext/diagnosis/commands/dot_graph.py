@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.cache import find_program
 from gdbext.diagnosis.report import DotSection
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, VanishedThread
+from gdbext.diagnosis.report.wait import OwnerThread, VanishedThread
 from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.engine.formats import whole_file
 from gdbext.errors import TargetError, UsageError
@@ -54,8 +54,7 @@ def write_text(path: str, text: str, option: str) -> None:
 
 
 def draw(path: str, text: str) -> str | None:
-    """Draw the graph ``text`` next to its file ``path``: the picture's path; None without graphviz, or if it takes too
-    long."""
+    """Draw the graph ``text`` next to its file ``path``: the picture's path; None without graphviz or after 5 s."""
     program = find_program("dot")
     if program is None:
         return None
@@ -88,11 +87,8 @@ def _wait_lines(tid: int, wait: Wait, red: set[tuple[int, int]], drawn: set[str]
     for owner in wait.owners:
         is_alive = isinstance(owner, OwnerThread)
         hot = ", color=red" if is_alive and any(owner.tid == holder for _, holder in red) else ""
-        name = f"t{owner.tid}"
-        if isinstance(owner, ParentsThread):
-            name = "t0"
-        elif isinstance(owner, VanishedThread) and owner.ident is not None:
-            name = f"t{owner.ident:x}"
+        ident = owner.ident if isinstance(owner, VanishedThread) else None
+        name = f"t{owner.tid}" if ident is None else f"t{ident:x}"
         held = f'{node} -> {name} [label="{"held by" if wait.certainty.is_proven else "held by?"}"{hot}];'
         if held not in drawn:
             drawn.add(held)

@@ -23,8 +23,7 @@ SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadReport]) -> bool:
-    """True if the process looks like a rank: a thread waits for other ranks or serves a group, or a launcher gave it a
-    rank."""
+    """True if a thread waits for other ranks or serves a process group, or a launcher gave the process a rank."""
     if any(thread.wait and thread.wait.kind is WaitKind.COLLECTIVE for thread in threads):
         return True
     files = (RPC_FILE, DISTRIBUTED_FILE)  # only ranks are in their functions
@@ -47,8 +46,7 @@ def is_one_of_several(environ: Mapping[str, str]) -> bool:
 
 
 def job_names(environ: Mapping[str, str]) -> list[str]:
-    """Names by which a user may select the process's job. The first is the same for all its ranks: torchrun's or a
-    scheduler's run id, else the address where they meet."""
+    """Names by which a user may select the process's job; the first is common to all its ranks."""
     names = []
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":

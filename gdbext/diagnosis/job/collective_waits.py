@@ -46,8 +46,7 @@ _DEPTH = 12
 def name_collectives(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], CollectivesSection | None]:
-    """(the reports with waits that name their collective operation, in the snapshots' order; what the process knows of
-    its job, None if that cannot be read)."""
+    """(the reports, in the snapshots' order, with collectives named in waits; the section, None if unreadable)."""
     if not session.has_torch:
         return threads, collectives_without_torch(session)
     try:
@@ -63,8 +62,7 @@ def name_collectives(
 
 
 def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
-    """The wait with its collective operation and the exception that the thread handles meanwhile; unchanged if it does
-    not wait for other ranks."""
+    """The wait with its collective and the exception that the thread handles; unchanged if it waits for no rank."""
     store = wait.detail.collective
     meeting = _meeting_at_store(session, thread, wait)
     kind, name, collective = wait.kind, wait.name, meeting or store
@@ -139,7 +137,7 @@ def _with_group_users(
     shared: dict[int, ThreadReport] = {}
     for users in groups.values():
         for thread, wait, collective in users if len(users) > 1 else ():
-            names = [f"{user.python_name or user.name} (tid {user.tid})" for user, *_ in users if user is not thread]
+            names = [user.label for user, *_ in users if user is not thread]
             collective = collective._replace(also_in=listed(names, _SHOWN))
             detail = OtherRanks(collective, _underlying_detail(wait), wait.detail.handling)
             shared[thread.tid] = thread._replace(wait=wait.with_detail(detail))

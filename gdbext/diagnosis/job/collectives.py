@@ -157,6 +157,7 @@ class _Recorded:
     """What the flight recorders have of the process's groups."""
 
     def __init__(self, session: Session) -> None:
+        """Reads all recorders; errors are in the session's errors."""
         self._session = session
         self._now, self._steady = (
             None if seconds is None else int(seconds * 1e9)  # None for a core
@@ -235,8 +236,7 @@ class _Recorded:
     def _collective(
         self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry, ranks: Sequence[int]
     ) -> Collective:
-        """The operation of a recorded entry. ``ranks``: job ranks of the group's members, by their ranks in the
-        group."""
+        """The operation of a recorded entry. ``ranks``: the group's members as ranks of the job."""
         file, line = None, None
         if entry.is_pending:  # the user's line: the innermost frame outside of torch, else the innermost one
             frames = traceback_lines(self._session, recorder, entry)
@@ -309,17 +309,15 @@ def traceback_lines(
 
 
 def _transfer_of(op: str) -> tuple[str, int | None]:
-    """(the operation, the other end's rank in the group or None if it is no transfer) of NCCL's ``recv 0<-1``
-    (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
+    """(operation, peer's rank in the group or None) of NCCL's name ``recv 0<-1`` (ProcessGroupNCCL.cpp)."""
     name, _, ends = op.partition(" ")
     other = number(ends.rpartition("->" if name == "send" else "<-")[2])
     return (name, other) if name in ("send", "recv") and other is not None else (op, None)
 
 
 def _identity(session: Session, groups: Sequence[ProcessGroup]) -> tuple[JobRank, str | None]:
-    """(the process's rank and its job, the address where the ranks meet by the environment). The rank comes from the
-    whole job's group; else from the arguments of init_process_group, if a thread is in it; else from the environment;
-    else from the agent of torch.distributed.rpc."""
+    """(rank and job, the environment's address where ranks meet). The rank comes from the job's group, else from
+    init_process_group's arguments on a stack, else from the environment, else from the RPC agent."""
     identity, meeting_place = _identity_by_environment(session)
     rank, size, job = identity.rank, identity.size, identity.job
     table = session.python_threads

@@ -1,6 +1,5 @@
-"""The devices as the host sees them: the stream or event for which each thread waits, the threads' current streams, and
-whether the process can write a core of its device. Work is said to be launched, never to run. Nothing is read unless a
-thread is in a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the documentation of cuda-gdb."""
+"""The devices as the host sees them: awaited streams and events, threads' current streams, and cores of the device.
+Read only if a thread is in a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings), cuda-gdb's manual."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class CurrentStream(NamedTuple):
 
 
 class LaunchedKernel(NamedTuple):
-    """A kernel that code of torch.compile has launched, inferred from the lines before the current one. Whether it
-    runs, or has run, is not known."""
+    """A kernel that torch.compile's code launched, by the lines before the current one; it may not have run yet."""
 
     tid: int
     kernel: str
@@ -73,7 +71,7 @@ class DeviceSection(Section):
 
     name: ClassVar[str] = "device"
     devices: int | None
-    """The number of devices that PyTorch uses; None where it is not known."""
+    """The number of devices that PyTorch uses; None if unknown."""
     current_streams: tuple[CurrentStream, ...]
     """Those of the threads that wait for a device."""
     core: DeviceCore
@@ -102,19 +100,19 @@ class DeviceSection(Section):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Steps by which the device can be asked what it runs."""
-        if not self.core.user_triggered:
+        """Steps by which a user can find out what the device runs."""
+        core = self.core
+        if not core.user_triggered:
+            variable = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1"
+            return (f"To find out what runs on the device, start the process with {variable}; this one was not.",)
+        if not core.trigger:
             return (
-                "The device can be asked what runs on it only if the process is started with "
-                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",
+                f"The live process could write a core of its device on request (pipe {core.pipe}, file {core.file}).",
             )
-        if not self.core.trigger:
-            pipe, file = self.core.pipe, self.core.file
-            return (f"The process could be asked for a core of its device (by its pipe {pipe}): {file} would be one.",)
-        end = "goes on after it" if self.core.keeps_running else "may be aborted after it"
+        end = "continues" if core.keeps_running else "may be aborted afterwards"
         return (
-            f"What runs on the device, in a core of it (the process {end}): {self.core.trigger}",
-            f"Then examine the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
+            f"A core dump of the device shows what runs on it (the process {end}): {core.trigger}",
+            f"Then examine the file {core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
         )
 
 
@@ -141,10 +139,10 @@ def _memory_lines(memory: PendingMemory) -> Iterator[str]:
         yield f"cuda:{memory.device}: a CUDA graph is being captured on stream {graph.stream_id}, into {pool}"
     others = (memory.captures or 0) - len(memory.graphs)
     if others > 0:
-        yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({others} at once)"
+        yield f"cuda:{memory.device}: a CUDA graph is being captured or a private pool is in use ({others} at once)"
     if memory.retries or memory.ooms:
         yield (
-            f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
+            f"cuda:{memory.device}: cudaMalloc failed and was retried {counted(memory.retries, 'time')}; "
             f"out of memory {counted(memory.ooms, 'time')}"
         )
 
@@ -190,17 +188,17 @@ class DeviceSystemSection(Section):
             used, total = figures.memory_used, figures.memory_total
             parts = (
                 "MIG is on: its instances are not examined" if figures.mig else "",
-                f"busy {figures.busy_percent} % of the time" if figures.busy_percent is not None else "",
+                f"busy {figures.busy_percent}% of the time" if figures.busy_percent is not None else "",
                 f"{power}{limit} W" if power else "",
                 f"{figures.sm_mhz} MHz (memory {figures.memory_mhz})" if figures.sm_mhz is not None else "",
                 f"{byte_size(used)} of {byte_size(total)} used" if used is not None and total is not None else "",
                 f"{counted(figures.uncorrected_errors, 'uncorrected ECC error')}" if figures.uncorrected_errors else "",
-                "a kernel that spins, as a collective does that waits for others (inferred from busy time and power)"
+                "a spinning kernel, like a collective that waits for others (inferred from busy time and power)"
                 if figures.spins
                 else "",
             )
             place = f", /dev/nvidia{figures.minor}" if figures.minor is not None else ""
-            text = ", ".join(filter(None, parts)) or "tells nothing"
+            text = ", ".join(filter(None, parts)) or "reports nothing"
             lines.append(f"NVML's device {figures.number} ({figures.name}{place}): {text}")
         return (
             *lines,
@@ -213,7 +211,7 @@ class DeviceSystemSection(Section):
 def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
     """What the driver and the kernel report, within a time limit; a problem for a core or a recording."""
     if target.origin.recorded or not procfs:
-        problem = "the driver is asked of a live process only"
+        problem = "the driver can be queried only about a live process"
         return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
     return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))
 
@@ -221,8 +219,7 @@ def system_section(target: Target, procfs: ProcFs) -> DeviceSystemSection:
 def name_devices(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], DeviceSection]:
-    """(the reports with waits for a device that name its stream, in the snapshots' order; what is known of the
-    devices)."""
+    """(the reports, in the snapshots' order, with streams named in waits for a device; the section)."""
     sites = session.dispatch_stacks.sites if session.has_torch else None
     reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
     callbacks = []  # threads of the driver in whose frames a function of the program runs
@@ -275,12 +272,12 @@ def name_devices(
 def _reasons(wait: DeviceWait) -> Iterator[str]:
     """The evidence for the stream or event, and for the device."""
     if wait.event is not None:
-        yield f"the event {wait.event:#x} is what the calling code passed to {wait.call}"
+        yield f"the calling code passed the event {wait.event:#x} to {wait.call}"
     if wait.stream is not None and wait.certainty is Certainty.INFERRED:
-        yield f"PyTorch replays a graph on the thread's current stream, which is {wait.stream:#x}: inferred"
+        yield f"inferred: PyTorch replays a graph on the thread's current stream, {wait.stream:#x}"
     elif wait.stream is not None:
-        yield f"the stream {wait.stream:#x} is what the calling code passed to {wait.call}"
+        yield f"the calling code passed the stream {wait.stream:#x} to {wait.call}"
     if wait.stream_id is not None:
-        yield f"PyTorch's pool of streams has it: number {wait.stream_id} of cuda:{wait.device}"
+        yield f"in PyTorch's stream pool it is number {wait.stream_id} of cuda:{wait.device}"
     elif wait.device is not None:
         yield f"cuda:{wait.device} is the only device that PyTorch sees"

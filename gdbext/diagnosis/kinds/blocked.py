@@ -26,7 +26,7 @@ from gdbext.engine.vocabulary import counted, singular_or_plural
 
 
 class Blocked(VerdictKind):
-    """A thread waits for something that no known thread will do."""
+    """A thread waits, and no thread was found that will end the wait."""
 
     value = "blocked"
     words = "stuck"
@@ -34,6 +34,7 @@ class Blocked(VerdictKind):
     is_defect = may_be_slow = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Loops that nothing wakes, waits for lost threads, and chains that no thread is known to end."""
         yield from self._find_loops(facts)
         yield from waits_for_lost(self, (Loss.ENDED, Loss.NEVER_BEGAN), facts, graph)
         groups: dict[object, list[Chain]] = {}
@@ -60,32 +61,26 @@ class Blocked(VerdictKind):
         """Event loops that nothing will wake, and loops that sleep although callbacks are due: a loop checks these
         before it sleeps (Lib/asyncio/base_events.py, _run_once), so code that does not wake it added them later."""
         for thread in facts.threads:
-            loop = thread.loop
-            if not loop or not is_stuck(thread, facts) or any(task_cycles(loop)):
-                continue
-            others = "no other thread of the process can make progress"
-            others = others if facts.threads[1:] else "the process has no other thread"
-            text = (
-                f"The event loop of {thread.label} has no timer, fd or signal handler "
-                f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
-                f"{'; ' if loop.ended else ''}{listed(loop.ended, TASKS)}."
-            )
-            evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in loop.tasks if task.frames)
-            yield Finding(self, text, (thread.tid,), evidence, wait=thread.wait)
+            loop, tids = thread.loop, (thread.tid,)
+            if loop and is_stuck(thread, facts) and not any(task_cycles(loop)):
+                others = "no other thread of the process can make progress"
+                others = others if facts.threads[1:] else "the process has no other thread"
+                text = (
+                    f"The event loop of {thread.label} has no timer, fd or signal handler "
+                    f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
+                    f"{'; ' if loop.ended else ''}{listed(loop.ended, TASKS)}."
+                )
+                evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in loop.tasks if task.frames)
+                yield Finding(self, text, tids, evidence, wait=thread.wait)
         for thread in facts.threads:
             if thread.loop and is_unwoken(thread):
                 count = thread.loop.ready or 0
                 due = f"{counted(count, 'callback')} {singular_or_plural(count, 'is', 'are')}"
                 text = (
-                    f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's "
-                    f"handler, has put that there without waking it{loop_clause(thread)}."
+                    f"The event loop of {thread.label} sleeps, although {due} due: another thread or a signal "
+                    f"handler added it without waking the loop{loop_clause(thread)}."
                 )
-                wake = (
-                    "Other threads must hand their calls over with loop.call_soon_threadsafe(), or "
-                    "asyncio.run_coroutine_threadsafe(): Event.set(), Queue.put_nowait() and Future.set_result() of "
-                    "asyncio do not wake the loop from there."
-                )
-                yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(wake,))
+                yield Finding(self, text, (thread.tid,), wait=thread.wait, cures=(_WAKE,))
 
     def sentence(self, chain: Chain, graph: WaitGraph, alike: int, expected: Chain | None) -> str:
         """The sentence of a finding. ``alike``: number of further threads that wait in the same way; ``expected``: the
@@ -120,11 +115,17 @@ class Blocked(VerdictKind):
             yield f"The Python line that waits: {line}"
 
 
+_WAKE = (
+    "Other threads must hand their calls over with loop.call_soon_threadsafe(), or asyncio.run_coroutine_threadsafe(): "
+    "Event.set(), Queue.put_nowait() and Future.set_result() of asyncio do not wake the loop from there."
+)
+
+
 def is_unwoken(thread: ThreadReport) -> bool:
     """True if the thread's event loop sleeps without a time limit although callbacks are due."""
-    wait = thread.wait
+    wait, loop = thread.wait, thread.loop
     sleeps = wait is not None and wait.kind is WaitKind.IO and not wait.timed
-    return sleeps and thread.loop is not None and bool(thread.loop.ready) and not thread.loop.current
+    return sleeps and loop is not None and bool(loop.ready) and not loop.current
 
 
 def is_stuck(thread: ThreadReport, facts: Observations) -> bool:
@@ -149,9 +150,10 @@ def _waiters_clause(chain: Chain, graph: WaitGraph) -> str:
     ]
     if not wanting:
         return ""
-    others = f" ({len(wanting) - 1} more wait for such things)" if wanting[1:] else ""
+    others = f" ({len(wanting) - 1} more wait for such resources)" if wanting[1:] else ""
     first, wait, owner = wanting[0]
-    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds_verb(wait)}{others}"
+    holds = holds_verb(wait.kind, wait.certainty.is_proven)
+    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {holds}{others}"
 
 
 BLOCKED = Blocked()

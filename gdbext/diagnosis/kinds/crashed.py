@@ -23,6 +23,7 @@ class Crashed(VerdictKind):
     is_defect = is_in_summary = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """One finding for each fatal signal; a stack overflow by a recursion is RunawayRecursion's."""
         for tid, crash in facts.crashes.items():
             if crash.is_stack_overflow and tid in facts.recursions:
                 continue
@@ -56,6 +57,7 @@ class RunawayRecursion(VerdictKind):
     is_defect = is_in_summary = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """One finding for each recursion, with the operators and keysets of one period, outermost first."""
         for tid, recursion in facts.recursions.items():
             thread, overflow = graph.threads[tid], facts.crashes.get(tid)
             names: dict[str, None] = {}

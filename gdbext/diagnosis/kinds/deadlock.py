@@ -8,9 +8,15 @@ from gdbext.diagnosis.kinds.verdict_kind import VerdictKind
 from gdbext.diagnosis.report.finding import Finding
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.report.wait import WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
-from gdbext.diagnosis.verdict.clauses import PATH_LENGTH, holds_verb, listed, loop_clause, thread_clause
+from gdbext.diagnosis.verdict.clauses import (
+    PATH_LENGTH,
+    holds_verb,
+    listed,
+    loop_clause,
+    relation_clause,
+    thread_clause,
+)
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, task_cycles
 
 
@@ -22,11 +28,16 @@ class Deadlock(VerdictKind):
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Cycles of threads, then cycles of the tasks of each event loop."""
         for cycle in graph.cycles():
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
             tids = tuple(edge.tid for edge in cycle)
-            parts = "; ".join(f"{thread_clause(graph.threads[edge.tid])} {_edge_clause(edge, graph)}" for edge in cycle)
+            parts = "; ".join(
+                f"{thread_clause(graph.threads[edge.tid])} {edge.wait.phrase}, "
+                f"{relation_clause(edge.wait, graph.threads[edge.held_by].label)}"
+                for edge in cycle
+            )
             proven = all(edge.wait.certainty.is_proven for edge in cycle)
             text = f"{parts}{'' if proven else ' (an owner is inferred from stacks)'}."
             yield Finding(self, text, tids, evidence, next(filter(None, steps), None), cycle)
@@ -45,7 +56,7 @@ class Deadlock(VerdictKind):
         with_gil = WaitKind.GIL in kinds
         if with_gil and any(kind.traits.is_native for kind in kinds):
             yield (
-                "Never ask for a native lock while holding the GIL: release it first (py::gil_scoped_release, "
+                "Never take a native lock while holding the GIL: release the GIL first (py::gil_scoped_release, "
                 "Py_BEGIN_ALLOW_THREADS) around the code that locks."
             )
         locks = [kind for kind in kinds if kind.traits.is_lock]
@@ -58,16 +69,6 @@ class Deadlock(VerdictKind):
         yield from dict.fromkeys(kind.traits.advice_in_deadlock for kind in others if kind.traits.advice_in_deadlock)
 
 
-def _edge_clause(edge: WaitEdge, graph: WaitGraph) -> str:
-    """``waits for the GIL, which MainThread (tid 1) holds``."""
-    owner, relation = graph.threads[edge.held_by].label, edge.wait.kind.traits.relation
-    if relation is Relation.IS:
-        return f"{edge.wait.phrase}, which is {owner}"
-    if relation is Relation.OWES:
-        return f"{edge.wait.phrase}, which depends on {owner}"
-    return f"{edge.wait.phrase}, which {owner} {holds_verb(edge.wait)}"
-
-
 class SelfDeadlock(VerdictKind):
     """A thread waits for a lock that it holds."""
 
@@ -77,6 +78,7 @@ class SelfDeadlock(VerdictKind):
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Threads that wait for a lock that they hold, or for a result that only they can deliver."""
         for edge in graph.self_loops():
             thread, wait = graph.threads[edge.tid], edge.wait
             reason = f": {wait.detail.self_wait.value}" if wait.detail.self_wait else ""
@@ -85,7 +87,7 @@ class SelfDeadlock(VerdictKind):
             if wait.kind.traits.relation is Relation.OWES:
                 text += f", which only this thread can end{reason}{loop_clause(thread)}."
             else:
-                text += f", which it {holds_verb(wait)} itself{reason}."
+                text += f", which it {holds_verb(wait.kind, wait.certainty.is_proven)} itself{reason}."
             yield Finding(self, text, (edge.tid,), wait.evidence, thread.innermost, (edge,), wait)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:

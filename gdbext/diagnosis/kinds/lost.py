@@ -23,10 +23,11 @@ class OrphanedLock(VerdictKind):
 
     value = "orphaned-lock"
     words = "orphaned lock"
-    what_to_do = "start processes by `spawn`, or release the lock before the fork"
+    what_to_do = "start processes with `spawn`, or release the lock before the fork"
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Waits for a lock whose owner is no thread of this process, unless it is about to be released."""
         for thread, wait in facts.waits:
             if wait.gone_owner and not wait.being_released:
                 text = waiting_clause(thread, wait) + owner_clause(wait, graph.threads)
@@ -37,20 +38,21 @@ class OrphanedLock(VerdictKind):
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         yield _WITHOUT_FORK
         if finding.wait and finding.wait.kind is WaitKind.PYTHON_LOCK:
-            yield "In your own code: os.register_at_fork(after_in_child=…) gives the child a new lock."
+            yield "In your own code, use os.register_at_fork(after_in_child=…) to give the child a new lock."
         else:
-            yield ("In your own code: pthread_atfork handlers that take the lock before fork and release it after.")
+            yield ("In your own code, use pthread_atfork handlers that take the lock before fork and release it after.")
 
 
 class WorkersMissing(VerdictKind):
-    """A pool has no threads, or a thread is not there, mostly because the process was forked after they started."""
+    """A pool has no threads, or a thread is missing, usually because the process was forked after they had started."""
 
     value = "missing-workers"
     words = "worker threads are missing"
-    what_to_do = "the same"
+    what_to_do = "start processes with `spawn`, or create the pool after the fork"
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Waits for a pool's workers, or for another thread, that a fork left behind in the parent process."""
         for thread, wait in facts.waits:
             missing = wait.detail.missing_workers
             if missing and missing.forked:
@@ -99,8 +101,7 @@ MISSING_WORKERS = WorkersMissing()
 
 
 def advice_on_child(kinds: Iterable[FindingKind]) -> tuple[str, ...]:
-    """Advice for a process that waits for children with verdicts of these kinds: damage by a fork is repaired in the
-    parent."""
+    """Advice for a process that waits for children with these verdicts: a fork's damage is repaired in the parent."""
     if any(kind in (ORPHANED_LOCK, MISSING_WORKERS) for kind in kinds):
         return (f"In this process, which made the child: {_WITHOUT_FORK}",)
     return ()

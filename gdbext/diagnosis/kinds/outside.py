@@ -32,6 +32,7 @@ class WaitingExternal(VerdictKind):
     may_be_slow = movement_refutes_it = is_quiet = True
 
     def heading(self, finding: Finding) -> str:
+        """``polls``, or the words of the wait's kind: ``waits for other ranks``."""
         if not finding.wait:
             return self.words
         if finding.wait.polls:
@@ -39,6 +40,7 @@ class WaitingExternal(VerdictKind):
         return "the tasks of an event loop wait" if finding.in_loop else finding.wait.kind.traits.heading or self.words
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Waits for something outside: the one at the end of the main thread's chain, then each thread's own."""
         main = facts.main
         if main and main.wait and main.state is not RunState.IDLE:
             # The main thread waits for another process, though a thread of this one, or a loop, is between them.
@@ -87,7 +89,7 @@ class WaitingExternal(VerdictKind):
 
 
 class GilInDeviceCall(VerdictKind):
-    """A thread waits for a device and keeps the GIL, which others want."""
+    """A thread holds the GIL, which others want, while it waits for a device."""
 
     value = "gil-in-device-call"
     words = "holds the GIL while it waits for the device"
@@ -95,6 +97,7 @@ class GilInDeviceCall(VerdictKind):
     may_be_slow = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """Waits for a device by the GIL's holder while other threads want the GIL."""
         for thread, wait in facts.waits:
             waiters = _waiters_for_gil(thread, wait, facts)
             if not waiters:
@@ -120,7 +123,7 @@ class GilInDeviceCall(VerdictKind):
         )
         wait = finding.wait
         if wait and wait.detail.device and wait.detail.device.host_functions:
-            yield "A host function (cudaLaunchHostFunc) must take no lock, and so no GIL: let it only set a flag."
+            yield "A host function (cudaLaunchHostFunc) must not take a lock, not even the GIL: let it only set a flag."
         yield from WAITING_EXTERNAL.advice(finding, involved)
 
 
@@ -142,8 +145,7 @@ class KernelWait(VerdictKind):
     can_be_dumped = False
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Threads that sleep in the kernel for no lock of the process, if others wait for them, they are inside an
-        operator, or the main thread."""
+        """Threads that sleep in the kernel for no lock: the main thread, in an operator, or awaited by others."""
         for thread, wait in facts.waits:
             side = wait.kernel
             if not side or not side.has_slept_long:
@@ -178,7 +180,7 @@ class KernelWait(VerdictKind):
         elif wait.kind.traits.advice_in_kernel:
             yield wait.kind.traits.advice_in_kernel
         if wait.kernel and not wait.kernel.stack and os.geteuid() != 0:
-            yield "As root, this report names the kernel's own stack."
+            yield "Run this as root to see the thread's kernel stack, too."
 
 
 KERNEL_WAIT = KernelWait()

@@ -23,7 +23,7 @@ from gdbext.diagnosis.verdict.clauses import (
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph, busy_threads, bystanders, no_thread_can_wake_others
 
 _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
-"""Signals of job control, and what the process wanted to do with its terminal (termios(3))."""
+"""Signals of job control, and what the process tried to do with its terminal (termios(3))."""
 
 
 class Stopped(VerdictKind):
@@ -33,6 +33,7 @@ class Stopped(VerdictKind):
     what_to_do = "the report says how to resume it"
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """One finding if the whole process was stopped before the debugger attached, with who or what did that."""
         main, stop, pid = facts.main, facts.stop, facts.pid
         if not stop or not main:
             return
@@ -45,7 +46,7 @@ class Stopped(VerdictKind):
             text = f"{name} is frozen: no thread of process {pid} runs until it is thawed."
         elif doing is not None:
             terminal = f" {stop.terminal}" if stop.terminal else ""
-            why = f"it is in the background, and wanted to {doing} its terminal{terminal}"
+            why = f"it is in the background and tried to {doing} its terminal{terminal}"
             text = f"The process is stopped by {stop.signal}: {why}."
         else:
             by = {"": "by a signal", "SIGTSTP": "by SIGTSTP (Ctrl+Z)"}.get(stop.signal, f"by {stop.signal}")
@@ -62,16 +63,16 @@ class Stopped(VerdictKind):
         elif stop and stop.tracer:
             number = stop.tracer.partition(" ")[0]
             effect = "also resumes it, or kills it (PTRACE_O_EXITKILL)"
-            yield f"Resume it there. Killing the tracer (kill {number}) {effect}."
+            yield f"Resume it in the tracer. Killing the tracer (kill {number}) {effect}."
         elif stop and stop.signal in _BACKGROUND:
             yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
-        yield Suggestion("What it did before", "dispatch-bt")
+        yield Suggestion("What it was doing", "dispatch-bt")
         yield Suggestion("Whether it also hangs after it resumes", "dispatch-diagnose")
 
 
 class Slow(VerdictKind):
-    """It runs slowly, and the reason is proven: a team has too many threads, memory is short, code is compiled again
-    and again, numbers are subnormal."""
+    """It runs slowly for a proven reason: a team has too many threads, memory is short, code is recompiled repeatedly,
+    or numbers are subnormal."""
 
     value = words = "slow"
     what_to_do = "the explanations are ranked; `--why` shows the evidence for and against each"
@@ -131,6 +132,7 @@ class Busy(VerdictKind):
     may_be_slow = makes_progress = is_healthy = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
+        """One finding for each thread inside the dispatcher that runs, or that waits for a thread that runs."""
         for thread in busy_threads(facts, graph):
             step = thread.dispatch[0]
             text = f"{thread.label} runs{operator_clause(step)}."
@@ -150,6 +152,7 @@ class Idle(VerdictKind):
     may_be_slow = is_healthy = is_quiet = True
 
     def heading(self, finding: Finding) -> str:
+        """``sleeping``, ``waits`` or ``polls`` by the main thread's wait, else ``idle``."""
         if not finding.wait:
             return self.words
         if finding.wait.polls or finding.in_loop:
@@ -170,10 +173,9 @@ IDLE = Idle()
 
 
 def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
-    """The verdict on a process without a finding: it is idle, or busy outside of the dispatcher. ``notes``: see
-    doubts()."""
+    """The verdict on a process without a finding: idle, or busy outside the dispatcher. ``notes``: see doubts()."""
     doubt = notes[0].summary if notes else ""
-    # The holder of a GIL first, because the others wait for it, then threads of which a line is known.
+    # The holder of a GIL first, because the others wait for it, then threads with a known line.
     running = [thread for thread in facts.threads if thread.state is RunState.RUNNING]
     with_gil = {thread.tid for thread in running if any(held.kind is WaitKind.GIL for held in thread.holds)}
     running.sort(key=lambda thread: (thread.tid not in with_gil, not thread.python_frames, thread.tid != facts.pid))
@@ -185,7 +187,7 @@ def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Findi
     unclear = [thread for thread in facts.threads if thread.dispatch_doubt is not None and not thread.pool]
     if unclear:
         names = listed([thread.label for thread in unclear])
-        text = f"Whether {names} is in the dispatcher cannot be told ({unclear[0].dispatch_doubt or ''})"
+        text = f"It is unknown whether {names} is in the dispatcher ({unclear[0].dispatch_doubt or ''})"
         text += f"; and: {doubt}" if doubt else ", and no hang is proven."
         return idle_or_busy(text, unclear)
     if facts.main and facts.main.state is RunState.WAITING:
@@ -195,7 +197,7 @@ def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Findi
         # One moment does not show whether the only thread that runs, with the GIL, will soon release it.
         first, text = running[0], running_clause(running)
         holder = first.tid if len(running) == 1 else None
-        want = [each for each, wait in facts.waits if wait.kind is WaitKind.GIL and holder in wait.owner_tids]
+        want = [thread for thread, wait in facts.waits if wait.kind is WaitKind.GIL and holder in wait.owner_tids]
         if want:
             wants = f"{len(want)} threads want" if len(want) > 1 else f"{want[0].label} wants"
             text += f", holding the GIL, which {wants}"
@@ -214,8 +216,7 @@ def healthy_verdict(facts: Observations, graph: WaitGraph, notes: Sequence[Findi
 def _describe_main_wait(
     facts: Observations, main: ThreadReport, graph: WaitGraph, notes: Sequence[Finding], running: Sequence[ThreadReport]
 ) -> tuple[str, Sequence[ThreadReport], Wait | None]:
-    """(the sentence on the main thread's wait, the threads in it, the wait that it is about): users ask about that wait
-    even if it is no finding. ``running``: the threads that run."""
+    """(sentence on the main thread's wait, about which users ask; threads in it; its wait). ``running``: threads."""
 
     def is_asleep(wait: Wait) -> bool:
         return wait.kind.traits.may_poll and not wait.polls
@@ -249,7 +250,7 @@ def _describe_main_wait(
     return f"{text}{meanwhile_clause(groups, graph.threads)}", list(named.values()), wait
 
 
-_NOT_RECORDED = "its owner is not recorded in memory: a deadlock through it cannot be excluded."
+_NOT_RECORDED = "its owner is not recorded in memory, so a deadlock cannot be ruled out."
 
 
 def doubts(facts: Observations, graph: WaitGraph) -> Iterator[Finding]:

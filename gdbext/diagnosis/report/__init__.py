@@ -69,8 +69,7 @@ class TargetReport(NamedTuple):
     cut_short: Sparse[tuple[CutCall, ...]] = ()
     """The system calls that the stop may have ended early."""
     withheld_sources: Sparse[int] = 0
-    """Number of source files of a core's Python frames that are not shown, as this machine's may differ from the
-    core's."""
+    """Number of source files that are not shown, because this machine's may differ from the core's."""
     recording: Sparse[RecordedRun | None] = None
     """The recording that was replayed in place of the target."""
 
@@ -168,8 +167,7 @@ def render_text(report: Report, color: bool = False) -> str:
 
 
 def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
-    """Lines about the reading of the process: threads that ran meanwhile, the stop and what it may have cut short,
-    source files that are not shown."""
+    """Lines about the reading: threads that ran meanwhile, the stop, cut system calls, withheld source files."""
 
     def joined(texts: Sequence[object]) -> str:
         return ", ".join(map(str, texts[:8])) + (", …" if len(texts) > 8 else "")
@@ -181,7 +179,7 @@ def _target_lines(report: Report, target: TargetReport) -> Iterator[str]:
     if target.stops is not None and report.threads:
         yield ""
         if not target.stops:
-            how = "its threads were read as they slept" if target.moved else "all threads were asleep"
+            how = "its threads were read while they slept" if target.moved else "all threads were asleep"
             yield f"The process was not stopped: {how}."
         else:
             times = "" if target.stops == 1 else f" ({target.stops} stops)"
@@ -223,8 +221,7 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
 
 
 class DotSection(Section):
-    """The files with the wait-for graph. (No dataclass: every view of threads imports this, and dataclasses take a
-    tenth of an inspection to import.)"""
+    """The files with the wait-for graph. (Every view imports this: no dataclass, which takes long to import.)"""
 
     name: ClassVar[str] = "dot"
     files: tuple[str, ...]

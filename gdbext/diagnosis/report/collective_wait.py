@@ -24,16 +24,15 @@ class CollectiveWait(NamedTuple):
     """The other end of a send or recv: its rank in the job."""
     is_store: bool = False
     key: str = ""
-    """The key of the store, "" where it is not known."""
+    """The key of the store, "" if unknown."""
     server: str = ""
     """The address of the store: ``127.0.0.1:29500``."""
     tag: int | None = None
-    """The tag of a send or recv, None where it is not known."""
+    """The tag of a send or recv, None if unknown."""
     on_device: bool = False
     """It waits for a device that has not finished this operation; what else is queued there is unknown."""
     also_in: str = ""
-    """Other threads of this process that wait in operations of the same group: each rank must issue them in one order,
-    which two threads do not keep."""
+    """Other threads of this process that wait in the same group: two threads keep no common order of operations."""
     from_any: bool = False
     """A recv that takes what any other rank of the group sends."""
     rank: int | None = None
@@ -45,8 +44,8 @@ class CollectiveWait(NamedTuple):
         """``waits in collective #18 all_reduce (last enqueued 18, last completed 17)``."""
         if self.is_store and self.size is not None:
             if self.rank:
-                return f"tries to reach the store of rank 0 at {self.server}, as rank {self.rank} of {self.size}"
-            return f"waits until all {self.size} ranks have reached its store at {self.server}, as rank 0 ({self.op})"
+                return f"tries, as rank {self.rank} of {self.size}, to reach the store of rank 0 at {self.server}"
+            return f"waits, as rank 0, until all {self.size} ranks have reached its store at {self.server} ({self.op})"
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"

@@ -30,8 +30,7 @@ class DeviceWork(Enum):
 
 
 class DeviceWait(NamedTuple):
-    """Facts of a call in which a thread waits for a device. What the device does is not known: work is said to
-    be launched, never to run."""
+    """The call in which a thread waits for a device. Work is said to be launched: whether it runs is unknown."""
 
     call: str
     """``cudaStreamSynchronize``; "" where the driver's function has no name."""
@@ -43,11 +42,11 @@ class DeviceWait(NamedTuple):
     purpose: str = ""
     """The reason why PyTorch makes the call, by its functions on the stack; "" if unknown."""
     nccl_call: str = ""
-    """The function of NCCL inside of which the call is made."""
+    """The function of NCCL that makes the call."""
     polls: bool = False
     """The thread runs: it asks the device again and again, as the driver does by default."""
     stream: Hexadecimal | None = None
-    """The cudaStream_t, 0 for the default stream; None where it is not known."""
+    """The cudaStream_t, 0 for the default stream; None if unknown."""
     stream_id: int | None = None
     """PyTorch's number of the stream (torch.cuda.Stream.stream_id)."""
     event: Hexadecimal | None = None
@@ -58,8 +57,7 @@ class DeviceWait(NamedTuple):
     holds_gil: bool = False
     """The thread has the GIL during the call, as the interpreter records it."""
     host_functions: tuple[int, ...] = ()
-    """Threads of the driver that run functions of the program (cudaLaunchHostFunc) meanwhile: what was launched behind
-    such a function waits for it."""
+    """Driver threads that run host functions (cudaLaunchHostFunc): work launched after such a function waits for it."""
 
     @property
     def object(self) -> str:
@@ -77,7 +75,7 @@ class DeviceWait(NamedTuple):
     @property
     def phrase(self) -> str:
         """``waits for the device (cudaStreamSynchronize of stream 35 of cuda:0, in ncclAllReduce)``."""
-        call = self.call or "a call of the driver without a name"
+        call = self.call or "an unnamed driver call"
         of_object = f" of {self.object}" if self.object else ""
         on_device = f" on cuda:{self.device}" if self.device is not None and self.stream is None else ""
         text = call + of_object + on_device

@@ -80,7 +80,7 @@ class ProcessStop(NamedTuple):
     """What has stopped a process as a whole."""
 
     signal: str = ""
-    """The signal that stopped it, "" where that is not known."""
+    """The signal that stopped it, "" if unknown."""
     group: str = ""
     """Its frozen cgroup; "?" if the name cannot be read."""
     terminal: str = ""
@@ -150,8 +150,7 @@ class Verdict(NamedTuple):
         return bool(finding.id) and finding.id == self.finding.id
 
     def covers(self, finding: Finding) -> bool:
-        """True if ``finding`` is the verdict's, has the same kind and threads, or the same wait and some of its
-        threads."""
+        """True if it is the verdict's finding, has its kind and threads, or has its wait and some of its threads."""
         own = self.finding
         same = finding.kind is own.kind and len(own.threads) > 1 and set(finding.threads) == set(own.threads)
         is_part = finding.wait is not None and finding.wait is own.wait and set(finding.threads) <= set(own.threads)

@@ -36,5 +36,5 @@ class Suggestion(NamedTuple):
 CHILDREN, SAMPLES = "--children", "--samples"
 ALL_CHILDREN = Suggestion("What each of its child processes does", "dispatch-diagnose --children", option=CHILDREN)
 MORE_SAMPLES = Suggestion(
-    "Stuck or only slow? Look more than once", "dispatch-diagnose --samples 5 --interval 1", option=SAMPLES
+    "Stuck or only slow? Take several samples", "dispatch-diagnose --samples 5 --interval 1", option=SAMPLES
 )

@@ -1,5 +1,4 @@
-"""One thread as it is reported: its frames, variables, event loop, backward nodes, and its progress over several
-samples."""
+"""One thread as it is reported: its frames, variables, event loop, backward nodes, and its progress."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class LocalVariable(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
-    of the native frame that evaluates it."""
+    """A frame. ``level``: native frames count from the innermost, 0; Python frames have their evaluator's level."""
 
     level: int
     kind: FrameKind
@@ -122,7 +120,7 @@ class AsyncTask(NamedTuple):
     sleeps: Internal[bool] = False
     """True if all that the task does is asyncio.sleep()."""
     label: Internal[str] = ""
-    """The task as a sentence names it: by its name, or where nobody gave it one by its coroutine and line."""
+    """The task as a sentence names it: by its name, or by its coroutine and line if it has no name of its own."""
     only_from_here: Internal[bool] = False
     """True if only code of this process ends its wait: that for tasks, or for a lock, event or queue of asyncio."""
 
@@ -132,7 +130,7 @@ class AsyncTask(NamedTuple):
 
 
 class EventLoop(NamedTuple):
-    """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None where that is not known."""
+    """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None if unknown."""
 
     tasks: tuple[AsyncTask, ...]
     """The tasks of the event loop that this thread runs."""
@@ -145,7 +143,7 @@ class EventLoop(NamedTuple):
     always_timed: Internal[bool] = False
     """True of trio's, whose sleep ends once a day without a reason: that it is timed tells nothing."""
     ended: Internal[tuple[str, ...]] = ()
-    """The tasks that an exception has ended, for people: ``producer has ended with ValueError('x'), raised in …``."""
+    """The tasks that an exception has ended, for people: ``producer failed with ValueError('x'), raised in …``."""
 
     @property
     def is_stuck(self) -> bool:
@@ -180,9 +178,9 @@ class Progress(Enum):
     SAME_PLACE = "same-place"
     """It was at one place each time, but did something in between: it may have moved and come back."""
     SPINNING = "spinning"
-    """It used the CPU without leaving one place."""
+    """It used the CPU without leaving one function."""
     STUCK = "stuck"
-    """Nothing that is measured changed: it stands still."""
+    """Nothing that is measured changed."""
     NEW = "new"
     """It was not there at first."""
     ENDED = "ended"
@@ -220,8 +218,7 @@ class ThreadReport(NamedTuple):
     holds: tuple[Resource, ...] = ()
     dispatch: tuple[DispatchFrame, ...] = ()
     dispatch_doubt: str | None = None
-    """The reason why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), None where it is
-    complete."""
+    """Why ``dispatch`` may lack frames (torch's file is missing, the stack ends early); None if it is complete."""
     python_frames: tuple[Frame, ...] = ()
     """Python frames alone; ``level`` is that of the native frame that evaluates them."""
     frame_count: int = 0
@@ -238,8 +235,7 @@ class ThreadReport(NamedTuple):
     pool: Internal[Pool | None] = None
     """The pool whose idle worker this thread is, None for any other thread."""
     native_place: Internal[str] = ""
-    """The function and library that a thread runs which is in native code: ``crc32_z (libz.so.1)``; "" for one that
-    waits, or that the interpreter itself executes."""
+    """The native function that the thread runs, with its library: ``crc32_z (libz.so.1)``; else ""."""
     stack_key: Internal[int] = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 
@@ -270,8 +266,7 @@ class ThreadReport(NamedTuple):
 
     @property
     def doing(self) -> str:
-        """Where a thread runs, in words: the user's line, the library's line that it called, and the native function;
-        "" if unknown."""
+        """Where it runs: the user's line, the library's line that it called, the native function; "" if unknown."""
         user, inner = self.user_line, self.python_line
         called = f", in {inner}" if user and inner != user else ""
         python = f"{user or inner}{called}"

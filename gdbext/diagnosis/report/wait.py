@@ -53,7 +53,7 @@ class VanishedThread(NamedTuple):
 
 
 class ParentsThread(NamedTuple):
-    """A thread of the parent process, which nobody can name here: the fork left it behind."""
+    """A thread of the parent process, which the fork left behind and which cannot be named here."""
 
     tid: int = 0
     """The number in its place."""

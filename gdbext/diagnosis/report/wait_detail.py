@@ -1,5 +1,4 @@
-"""What is known of a wait besides its resource and owners, one class for each situation: each has its own phrase, its
-own advice and its own members in the JSON report."""
+"""What is known of a wait besides resource and owners: a class per situation, with phrase, advice and JSON members."""
 
 from __future__ import annotations
 
@@ -25,11 +24,15 @@ if TYPE_CHECKING:
 # --- advice about the other end of a wait: sockets, pipes, locks of files, child processes ---
 
 
+_READ_FIRST = "Read its output before you wait for it to exit (subprocess: communicate(); multiprocessing: get())."
+
+
 def _resume_suggestion(pid: int) -> Suggestion:
     return Suggestion("It is stopped (SIGSTOP, Ctrl+Z or a debugger); resume it", "", shell=f"kill -CONT {pid}")
 
 
 def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about the first process at the other end: examine it, read its output, resume it."""
     for process in peer.processes[:1]:
         yield Suggestion("Examine the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
@@ -39,8 +42,9 @@ def _about_other_process(peer: Peer) -> Iterator[str | Suggestion]:
 
 
 def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about a listening socket, a connection that is not accepted, or the peer of a connection."""
     if peer.state == "LISTEN":
-        shows = "It is a server's loop: a client may connect. What its own tasks wait for"
+        shows = "It is a server's event loop, which waits for clients. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
         return
     if peer.is_queued:
@@ -53,16 +57,17 @@ def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
 
 
 def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
+    """Advice about a process whose exit is awaited."""
     for process in peer.processes[:1]:
         yield Suggestion("Examine that process with the same command", "", process.pid)
         if process.writes_to_us:
-            yield "Read its output before you wait for it to exit (communicate())."
+            yield _READ_FIRST
 
 
 def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
     yield from _about_other_process(peer)
     if peer.own:
-        yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
+        yield "Close this process's own copy of the other end: while it is open, reads never return EOF."
 
 
 def about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
@@ -87,7 +92,7 @@ def about_children(children: Sequence[ChildProcess], waits_for_end: bool) -> Ite
     if not child or len(children) > 1:
         yield ALL_CHILDREN
     if waits_for_end and child and child.writes_to_us:
-        yield "Read its output before you wait for it to exit (subprocess: communicate(); multiprocessing: get())."
+        yield _READ_FIRST
     if child and child.is_stopped:
         yield _resume_suggestion(child.pid)
 
@@ -148,39 +153,25 @@ NO_ERROR = RaisedError()
 
 
 class WaitDetail:
-    """The base: nothing more is known of the wait. Only this class itself is false."""
+    """The base: nothing more is known of the wait. The facts that only some situations have are described at the fields
+    of the classes below. Only this class itself is false."""
 
     collective: CollectiveWait | None = None
-    """The operation of other ranks for which the thread waits."""
     device: DeviceWait | None = None
-    """The call in which the thread waits for a device."""
     peer: Peer | None = None
-    """The other end of an fd, or the holder of a file's lock."""
     children: tuple[ChildProcess, ...] = ()
-    """Processes that may end the wait: the awaited child, or those at the other end of a pipe."""
     missing_workers: MissingWorkers | None = None
-    """The workers of a pool that would end the wait and are not in this process."""
     lost: LostThread | None = None
-    """The thread that should end the wait and does not exist."""
     expects: tuple[int, ...] = ()
-    """Ids of threads that can reach the object and so may end the wait; no proof that one of them will."""
     taken_at: str = ""
-    """The line where the owner took the lock; "" if that is unknown."""
     looks_for: str = ""
-    """The object that a thread polls between two sleeps, "" for none."""
     repeated_at: str = ""
-    """The line of the loop that begins the wait again and again, "" for none."""
     lost_signal: bool = False
-    """A signal of the condition variable reached no thread."""
     handling: RaisedError = NO_ERROR
     caught: RaisedError = NO_ERROR
-    """The exception that the loop around the wait has caught in an earlier iteration."""
     seconds: float | None = None
-    """Seconds that a sleep takes from now on, None if unknown."""
     self_wait: SelfWait | None = None
-    """Why a thread waits for what only itself could give."""
     set_by_handlers: bool = False
-    """Programs set such an object in signal handlers while their main thread waits for it."""
     polls_file: bool = False
     """What the thread polls between two sleeps is a file."""
     about_question: str = ""
@@ -263,7 +254,7 @@ _WITH_NCCL = "Check the device with nvidia-smi."
 
 class _OtherRanksFields(NamedTuple):
     collective: Sparse[CollectiveWait | None] = None
-    """The operation of other ranks that is waited for, where that is known."""
+    """The operation of other ranks that is waited for; None if unknown."""
     below: Inline[WaitDetail] = NO_DETAIL
     """The wait by which it waits for them: in a call of a device, on a descriptor."""
     handling: Sparse[RaisedError] = NO_ERROR
@@ -285,7 +276,9 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
 
     def advice(self, kind: WaitKind) -> Advice | None:
         if self.collective and self.collective.size is not None:
-            return ("Do all ranks run, with the same MASTER_ADDR and MASTER_PORT, and do they reach it (a firewall)?",)
+            return (
+                "Check that all ranks run, have the same MASTER_ADDR and MASTER_PORT, and can reach it (firewall).",
+            )
         if self.collective is not None and self.collective.on_device:
             return (*WaitKind.COLLECTIVE.traits.advice_when_outside, _WITH_NCCL)
         return kind.traits.advice_when_outside
@@ -301,7 +294,7 @@ class _DeviceCallFields(NamedTuple):
     device: Sparse[DeviceWait | None] = None
     """The call in which a device is waited for."""
     peer: Sparse[Peer | None] = None
-    """The other end, where it is known."""
+    """The other end; None if unknown."""
 
 
 class DeviceCall(_DeviceCallFields, WaitDetail):
@@ -323,7 +316,7 @@ class DeviceCall(_DeviceCallFields, WaitDetail):
 
 class _OtherEndFields(NamedTuple):
     peer: Sparse[Peer | None] = None
-    """The other end, where it is known."""
+    """The other end; None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
 
@@ -372,10 +365,9 @@ class Repeatable(WaitDetail):
 
 class _UnownedFields(NamedTuple):
     lost: Sparse[LostThread | None] = None
-    """The thread that should end this wait and does not exist, where that is known."""
+    """The thread that should end this wait and does not exist; None if unknown."""
     repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
+    """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     lost_signal: Sparse[bool] = False
     """The condition variable's words show that a signal reached no thread, while this thread sleeps."""
     expects: Internal[tuple[int, ...]] = ()
@@ -412,8 +404,7 @@ class _OwnedFields(NamedTuple):
     taken_at: Sparse[str] = ""
     """The line where the owner took the lock, ``train.py:8 (step)``; "" where that cannot be known."""
     repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
+    """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     self_wait: Internal[SelfWait | None] = None
     """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
 
@@ -427,7 +418,7 @@ class Owned(_OwnedFields, Repeatable):
 
 class _AbsentWorkersFields(NamedTuple):
     missing_workers: Sparse[MissingWorkers | None] = None
-    """The threads that would end this wait and do not exist in this process, where that is known."""
+    """The threads that would end this wait and do not exist in this process; None if unknown."""
     unowned: Inline[Unowned] = Unowned()
     """The wait as it is without that knowledge."""
 
@@ -463,9 +454,9 @@ class Polled(NamedTuple):
     """What a loop polls between two sleeps: something in this process, or a process; false if it is unknown."""
 
     peer: Sparse[Peer | None] = None
-    """The other end, where it is known."""
+    """The other end; None if unknown."""
     lost: Sparse[LostThread | None] = None
-    """The thread that should end this wait and is not there, where that is known."""
+    """The thread that should end this wait and is not there; None if unknown."""
     looks_for: Sparse[str] = ""
     """The object that a thread polls between two sleeps; for people."""
     expects: Internal[tuple[int, ...]] = ()
@@ -507,14 +498,13 @@ class PolledMeeting(Polled):
 class _SleepFields(NamedTuple):
     polled: Inline[Polled] = NOT_POLLED
     repeated_at: Sparse[str] = ""
-    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
-    known, or the loop does nothing else."""
+    """The line of the loop that repeats this timed wait, ``train.py:8 (step)``; "" if unknown or it does more."""
     handling: Sparse[RaisedError] = NO_ERROR
     """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
     caught: Internal[RaisedError] = NO_ERROR
     """The exception that the loop has caught at an earlier turn: what was refused then it may have by now."""
     seconds: Internal[float | None] = None
-    """Seconds that it takes from now on, None where that is not known."""
+    """Seconds that it takes from now on, None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """The polled processes; all child processes if it is unknown what the loop polls."""
     exited_children: Internal[str] = ""
@@ -555,4 +545,4 @@ class Sleep(_SleepFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
 
-_CONNECTS = ("Check that the other end runs, that this is its address and port, and what is between (a firewall).",)
+_CONNECTS = ("Check that the server runs at this address and port, and that no firewall blocks it.",)

@@ -1,6 +1,5 @@
-"""What a thread can wait for or hold (Resource): one row for each kind, with all that the rest of the program asks of
-it. A new kind is a row here and a recognizer in waits/; kinds are listed nowhere else. A wait may never end if a thread
-waits for what only itself could give (SelfWait), or if the thread that should end it is lost (Loss)."""
+"""What a thread can wait for or hold (Resource): one row for each kind, with everything that the program asks of it;
+and why a wait may never end: only the waiter could end it (SelfWait), or the thread that should is lost (Loss)."""
 
 from __future__ import annotations
 
@@ -126,8 +125,8 @@ class WaitKind(Enum):
         "the lock of the object",
         is_lock=True,
         may_be_lock=True,
-        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: nothing in "
-        "there may wait for another thread (a key's __eq__ or __hash__, a callback).",
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: code that it "
+        "calls (a key's __eq__ or __hash__, a callback) must not wait for another thread.",
     )
     STATIC_INIT = _native_lock(
         "static-init",
@@ -137,11 +136,11 @@ class WaitKind(Enum):
         relation=Relation.RUNS,
         told_apart_by_address=True,
         advice_in_deadlock="Run the initializer once at import time, before threads start (call the operator once), "
-        "or keep Python out of it: a static's guard is a lock like any other.",
+        "or keep Python out of it: the guard of a static variable is a lock, too.",
     )
-    ONCE = _native_lock("once", "a one-time initialization", told_apart_by_address=True)
+    ONCE = _native_lock("once", "the one-time initialization", relation=Relation.RUNS, told_apart_by_address=True)
     LOADER_LOCK = _native_lock("loader-lock", "the dynamic loader's lock")
-    LIBC_LOCK = _native_lock("libc-lock", "a lock inside the C library", advice_when_blocked=_NO_OWNER)
+    LIBC_LOCK = _native_lock("libc-lock", "the C library lock", advice_when_blocked=_NO_OWNER)
     JOIN = WaitTraits(
         *("join", "the end of", Naming.ALONE, "waits to join {}", "a thread", Relation.IS),
         advice_in_deadlock=_RELEASE_FIRST,
@@ -153,7 +152,7 @@ class WaitKind(Enum):
         advice_in_deadlock=_RELEASE_FIRST,
     )
     QUEUE = WaitTraits("queue", "the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
-    FUTEX = WaitTraits("futex", "an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
+    FUTEX = WaitTraits("futex", "the unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
     IO = WaitTraits(
         "io",
         "io",
@@ -229,7 +228,7 @@ class SelfWait(Enum):
     WEAKREF = ("the callback of a weak reference interrupted the code that holds it", _NO_LOCK_IN_CALLBACKS)
     POOL = (
         "it is the only worker of the pool that should run the job",
-        "A job must not wait for a job of its own pool: give those jobs a pool of their own.",
+        "A job must not wait for a job of its own pool: run those jobs in another pool.",
     )
     EVENT_LOOP = (
         "its event loop must complete it, and this wait blocks that loop",
@@ -237,8 +236,7 @@ class SelfWait(Enum):
         "blocking call to loop.run_in_executor().",
     )
     SERVER = (
-        "it is connected to its own process, where only its event loop, which this wait blocks, could accept and "
-        "answer",
+        "it waits for an answer of its own process, but blocks the event loop that would answer",
         "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
         "handler a plain def where the server runs those in threads, or call the function instead of the URL.",
     )
@@ -259,8 +257,8 @@ class Loss(Enum):
 
     ENDED = (
         "ended",
-        "has ended",
-        "have ended",
+        "has exited",
+        "have exited",
         "Look for that thread's traceback in the process's output, and make its failure visible: "
         "try/finally around its loop, future.set_exception(), or a sentinel in the queue.",
     )
@@ -303,16 +301,16 @@ class LostThread(NamedTuple):
 
     @json_member(after="error")
     def summary(self) -> str:
-        """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
+        """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() on it``."""
         if not self.threads:
-            kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
+            kept = f"; a future holds {self.error}, which was raised there" if self.error else ""
             return f"{self.no_waker_clause}{kept}"
         count = len(self.threads)
         names = ", ".join(self.threads[:3]) + (f" and {count - 3} more" if count > 3 else "")
         does = f", which {self.does}," if self.does else ""
         loss = self.loss.plural if count > 1 else self.loss.singular
         text = f"the thread{'s' if count > 1 else ''} {names}{does} {loss}"
-        text += f" ({self.error} is what it has left)" if self.error else ""
+        text += f" (its exception: {self.error})" if self.error else ""
         return f"{text}, and {self.no_waker_clause}" if self.no_waker_clause else text
 
 
@@ -322,9 +320,9 @@ class Resource(NamedTuple):
     kind: WaitKind
     address: Hexadecimal
     name: str = ""
-    """The name, for people only: what code needs to know stands in fields of its own."""
+    """The name, for people only: code uses other fields."""
     variable: Internal[str] = ""
-    """The variable by which the program's code has it: ``self.stats_lock``."""
+    """The variable that holds it in the program's code: ``self.stats_lock``."""
 
     @property
     def wait_phrase(self) -> str:

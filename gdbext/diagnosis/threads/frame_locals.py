@@ -1,10 +1,8 @@
-"""The variables of Python frames as short texts, read from memory (no repr() runs): their values now, as a function may
-have assigned to an argument since it was called.
+"""Variables of Python frames as short texts, read from memory (no repr() runs): their values now.
 
-A Python kernel of an operator takes its arguments from a list that the boxed call gives up; they remain as variables of
-the kernel's frame, which its code object's file, name and first line identify. PythonKernelHolder
-(torch/csrc/utils/python_dispatch.cpp) passes them by position, and keyword-only ones of the schema by name; a leading
-one may be the key set (with_keyset=True), which its type shows.
+A Python kernel's arguments are variables of its frame, known by file, name and first line of the code object.
+PythonKernelHolder (torch/csrc/utils/python_dispatch.cpp) passes them by position, keyword-only ones by name; a
+leading one may be the key set (with_keyset=True), which its type shows.
 """
 
 from __future__ import annotations
@@ -41,15 +39,18 @@ if TYPE_CHECKING:
 
 
 class FrameLocals:
+    """Adds the variables of Python frames to reports."""
+
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stack = PyStack(session.python)
         self._tensor_types: dict[PyRef, bool] = {}
 
     def with_variables(self, thread: ThreadReport, every_frame: bool = False) -> ThreadReport:
-        """The report with the variables of the innermost frame of the user's code, or (``every_frame``) of at most 16
-        of them; of its innermost frame if a thread is in libraries only. What a recording lacks is reported only with
-        ``every_frame``."""
+        """The report with the variables of the user's innermost frame (of the innermost frame if all are libraries')
+        or, with ``every_frame``, of 16 of them; only then what a recording lacks is reported."""
+        if not thread.python_frames:
+            return thread
         users = [number for number, frame in enumerate(thread.python_frames) if frame.is_users] or [0]
         chosen = set(users[: 16 if every_frame else 1])
         sources = self.interpreter_frames(thread.tid, thread.python_frames[: max(chosen) + 1])
@@ -212,8 +213,7 @@ def _is_derived_from_tensor(python: PySpace, kind: int) -> bool:
 
 
 def _with_kernel_values(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
-    """``step``, if it is an autograd fallback, with missing values copied from ``inside``, the Python kernel to which
-    it redispatched."""
+    """``step``, if an autograd fallback, with missing values from ``inside``, the Python kernel it redispatched to."""
     function = step.kernel.function if step.kernel else ""
     is_fallback = any(kernel in function for kernel in AUTOGRAD_KERNELS[1:])
     if not step.arguments or not is_fallback or inside.qualified != step.qualified:
@@ -224,14 +224,6 @@ def _with_kernel_values(step: DispatchFrame, inside: DispatchFrame) -> DispatchF
     return step._replace(arguments=tuple(inner if not own.text and inner.variable else own for own, inner in pairs))
 
 
-def with_locals(
-    session: Session, threads: Sequence[ThreadReport], every_frame: bool = False
-) -> tuple[ThreadReport, ...]:
-    """The reports with variables of the user's Python frames, see FrameLocals.with_variables()."""
-    reader = FrameLocals(session)
-    return tuple(reader.with_variables(thread, every_frame) if thread.python_frames else thread for thread in threads)
-
-
 def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Frame, PythonFrame]]:
     """The Python frames of a thread, innermost first, each with the interpreter's own frame; [] without Python."""
     sources = FrameLocals(session).interpreter_frames(thread.tid, thread.python)
@@ -239,8 +231,7 @@ def python_frames_of(session: Session, thread: ThreadSnapshot) -> list[tuple[Fra
 
 
 def variable_lines(frame: Frame) -> Iterator[str]:
-    """``step = 12, batch = [f32[8, 16] cpu, … 9 items]``: several variables on a line, which is broken after about 100
-    characters."""
+    """``step = 12, batch = [f32[8, 16] cpu, … 9 items]``: variables in lines of about 100 characters."""
     texts = [f"{variable.name} = {variable.text}" for variable in frame.variables]
     if frame.hidden_variables:
         texts.append(f"{'…' if texts else 'variables:'} {frame.hidden_variables}")

@@ -16,8 +16,7 @@ class SourceLine(NamedTuple):
 
     text: str
     changed: str = ""
-    """The reason why the file may not hold what the process runs ("the file changed after the process started"), or
-    ""."""
+    """Why the file may differ from what the process runs ("the file changed after the process started"), or ""."""
 
 
 SourceLines = Mapping["tuple[str, int]", SourceLine]
@@ -53,8 +52,7 @@ class SourceReader:
         return SourceLine(parts[0], parts[1]) if len(parts) == 2 else None
 
     def stripped_lines(self, file: str) -> list[str]:
-        """All lines of a file of the process, stripped; [] if it cannot be read, or the process does not run on this
-        machine."""
+        """All lines of a file, stripped; [] if it cannot be read, or the process is not on this machine."""
         if not file.startswith("/") or self._target.origin.is_core or not self._target.origin.files.are_here:
             return []
         lines, _ = self._read(file)
@@ -85,8 +83,7 @@ class SourceReader:
 
 
 def _encoding(lines: list[bytes]) -> str:
-    """The encoding of a source file (PEP 263): declared in one of the first two lines; UTF-8 without a valid
-    declaration."""
+    """The encoding of a source file (PEP 263), declared in one of the first two lines; UTF-8 by default."""
     for line in lines[:2]:
         declared = re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", line)
         if declared:

@@ -1,5 +1,4 @@
-"""A thread as it is reported: its frames, native and Python, as one stack, its wait, what it holds, and its operators'
-arguments."""
+"""A thread as it is reported: its frames as one stack, its wait, what it holds, and its operators' arguments."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 
 
 def visible_positions(steps: Sequence[DispatchFrame]) -> frozenset[int]:
-    """Positions of the steps that remain when a stack's repetitions are folded. Only of these is read what costs time:
-    a recursion has tens of thousands. (A text folds frames and steps together, and may show two periods more.)"""
+    """Positions of the steps that remain when repetitions are folded: the only ones of which costly facts are read."""
     if len(steps) <= MOST_WHOLE:
         return frozenset(range(len(steps)))
     return frozenset(
@@ -57,8 +55,7 @@ def report_thread(
     dispatch: Sequence[DispatchFrame] | None = None,
     loop: EventLoop | None = None,
 ) -> ThreadReport:
-    """The report of a thread. ``state``: None if its wait is not wanted or unknown; ``dispatch``: steps in place of the
-    snapshot's."""
+    """The report of a thread. ``state``: None if unknown; ``dispatch``: replaces the snapshot's steps."""
     is_running = state is not None and state.state is RunState.RUNNING
     in_interpreter = snapshot.python and snapshot.module_name(0).startswith(("python", "libpython"))
     # 200 innermost frames make two stacks equal; deeper ones differ only in recursions.
@@ -91,8 +88,7 @@ def native_place(snapshot: ThreadSnapshot, level: int) -> str:
 
 
 def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:
-    """A thread without its wait; ``native``: with every frame, ``explained``: with the reason why each dispatch key
-    won. Raises TargetError if its registers cannot be read."""
+    """A thread without its wait. ``explained``: with why each key won. Raises TargetError without registers."""
     snapshot = session.threads.snapshot(thread)
     frames = all_frames(session, snapshot) if native else ()
     if not explained or session.dispatcher_error:
@@ -105,6 +101,13 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
         if position in shown:
             steps[position] = with_key_choice(steps[position], described.arguments, tensors, keys)
     return report_thread(snapshot, frames=frames, dispatch=tuple(steps))
+
+
+def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
+    """The report with the autograd nodes that run, if the thread is in a backward pass."""
+    stack = session.threads.snapshot(thread).stack
+    levels = session.dispatch_stacks.engine_calls(stack) if session.has_torch else ()
+    return report._replace(backward=session.extras.backward_nodes(session, thread, stack, levels)) if levels else report
 
 
 def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
@@ -120,9 +123,8 @@ def report_dispatch_state(session: Session, thread: TargetThread, state: Dispatc
 
 
 def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
-    """All frames, innermost first: native ones, each after the Python frames that it evaluates. With torch, also their
-    roles in the dispatcher, and names and files of Inductor's kernels, which are all called "kernel" on native
-    stacks."""
+    """All frames, innermost first: native ones, each after the Python frames that it evaluates. With torch: roles in
+    the dispatcher, and names and files of Inductor's kernels, whose native name is always "kernel"."""
     stack, python = snapshot.stack, snapshot.python
     roles = session.dispatch_stacks.roles(stack) if session.has_torch else ()
     frames: list[Frame] = []
@@ -153,8 +155,7 @@ def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
 
 
 def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Iterator[Finding]:
-    """A note for each thread in the dispatcher's function that reports a missing kernel, with the keys that have
-    one."""
+    """Notes on threads in the dispatcher's function that reports a missing kernel, with the keys that have one."""
     for thread in threads:
         snapshot = process.thread(thread.tid)
         level = snapshot.level_of(FunctionTag.NO_KERNEL) if snapshot else None
@@ -177,9 +178,9 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
 
 
 _REWRITING = ("Conjugate", "Negative", "ZeroTensor", "Functionalize", "FuncTorch", "Batched", "VmapMode")
-"""Keys, or their beginnings, whose fallbacks put other tensors on the boxed stack before they redispatch or call anew
-with it: aten/src/ATen/native/MathBitsFallback.h, aten/src/ATen/ZeroTensorFallback.cpp, FunctionalizeFallbackKernel.cpp,
-aten/src/ATen/functorch/DynamicLayer.cpp, BatchedFallback.cpp (1.12 to 2.13)."""
+"""Keys, or their beginnings, whose fallbacks replace tensors on the boxed stack before they redispatch or call:
+MathBitsFallback.h, ZeroTensorFallback.cpp, FunctionalizeFallbackKernel.cpp, functorch's DynamicLayer.cpp and
+BatchedFallback.cpp (aten/src/ATen, 1.12 to 2.13)."""
 
 
 class Doubt(IntEnum):
@@ -240,10 +241,9 @@ class ArgumentReporter:
             frames.append(frame._replace(arguments=tuple(map(self._argument_report, arguments))))
         return (*frames, *(frame for frame, _, _ in calls[count:]))
 
-    def _boxed_stack_doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
-        """The doubt whether the boxed stack still holds the call's arguments. A backend's fallback may put tensors of
-        another device there, some of PyTorch's always put others there, and results replace them once the call to which
-        the stack was passed has returned (``hands_on``: such a call is still running)."""
+    def _boxed_stack_doubt(self, recovered: RecoveredCall, inner_call_runs: bool) -> Doubt:
+        """How sure it is that the boxed stack still holds the call's arguments: some fallbacks replace tensors, a
+        backend's may, and results replace them once the inner call returned (``inner_call_runs``: it has not)."""
         kernel = recovered.kernel
         if not kernel or kernel.unboxed or kernel.sym_unboxed:
             return Doubt.NONE
@@ -252,7 +252,7 @@ class ArgumentReporter:
         # A backend's library may be called libtorch_ and its name: these are PyTorch's own.
         own_libraries = ("libtorch.so", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libc10")
         module = self._modules.find(kernel.boxed)
-        may_be = not hands_on or module is None or not module.name.startswith(own_libraries)
+        may_be = not inner_call_runs or module is None or not module.name.startswith(own_libraries)
         return Doubt.MAY_BE if may_be else Doubt.NONE
 
     def _with_lower_certainty(
@@ -276,6 +276,7 @@ class ArgumentReporter:
         return tuple(result)
 
     def _argument_report(self, argument: FoundArgument) -> Argument:
+        """The argument as it is reported, with its tensors and, if requested, their statistics."""
         value = argument.value
         if not value:
             return Argument(argument.name, argument.type, "", argument.certainty)
@@ -295,9 +296,8 @@ class ArgumentReporter:
 
 
 def have_same_arguments(session: Session, snapshot: ThreadSnapshot, positions: Sequence[int], period: int) -> bool:
-    """True if the dispatcher's steps at ``positions``, a repetition of ``period`` steps, provably have the same
-    arguments in each period: operators' arguments as far as they can be read, and with Python in between the objects
-    with which its functions were called."""
+    """True if the steps at ``positions``, a repetition of ``period`` steps, provably have equal arguments in each
+    period: operators' as far as readable, and with Python in between those of its function calls."""
     try:
         same = _same_operator_arguments(session, snapshot, positions, period)
     except GdbextError:

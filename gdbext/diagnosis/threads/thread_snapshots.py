@@ -1,5 +1,4 @@
-"""Snapshots of threads: everything that is read of a thread, its native and Python stacks included, put together
-once."""
+"""Snapshots of threads: everything that is read of a thread, including its native and Python stacks."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
 
-class _ThreadRegisters(NamedTuple):
+class _ThreadPointers(NamedTuple):
     """The registers that show where a thread's stack is; the thread pointer is None if unknown."""
 
     tid: int
@@ -36,33 +35,30 @@ class _ThreadRegisters(NamedTuple):
     thread_pointer: int | None
 
 
-class _Claim(NamedTuple):
-    """The claim that the stack below control block ``block`` belongs to thread ``tid``; proven if the block names
-    it."""
+class _ControlBlock(NamedTuple):
+    """The control block at the upper end of a thread's stack; ``names_it``: memory there has the thread's id, which
+    proves that the stack below is its; else only the thread's pointer says so."""
 
-    block: int
+    address: int
     tid: int
-    is_proven: bool
+    names_it: bool
 
 
 class StackOwners:
-    """Finds threads that seem to be on another thread's stack, as registers from a file may be damaged.
-    glibc puts the control block of a thread that it starts at the upper end of the thread's stack
-    (nptl/allocatestack.c), with the thread's id in it. A thread pointer above a stack pointer, in the same mapping, is
-    the claim that the stack between them is that thread's; the block there is the proof. A block that names a thread
-    settles it for all stack pointers below; readable memory that is no block claims nothing. If the file does not have
-    the block, contradictory claims are not believed. The kernel made the first thread's stack, and its block is in no
-    stack unless it proves to be (in a child that a thread forked).
+    """Finds threads of a core that seem to be on another thread's stack, because registers in a file may be damaged.
 
-    A thread may leave its stack, for a signal's or a coroutine's; it never runs on another thread's. If it seems to,
-    everything read from there would be the other's. The registers of a process come from the kernel, and are
-    believed."""
+    glibc puts a thread's control block, with its id, at the upper end of the stack (nptl/allocatestack.c). A thread
+    pointer above a stack pointer, in the same mapping, suggests that the stack between them is that thread's. A block
+    that names the thread proves it for all stack pointers below; readable memory that is no block suggests nothing. If
+    the file lacks the block, contradictory thread pointers are not believed. The kernel made the first thread's stack:
+    its block is in no stack unless it proves to be (in a child that a thread forked).
+    """
 
     def __init__(self, target: Target, modules: ModuleTable, memory: Memory) -> None:
         self._target = target
         self._modules = modules
         self._memory = memory
-        self._claimed: dict[int, Sequence[_Claim]] = {}
+        self._blocks: dict[int, Sequence[_ControlBlock]] = {}
 
     def other_stack_owner(self, thread: TargetThread) -> int | None:
         """The id of another thread whose stack contains this one's stack pointer, or may contain it; None normally."""
@@ -70,93 +66,95 @@ class StackOwners:
             if self._target.memory.records:
                 self._tid_of_block  # noqa: B018 - read now, because a replay of the recording will need the blocks
             return None
-        place = self._place(thread)
-        mapping = self._modules.mapping_at(place.stack_pointer) if place else None
-        if not place or not mapping or self._is_file(mapping):
+        pointers = self._pointers_of(thread)
+        mapping = self._modules.mapping_at(pointers.stack_pointer) if pointers else None
+        if not pointers or not mapping or self._is_file(mapping):
             return None
         if self._is_first_stack(mapping):
-            return None if place.tid == self._target.pid else self._target.pid
-        claims = self._claims(mapping)
-        above = claims[bisect_right(claims, (place.stack_pointer, MAX_TID)) :]
-        proven = next((claim for claim in above if claim.is_proven), None)
+            return None if pointers.tid == self._target.pid else self._target.pid
+        blocks = self._blocks_in(mapping)
+        above = blocks[bisect_right(blocks, (pointers.stack_pointer, MAX_TID)) :]
+        proven = next((block for block in above if block.names_it), None)
         if proven:
-            return None if proven.tid == place.tid else proven.tid
-        own = next((claim.block for claim in above if claim.tid == place.tid), None)
-        rivals = (claim.tid for claim in above if claim.tid != place.tid and (own is None or claim.block <= own))
-        return next(rivals, None) or next(self._rivals(place, mapping, own), None)
+            return None if proven.tid == pointers.tid else proven.tid
+        own = next((block.address for block in above if block.tid == pointers.tid), None)
+        nearer = (block.tid for block in above if block.tid != pointers.tid and (own is None or block.address <= own))
+        return next(nearer, None) or next(self._possible_owners(pointers, mapping, own), None)
 
     def is_absent(self, thread: TargetThread) -> bool:
         """The core has only zeros where the stack and the control block of the thread were: 64 bytes at the top of a
         stack, and of a block, which begins with its own address, are never all zero."""
-        place = self._place(thread) if self._target.origin.is_core else None
-        if not place or not place.thread_pointer or not place.stack_pointer:
+        pointers = self._pointers_of(thread) if self._target.origin.is_core else None
+        if not pointers or not pointers.thread_pointer or not pointers.stack_pointer:
             return False
-        tops = [self._memory.try_read(address, 64) for address in (place.stack_pointer, place.thread_pointer)]
+        tops = [self._memory.try_read(address, 64) for address in (pointers.stack_pointer, pointers.thread_pointer)]
         return all(raw and not any(raw) for raw in tops)
 
-    def _place(self, thread: TargetThread) -> _ThreadRegisters | None:
-        return next((place for place in self._places if place.tid == thread.tid), None)
+    def _pointers_of(self, thread: TargetThread) -> _ThreadPointers | None:
+        return next((row for row in self._all_pointers if row.tid == thread.tid), None)
 
-    def _rivals(self, place: _ThreadRegisters, mapping: MemoryMapping, own: int | None) -> Iterator[int]:
-        """Ids of threads to which the stack of ``place`` may belong although none claims it: their stack pointers are
-        there, too, or could be. ``own``: the control block of this thread above its stack pointer."""
-        claims = self._claims(mapping)
-        below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=mapping.start)
-        for other in self._places:
-            if other.tid != place.tid and below <= other.stack_pointer < (own or mapping.end):
-                is_there = own is None and (place.tid in self._misplaced or other.stack_pointer == place.stack_pointer)
-                if is_there or other.tid in self._misplaced:
+    def _possible_owners(self, pointers: _ThreadPointers, mapping: MemoryMapping, own: int | None) -> Iterator[int]:
+        """Tids of threads whose stack this may be although no control block says so: their stack pointers are there,
+        too, or could be. ``own``: the address of this thread's control block above its stack pointer."""
+        stack_pointer, is_off = pointers.stack_pointer, pointers.tid in self._off_their_stack
+        addresses = (block.address for block in self._blocks_in(mapping) if block.address <= stack_pointer)
+        below = max(addresses, default=mapping.start)
+        for other in self._all_pointers:
+            if other.tid != pointers.tid and below <= other.stack_pointer < (own or mapping.end):
+                is_there = own is None and (is_off or other.stack_pointer == stack_pointer)
+                if is_there or other.tid in self._off_their_stack:
                     yield other.tid
         if own is None:
-            yield from self._misplaced - {place.tid, self._target.pid}
+            yield from self._off_their_stack - {pointers.tid, self._target.pid}
 
-    def _claims(self, mapping: MemoryMapping) -> Sequence[_Claim]:
-        """The threads whose control block (``struct pthread``, at the top of the stack that glibc allocates) is in the
-        mapping, ascending by its address: they divide the mapping into stacks. The main thread is left out, because the
-        kernel allocated its stack."""
-        if mapping.start not in self._claimed:
-            claims = set()
-            for place in self._places:
-                block = place.thread_pointer
-                if not place.stack_pointer or block is None or not mapping.start < block < mapping.end:
+    def _blocks_in(self, mapping: MemoryMapping) -> Sequence[_ControlBlock]:
+        """The threads whose control blocks are in the mapping, ascending by address: they divide it into stacks. The
+        main thread is left out, because the kernel allocated its stack."""
+        if mapping.start not in self._blocks:
+            blocks = set()
+            for pointers in self._all_pointers:
+                block = pointers.thread_pointer
+                if not pointers.stack_pointer or block is None or not mapping.start < block < mapping.end:
                     continue
                 named = self._tid_of_block.get(block)
-                tid = named or place.tid
+                tid = named or pointers.tid
                 is_first = tid == self._target.pid and not (named and self._has_stack_pointer(mapping, tid))
                 if named != 0 and not is_first:
-                    claims.add(_Claim(block, tid, bool(named)))
-            self._claimed[mapping.start] = sorted(claims)
-        return self._claimed[mapping.start]
+                    blocks.add(_ControlBlock(block, tid, bool(named)))
+            self._blocks[mapping.start] = sorted(blocks)
+        return self._blocks[mapping.start]
 
     def _has_stack_pointer(self, mapping: MemoryMapping, tid: int | None = None) -> bool:
         """The stack pointer of a thread, or of thread ``tid``, is in the mapping."""
-        places = [place for place in self._places if tid in (None, place.tid)]
-        return any(mapping.start <= place.stack_pointer < mapping.end for place in places)
+        stack_pointers = (row.stack_pointer for row in self._all_pointers if tid in (None, row.tid))
+        return any(mapping.start <= stack_pointer < mapping.end for stack_pointer in stack_pointers)
 
     @cached_property
-    def _misplaced(self) -> Set[int]:
+    def _off_their_stack(self) -> Set[int]:
         """Ids of threads whose stack is not where their thread pointer says."""
         # Threads that the kernel runs for the process (io_uring's) have no stack, and their maker's thread pointer.
-        counts = Counter(place.thread_pointer for place in self._places if place.thread_pointer and place.stack_pointer)
+        counts = Counter(row.thread_pointer for row in self._all_pointers if row.thread_pointer and row.stack_pointer)
 
-        def is_credible(place: _ThreadRegisters) -> bool:
-            block = place.thread_pointer
+        def is_credible(pointers: _ThreadPointers) -> bool:
+            """The thread pointer may be this thread's: its block names it, or nothing contradicts it."""
+            block = pointers.thread_pointer
             named = self._tid_of_block.get(block) if block is not None else None
             if block is None or named is not None:
-                return block is None or named == place.tid
+                return block is None or named == pointers.tid
             mapping = self._modules.mapping_at(block)
             if counts[block] > 1 or not mapping or self._is_file(mapping) or self._is_first_stack(mapping):
                 return False
-            return not self._has_stack_pointer(mapping) if place.tid == self._target.pid else mapping.path != "[heap]"
+            is_main = pointers.tid == self._target.pid
+            return not self._has_stack_pointer(mapping) if is_main else mapping.path != "[heap]"
 
-        return {place.tid for place in self._places if not is_credible(place)}
+        return {row.tid for row in self._all_pointers if not is_credible(row)}
 
     @cached_property
     def _tid_of_block(self) -> Mapping[int, int]:
         """Thread pointer → the thread that the control block there names; 0 if there is no block. A block that cannot
         be read, or that names a thread of another namespace, is left out."""
-        tids, named = {place.tid for place in self._places}, {}
-        for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
+        tids, named = {row.tid for row in self._all_pointers}, {}
+        for block in {row.thread_pointer for row in self._all_pointers if row.thread_pointer}:
             if not self._target.origin.recorded or self._target.memory.known_size(block) > 1:
                 tid = id_of_block(self._memory, block)
                 if tid == 0 or tid in tids:
@@ -165,6 +163,7 @@ class StackOwners:
 
     @staticmethod
     def _is_file(mapping: MemoryMapping) -> bool:
+        """The mapping is a file's, not a stack, the heap or named anonymous memory."""
         # The kernel's names of the stack that it made for the first thread, and of the break (proc_pid_maps(5)), and
         # names that programs give to anonymous mappings (prctl(2), PR_SET_VMA; glibc's tunable
         # glibc.mem.decorate_maps).
@@ -173,20 +172,20 @@ class StackOwners:
     def _is_first_stack(self, mapping: MemoryMapping) -> bool:
         """The mapping is the stack of the first thread, by its name or by the 16 bytes that the kernel put there, whose
         address is AT_RANDOM (25) of linux/auxvec.h."""
-        return (
-            mapping.path.startswith("[stack]") or mapping.start <= self._target.memory.auxv().get(25, 0) < mapping.end
-        )
+        random_bytes = self._target.memory.auxv().get(25, 0)
+        return mapping.path.startswith("[stack]") or mapping.start <= random_bytes < mapping.end
 
     @cached_property
-    def _places(self) -> Sequence[_ThreadRegisters]:
-        architecture, places = self._target.architecture, []
+    def _all_pointers(self) -> Sequence[_ThreadPointers]:
+        """Stack and thread pointers of all stopped threads whose registers can be read."""
+        architecture, rows = self._target.architecture, []
         for thread in self._target.memory.threads():
             if not thread.runs_on:
                 with suppress(GdbextError):
                     registers = thread.registers()
                     pointer = registers.get(architecture.thread_register)
-                    places.append(_ThreadRegisters(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
-        return places
+                    rows.append(_ThreadPointers(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
+        return rows
 
 
 class Stacks:
@@ -238,8 +237,7 @@ class Stacks:
 
 
 def _python_frames(table: ThreadTable, tid: int, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:
-    """(the Python frames innermost first, each at the level of the native frame that evaluates it; what could not be
-    read). Raises MemoryFault, BadData."""
+    """(Python frames innermost first, at their evaluators' levels; problems). Raises MemoryFault, BadData."""
     states = table.states.get(tid)
     if not states:
         return (), ()
@@ -305,6 +303,7 @@ class ThreadSnapshots:
         return self._taken[thread.tid]
 
     def _take(self, thread: TargetThread) -> ThreadSnapshot:
+        """Read a thread; with its stopped copy if callee-saved registers are needed that a running copy lacks."""
         registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
         running = "it runs, and --no-stop does not stop it"
         stack = self._stacks.unreadable_stack(running) if thread.runs_on else self._stacks.of(thread)

@@ -12,8 +12,7 @@ from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.engine.terminal import IN_A_DEBUGGER, PROGRAM, CommandLine
 
 _SAVES = {"gdb": "generate-core-file core.{0}", "lldb": f"{PROGRAM} -p {{0}} --record hang.{{0}}.rec"}
-"""Debugger that traces the process → the command that saves its memory: gcore would be a second tracer. LLDB on Linux
-writes no ELF cores (16: none, 22: minidumps)."""
+"""Tracing debugger → command that saves the process's memory (gcore cannot attach; LLDB writes no ELF cores)."""
 
 
 def advice(

@@ -23,7 +23,7 @@ def operator_clause(step: DispatchFrame | None) -> str:
     if not step:
         return ""
     if step.unread_inside:
-        return f" in {step.qualified} or further in (frames without names cannot be read)"
+        return f" in {step.qualified} or deeper (frames without names cannot be read)"
     in_kernel = step.stage is DispatchStage.IN_KERNEL
     detail = f"{step.key_text} kernel" if step.key and in_kernel else step.key_text or step.stage.value
     return f" in {step.qualified} ({detail})"
@@ -43,16 +43,13 @@ def waiting_clause(thread: ThreadReport, wait: Wait) -> str:
 
 
 def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
-    """``, which MainThread (tid 1) holds``, with a reservation if the owner is inferred or gone; "" if unknown.
-    ``threads``: by id."""
+    """``, which MainThread (tid 1) holds``, with what makes that doubtful; "" if unknown. ``threads``: by tid."""
     if wait.being_released:
         return ", which is free: it is about to continue"
     gone = wait.gone_owner
     if isinstance(gone, ParentsThread):
-        return (
-            ", which another thread of the parent process held at the moment of the fork: it can never be released "
-            "in this process"
-        )
+        where = "another thread of the parent process when it forked"
+        return f", held by {where}, so it can never be released in this process"
     if gone:
         gives_up = "; this wait is timed and ends by itself" if wait.ends_by_itself else ""
         return f", held by {gone.phrase}, which does not exist in this process{gives_up}"
@@ -62,11 +59,8 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
     if relation is Relation.OWES:
         return f", expected from {names}"
-    seems = "" if wait.certainty.is_proven else "seems to "
-    if relation is Relation.RUNS:
-        return f", which {names} {seems}{'run' if seems else 'runs'}"
     timed = " (the wait is timed)" if wait.ends_by_itself else ""
-    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}{timed}"
+    return f", which {names} {holds_verb(wait.kind, wait.certainty.is_proven, len(wait.owners))}{timed}"
 
 
 def loop_clause(thread: ThreadReport) -> str:
@@ -95,9 +89,23 @@ def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
     return f"{between.join(names[:-1])}{last}{names[-1]}"
 
 
-def holds_verb(wait: Wait) -> str:
-    """The verb between the owner of an awaited resource and that resource."""
-    return "holds" if wait.certainty.is_proven else "seems to hold"
+def holds_verb(kind: WaitKind, is_proven: bool, owners: int = 1) -> str:
+    """The verb between the owners of a resource and the resource: ``holds``, ``seems to run`` an initializer.
+    ``is_proven``: the owner is recorded; ``owners``: their number."""
+    verb = "run" if kind.traits.relation is Relation.RUNS else "hold"
+    if is_proven:
+        return verb if owners > 1 else f"{verb}s"
+    return f"seem{'' if owners > 1 else 's'} to {verb}"
+
+
+def relation_clause(wait: Wait, owner: str) -> str:
+    """``which MainThread (tid 1) holds``, ``which depends on loader (tid 2)``: the owner's relation to the resource."""
+    relation = wait.kind.traits.relation
+    if relation is Relation.IS:
+        return f"which is {owner}"
+    if relation is Relation.OWES:
+        return f"which depends on {owner}"
+    return f"which {owner} {holds_verb(wait.kind, wait.certainty.is_proven)}"
 
 
 def end_clause(wait: Wait) -> str:
@@ -140,8 +148,7 @@ def explained_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> st
 
 
 def back_clause(chain: Chain, graph: WaitGraph) -> str:
-    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if a thread of the chain may end the chain's last
-    wait; else ""."""
+    """``, which MainThread (tid 1) also uses: possibly a deadlock``, if the chain's last wait leads back into it."""
     wait = graph.threads[chain.end].wait
     if not wait or wait.ends_by_itself or wait.detail.looks_for or wait.detail.lost:
         return ""

@@ -29,8 +29,7 @@ ABORTS = {
 _NULL_PAGE = 0x10000
 """Addresses below are a null pointer and an offset (vm.mmap_min_addr is 65536 on usual systems)."""
 _SI_KERNEL = 128
-"""si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, for which the
-kernel has no address."""
+"""si_code (asm-generic/siginfo.h) of a general protection fault, as by a non-canonical address: no address is known."""
 
 
 class CrashKind(Enum):
@@ -207,19 +206,19 @@ def _classify(stop: SignalStop, address: int | None, maps: Sequence[MemoryMappin
     if name == "SIGBUS":  # a page of a mapping that the file does not have (any more), or for which memory is lacking
         mapping = _mapping_at(address, maps) if address is not None else None
         if not mapping or not mapping.path.startswith("/"):
-            return CrashKind.BUS, "memory of a file that was truncated, or /dev/shm is full"
+            return CrashKind.BUS, "an access to a file that was truncated, or /dev/shm is full"
         if mapping.path.startswith("/dev/shm/"):
-            return CrashKind.BUS, f"memory of {mapping.path}: /dev/shm is full, or the file was truncated"
-        return CrashKind.BUS, f"memory of the file {mapping.path}, which was truncated"
+            return CrashKind.BUS, f"an access to {mapping.path}: /dev/shm is full, or the file was truncated"
+        return CrashKind.BUS, f"an access to the mapped file {mapping.path}, which was truncated"
     others = {
         "SIGTRAP": "a breakpoint instruction in the program",
-        "SIGILL": stop.instruction or "an instruction that this CPU lacks, or a trap in the program",
+        "SIGILL": stop.instruction or "an instruction that this CPU does not support, or a trap instruction",
         "SIGFPE": "an integer division by zero or overflow",
         "SIGSYS": f"seccomp refused {stop.refused or 'a system call'}",
     }
     if stop.signal.code is not None and stop.signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"
-    return CrashKind.OTHER, others.get(name, "a signal that ends the process")
+    return CrashKind.OTHER, others.get(name, "a fatal signal")
 
 
 def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
@@ -228,7 +227,7 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"
     if address is None and signal.code == _SI_KERNEL:
-        return CrashKind.NON_CANONICAL, "a pointer that is not a valid address (overwritten or freed memory)"
+        return CrashKind.NON_CANONICAL, "a non-canonical address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"
     if _is_stack_overflow(address, stop.sp, stop.frame_size, maps):
@@ -254,7 +253,7 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
     if mapping.permissions.startswith("r-"):
         return CrashKind.READ_ONLY, f"a write to read-only memory ({name})"
     if mapping.permissions.startswith("---"):
-        return CrashKind.UNMAPPED, "a page that allows no access (a guard page, or memory reserved and not in use)"
+        return CrashKind.UNMAPPED, "a page without access permissions (a guard page, or reserved memory)"
     return CrashKind.OTHER, f"in {name}, mapped {mapping.permissions or 'with unknown permissions'}"
 
 

@@ -1,5 +1,4 @@
-"""The observations of which a verdict is made, their wait-for graph, and the questions that several rules ask of them.
-Pure."""
+"""The observations for a verdict, their wait-for graph, and the questions that several rules ask of them. Pure."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
 _MAX_CYCLE_STEPS = 300_000
-"""Edges that are walked for shorter cycles in large components; beyond that only the cycle through the lowest tid of
-each component is found."""
+"""Edges walked for shorter cycles in large components; from then on only each component's lowest tid is tried."""
 
 
 class ChainEnd(Enum):
@@ -59,8 +57,7 @@ class Chain(NamedTuple):
 
 
 class ChainTail(NamedTuple):
-    """A chain of waits without its edges: their number, whether one is for a lock, and the id of the last thread (any
-    thread of a cycle)."""
+    """A chain without its edges: their number (``length``), whether one is a lock; ``end``: tid of the last thread."""
 
     end: int
     reason: ChainEnd
@@ -72,6 +69,7 @@ class WaitGraph:
     """The wait-for graph: edges from waiting threads to owners. Linear in threads and edges; nothing recursive."""
 
     def __init__(self, threads: Iterable[ThreadReport]) -> None:
+        """One edge from each waiting thread to each live owner, unless the resource is being released."""
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self.waiters: dict[int, list[int]] = {}
         """Thread id → ids of the threads that wait directly for something that it holds."""
@@ -90,12 +88,8 @@ class WaitGraph:
 
     def self_loops(self) -> list[WaitEdge]:
         """Edges of threads that wait for what they hold themselves."""
-        return [
-            edge
-            for edges in self._edges.values()
-            for edge in edges
-            if edge.held_by == edge.tid and not edge.wait.ends_by_itself
-        ]
+        edges = (edge for edges in self._edges.values() for edge in edges)
+        return [edge for edge in edges if edge.held_by == edge.tid and not edge.wait.ends_by_itself]
 
     def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
         """At most MAX_CYCLES cycles of two and more threads, each from its lowest tid on, the shortest first; one for
@@ -121,8 +115,7 @@ class WaitGraph:
         return sorted(cycles.values(), key=len)
 
     def chain(self, tid: int) -> Chain:
-        """The waits from thread ``tid`` to the end. Of several owners it follows one that is in the chain, else one
-        that waits itself."""
+        """The waits from thread ``tid`` on; of several owners one in the chain, else one that waits itself."""
         edges: list[WaitEdge] = []
         visited = {tid}
         while True:
@@ -162,9 +155,8 @@ class WaitGraph:
         return self._tails[tid]
 
     def explained_chain(self, tid: int, named: Iterable[int] = ()) -> Chain:
-        """Like chain(), but also through timed waits and threads that only might end a wait: an explanation, no proof.
-        It prefers a candidate that runs, then one that is no idle worker, and skips the ``named`` thread ids, which are
-        in the sentence already."""
+        """chain() also through timed waits and possible wakers: an explanation, no proof. A running candidate comes
+        first, then one that is no idle worker; ``named`` tids, which are in the sentence already, are skipped."""
 
         def unlikeliness(candidate: int) -> tuple[bool, bool]:
             thread = self.threads[candidate]
@@ -243,8 +235,7 @@ def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[in
 def _shortest_cycle(
     start: int, component: set[int], successors: Mapping[int, Sequence[WaitEdge]]
 ) -> tuple[WaitEdge, ...] | None:
-    """The shortest cycle through thread ``start`` in its component (breadth first), rotated to begin at its lowest
-    tid."""
+    """The shortest cycle through thread ``start`` (breadth first), rotated to begin at its lowest tid."""
     incoming_edge: dict[int, WaitEdge] = {}
     queue = deque([start])
     while queue:
@@ -301,8 +292,7 @@ MAX_TASK_CYCLES = 8
 
 
 def task_cycles(loop: EventLoop) -> Iterator[list[AsyncTask]]:
-    """Cycles of tasks of one event loop that wait for each other. A task with a timeout is in none: it ends by
-    itself."""
+    """Cycles of tasks of one event loop that wait for each other. A task with a timeout is in none."""
     tasks = {task.address: task for task in loop.tasks if not task.timed}
     walked: set[int] = set()
     cycles = filter(None, (_cycle_from(start, tasks, walked) for start in tasks))
@@ -334,45 +324,41 @@ def _cycle_from(start: int, tasks: dict[int, AsyncTask], walked: set[int]) -> li
 
 
 def blocked_chains(facts: Observations, graph: WaitGraph) -> Iterator[Chain]:
-    """Chains that lead to a wait which no thread of the process is known to end, one for each end; the most significant
-    one first: from an operator, then from the main thread, then the longest."""
+    """Chains to waits which no thread of the process is known to end, one for each end, the most significant one first:
+    from an operator, then from the main thread, then the longest."""
     any_thread_runs = any(thread.state is RunState.RUNNING for thread in facts.threads)
     no_thread_can_wake = facts.complete and no_thread_can_wake_others(facts.threads)
-    starts: dict[int, tuple[tuple[int, ...], int]] = {}
+
+    def is_blocked(thread: ThreadReport, tail: ChainTail) -> bool:
+        """True if the chain's last wait has no known owner (or is timed), nothing outside ends it, and the thread is in
+        an operator or node, or a lock is in the chain, or no thread can wake it. A sleep of less than 5 s at the end of
+        a chain with a lock is a pause between two steps of work."""
+        end = graph.threads.get(tail.end)
+        if not end or not end.wait or end.state is RunState.IDLE:
+            return False
+        traits = end.wait.kind.traits
+        if tail.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
+            return False
+        if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and any_thread_runs:
+            return False
+        if thread.dispatch or thread.backward:
+            return True
+        if tail.reason is ChainEnd.TIMED:
+            return tail.has_lock and (end.wait.detail.seconds or 0) >= 5
+        # Python runs signal handlers in the main thread, also while it waits for an event; in C, sem_post is the one of
+        # these functions that a handler may call (signal-safety(7)).
+        by_python = end.wait.detail.set_by_handlers and bool(end.python_frames)
+        may_be_handled = end.tid == facts.pid and (traits.handler_may_end_it or by_python)
+        return tail.has_lock or (no_thread_can_wake and not may_be_handled)
+
+    starts: dict[int, tuple[tuple[int, ...], int]] = {}  # last thread → (rank, first thread) of the best chain to it
     for thread, _ in facts.waits:
-        if thread.state is RunState.IDLE:
-            continue
         tail = graph.tail(thread.tid)
-        if _is_blocked(thread, tail, graph, facts.pid, any_thread_runs, no_thread_can_wake):
+        if thread.state is not RunState.IDLE and is_blocked(thread, tail):
             rank = (not thread.dispatch, thread.tid != facts.pid, -tail.length)
             starts[tail.end] = min(starts.get(tail.end, (rank, thread.tid)), (rank, thread.tid), key=itemgetter(0))
     for _, tid in sorted(starts.values(), key=itemgetter(0)):
         yield graph.chain(tid)
-
-
-def _is_blocked(
-    thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: int, any_thread_runs: bool, no_thread_can_wake: bool
-) -> bool:
-    """The chain's last wait has no known owner (or is timed), nothing outside of the process ends it, and the thread is
-    inside an operator or a node of autograd, or a lock is in the chain, or no thread can wake it. The end of a chain
-    with a lock may be a sleep of at least 5 s: a shorter one is a pause between two steps of work."""
-    end = graph.threads.get(tail.end)
-    if not end or not end.wait or end.state is RunState.IDLE:
-        return False
-    traits = end.wait.kind.traits
-    if tail.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
-        return False
-    if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and any_thread_runs:
-        return False
-    if thread.dispatch or thread.backward:
-        return True
-    if tail.reason is ChainEnd.TIMED:
-        return tail.has_lock and (end.wait.detail.seconds or 0) >= 5
-    # Python runs signal handlers in the main thread, also while it waits for an event; in C, sem_post is the one of
-    # these functions that a handler may call (signal-safety(7)).
-    by_python = end.wait.detail.set_by_handlers and bool(end.python_frames)
-    may_be_handled = end.tid == pid and (traits.handler_may_end_it or by_python)
-    return tail.has_lock or (no_thread_can_wake and not may_be_handled)
 
 
 def no_thread_can_wake_others(threads: Sequence[ThreadReport]) -> bool:
@@ -391,8 +377,7 @@ def may_wake_others(thread: ThreadReport) -> bool:
 
 
 def external_waits(facts: Observations) -> list[tuple[ThreadReport, Wait]]:
-    """Threads that wait for a peer, a device, a child process or (the main thread) for input, with their waits; the
-    most significant first."""
+    """(thread, wait) for a peer, device, child process or (main thread) input; the most significant first."""
     rows = []
     for thread, wait in facts.waits:
         if thread.state is RunState.IDLE or wait.being_released:
@@ -408,19 +393,17 @@ def external_waits(facts: Observations) -> list[tuple[ThreadReport, Wait]]:
 
 def busy_threads(facts: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
-    inside = [thread for thread in facts.threads if thread.dispatch]
+    inside = sorted(facts.threads, key=lambda thread: (thread.tid != facts.pid, thread.tid))
+    inside = [thread for thread in inside if thread.dispatch]
     runs = any(thread.state is RunState.RUNNING for thread in facts.threads)
     ends = (ChainEnd.RUNNING, ChainEnd.HANDOVER, *((ChainEnd.UNKNOWN,) if runs else ()))
-    running = [thread for thread in inside if thread.state is RunState.RUNNING]
-    waits = [thread for thread in inside if thread.state is RunState.WAITING]
-    waiting = [thread for thread in waits if graph.tail(thread.tid).reason in ends]
-    for group in (running, waiting):
-        yield from sorted(group, key=lambda thread: (thread.tid != facts.pid, thread.tid))
+    yield from (thread for thread in inside if thread.state is RunState.RUNNING)
+    waiting = (thread for thread in inside if thread.state is RunState.WAITING)
+    yield from (thread for thread in waiting if graph.tail(thread.tid).reason in ends)
 
 
 def groups_by_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
-    """Threads that wait in the program's own files, grouped by line and kind of wait. First come groups that hold
-    something, then those whose waits do not end by themselves, those that a thread must wake, and the largest."""
+    """Threads that wait in user files, by line and kind of wait; holders, lasting waits and large groups first."""
     groups: dict[object, list[ThreadReport]] = {}
     for thread in threads:
         wait = thread.wait

@@ -1,5 +1,4 @@
-"""Compares a process with the known bugs: threads by their reports and snapshots, versions, variables and relations
-if an entry asks for them."""
+"""Compares a process with the known bugs: threads, versions, environment variables and relations."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def known_bugs(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], findings: Sequence[Finding]
 ) -> tuple[KnownBugReport, ...]:
-    """The bugs because of which the process may hang. Unusable entries of other packages are noted as errors."""
+    """The known bugs that may be the reason for the hang. Unusable entries of other packages are noted as errors."""
     crashed = {tid for finding in findings if finding.kind is CRASH for tid in finding.threads}
     native = _native_frames_reader()
     facts = [_thread_facts(process, native, thread, crashed) for thread in threads]
@@ -46,6 +45,7 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
     packages: list[PackageVersions] = []
 
     def version(package: str) -> str | None:
+        """The version of a package, None if unknown; the first call finds the packages of the process."""
         if package == "python":
             return session.python.version or None
         if not packages:
@@ -58,8 +58,7 @@ def _version_reader(session: Session, threads: Sequence[ThreadFacts]) -> Callabl
 
 
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
-    """(True if the environment variable was set when the process started, its value); None if unknown: a recording does
-    not have all, and hides some values."""
+    """(True if the environment variable was set at the start, its value); None if unknown, as in a recording."""
     environ = session.target.origin.environ()
     if not environ or (name not in environ and session.target.origin.recorded) or environ.get(name) == HIDDEN:
         return None
@@ -113,8 +112,7 @@ def _thread_facts(
 
 
 def _native_frames_reader() -> Callable[[ThreadSnapshot], list[tuple[NativeName, str]]]:
-    """A function: thread → (names, file name of the library) of its frames, the innermost first. Threads with the same
-    200 innermost frames get the same list."""
+    """A function: thread → (names, library's file name) of its frames, innermost first; cached by 200 frames."""
     frames_of_path: dict[tuple[int, ...], list[tuple[NativeName, str]]] = {}
 
     def names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:
@@ -122,6 +120,7 @@ def _native_frames_reader() -> Callable[[ThreadSnapshot], list[tuple[NativeName,
         return function.demangled if function else ()
 
     def native_frames(thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
+        """(names, file name of the library) of the thread's frames."""
         path = tuple(frame.lookup_pc for frame in thread.frames[:200])
         if path not in frames_of_path:
             frames_of_path[path] = [

@@ -16,20 +16,19 @@ if TYPE_CHECKING:
     from typing import Optional
 
     Work = tuple[Optional[int], ...]
-    """The work of a thread between two samples while no debugger stopped it, in the order of _COUNTERS (CPU time in
-    nanoseconds); None if unknown."""
+    """Growth of each of _COUNTERS between two samples, while no debugger stopped the thread; None if unknown."""
 
 _INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
 
 
 _TEXTS = {
-    Progress.MOVED: "moved on",
-    Progress.SPINNING: "used the CPU without leaving one place",
-    Progress.SAME_PLACE: "seen at the same place each time (it may have moved in between)",
+    Progress.MOVED: "made progress",
+    Progress.SPINNING: "used the CPU without leaving one function",
+    Progress.SAME_PLACE: "stayed at the same place in every sample (progress in between is possible)",
     Progress.STUCK: "made no progress",
-    Progress.NEW: "appeared",
-    Progress.ENDED: "ended",
+    Progress.NEW: "started",
+    Progress.ENDED: "exited",
 }
 _COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
 """The counters of a thread; the first two also change in a wait that wakes up and begins again."""
@@ -54,12 +53,9 @@ def compare(
     seconds: float,
     waking: Set[int] = frozenset(),
 ) -> list[ThreadProgress]:
-    """The progress of every thread in any of the ``samples`` (thread id → place), between which the process ran for at
-    least ``seconds``.
-
-    ``work``: for each interval, thread id → its work; ``waking``: threads whose wait wakes up and begins again by
-    itself, as that for the GIL does.
-    """
+    """The progress of each thread in the ``samples`` (tid → place), between which the process ran for ``seconds`` or
+    longer. ``work``: per interval, tid → its work; ``waking``: tids whose wait times out and begins again, as the
+    GIL's does."""
     progress = []
     for tid in dict.fromkeys(tid for sample in samples for tid in sample):
         places = [sample[tid] for sample in samples if tid in sample]
@@ -129,6 +125,29 @@ def with_collections(progress: Sequence[ThreadProgress], collector: int | None) 
     ]
 
 
+def judge_samples(
+    judgement: Judgement,
+    progress: Sequence[ThreadProgress],
+    threads: Sequence[ThreadReport],
+    samples: int,
+    elapsed: float,
+    calls: int | None,
+) -> Judgement:
+    """The judgement on the last sample, revised by the progress over all ``samples``, with a note on these and one on
+    the ``calls`` of operators that a probe counted in ``elapsed`` seconds (None without a probe)."""
+    judgement = revise_judgement(judgement, progress, threads)
+    note, verdict = samples_note(progress, threads, samples, elapsed), judgement.verdict
+    if calls is None:
+        return Judgement((note, *judgement.findings), verdict)
+    rate, text = f"{calls / elapsed if elapsed > 0 else 0.0:,.0f}", "No operator was called meanwhile."
+    if calls:
+        text = f"Dispatches continue: {rate} operator calls a second."
+    if calls and verdict.kind is IDLE:
+        busy = f"Operators are called ({rate} a second); in the last sample no thread was inside one."
+        verdict = Verdict.of(verdict.finding._replace(kind=BUSY, summary=busy))
+    return Judgement((note, Finding(NOTE, text, (), id="dispatches"), *judgement.findings), verdict)
+
+
 def revise_judgement(
     judgement: Judgement, progress: Sequence[ThreadProgress], threads: Sequence[ThreadReport]
 ) -> Judgement:
@@ -139,26 +158,6 @@ def revise_judgement(
     if verdict is not judgement.verdict and strongest:
         verdict = Verdict.of(strongest)
     return Judgement(findings, verdict)
-
-
-def busy_if_called(verdict: Verdict, calls: int, seconds: float) -> Verdict:
-    """The verdict; an idle process in which operators were called ``calls`` times in ``seconds`` is busy."""
-    if not calls or verdict.kind is not IDLE:
-        return verdict
-    text = f"Operators are called ({_rate(calls, seconds)} a second); in the last sample no thread was inside one."
-    return Verdict.of(verdict.finding._replace(kind=BUSY, summary=text))
-
-
-def _rate(calls: int, seconds: float) -> str:
-    return f"{calls / seconds if seconds > 0 else 0.0:,.0f}"
-
-
-def dispatch_note(calls: int, seconds: float) -> Finding:
-    """A note on the dispatches that a probe counted between the samples."""
-    text = "No operator was called meanwhile."
-    if calls:
-        text = f"Dispatches continue: {_rate(calls, seconds)} operator calls a second."
-    return Finding(NOTE, text, (), id="dispatches")
 
 
 def samples_note(
@@ -191,7 +190,9 @@ def revise_verdict(verdict: Verdict, progress: Sequence[ThreadProgress], threads
     if not _is_refuted(finding, progress):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
-    text = f"Not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
+    text = (
+        f"Not stuck: the threads of this wait made progress between the samples. In the last sample: {finding.summary}"
+    )
     kind = BUSY if inside else IDLE
     return Verdict.of(finding._replace(kind=kind, summary=text, cycle=(), id=""))
 

@@ -49,9 +49,8 @@ def detect(
     same_arguments: SameArguments = lambda _positions, _period: False,
     complete: bool = True,
 ) -> Recursion | None:
-    """The runaway recursion in a thread's steps (innermost first), or None. ``python_levels``: native levels of the
-    thread's Python frames, ascending; ``overflown``: a stack overflow stopped the thread; ``complete``: no step is
-    missing."""
+    """The runaway recursion in a thread's steps (innermost first), or None. ``python_levels``: levels of its Python
+    frames, ascending; ``overflown``: it ended in a stack overflow; ``complete``: no step is missing."""
     block = longest(_step_identities(steps), MAX_PERIOD) if len(steps) >= REDISPATCHES else None
     if not block:
         return None
@@ -68,7 +67,7 @@ def detect(
     if block.times >= REDISPATCHES and not python_frames and redispatches:
         why = "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
     elif overflown and block.times >= 50 and block.length * 2 >= len(steps):
-        why = "the repetition filled the stack until it ran over"
+        why = "the repetition filled the stack until it overflowed"
     elif complete and is_long and same_arguments(range(block.start, block.start + block.length), block.period):
         through = f" through {python_frames} Python frames" if python_frames else ""
         why = f"{block.times} repetitions{through} with the same keysets and the same arguments"
@@ -90,9 +89,8 @@ def longest_repetition(steps: Sequence[DispatchFrame]) -> tuple[Sequence[Dispatc
 
 
 def _step_identities(steps: Sequence[DispatchFrame]) -> list[Hashable]:
-    """What must be equal for steps to repeat, one item for each: operator, overload, event and keyset bits. A keyset
-    that could not be recovered in one frame is taken from steps with equal operator, event and kernel, if these have
-    only one."""
+    """One item per step, equal for steps that repeat: operator, overload, event and keyset bits. A keyset that was not
+    recovered is taken from steps with equal operator, event and kernel, if these have only one."""
     bits_of_place: dict[Hashable, set[int]] = {}
     places = []
     for step in steps:

@@ -1,5 +1,4 @@
-"""Reasons why a process that runs is slow, or hardly runs, or lacks something, with what speaks for and against each,
-ranked."""
+"""Reasons why a process that runs is slow, starved or short of something, with the evidence for and against each."""
 
 from __future__ import annotations
 
@@ -130,25 +129,21 @@ class Slowness(NamedTuple):
 
 
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
-    """The reasons why a process is slow, or lacks something; None, and nothing is read, if none of its threads wants to
-    run or retries."""
+    """The reasons for slowness; None, and nothing is read, if no thread runs, is ready or retries."""
     sides = [(thread.tid, thread.kernel_side) for thread in process.threads if thread.kernel_side]
     sleepers = tuple(
         KernelSleeper(tid, side.state, side.channel, side.stack, side.is_page_fault, side.seconds)
         for tid, side in sides
     )
     # A thread runs, is ready to, or sleeps between two attempts; or a worker is missing.
-    wants = (
+    waits = [thread.wait for thread in threads if thread.wait and thread.state is RunState.WAITING]
+    wants = not session.target.origin.unreadable and (
         any(thread.state is RunState.RUNNING for thread in threads)
         or any(thread.kernel_state == "R" for thread in process.threads)
         or len(process.threads) < len(process.tids)
-        or any(
-            thread.wait.kind is WaitKind.SLEEP or thread.wait.detail.missing_workers
-            for thread in threads
-            if thread.wait and thread.state is RunState.WAITING
-        )
+        or any(wait.kind is WaitKind.SLEEP or wait.detail.missing_workers for wait in waits)
+        or session.procfs.machine.lacks_descriptors()
     )
-    wants = not session.target.origin.unreadable and (wants or session.procfs.machine.lacks_descriptors())
     if not (wants or sleepers):
         return None
     read = surroundings(session.target, sorted(process.tids), session.procfs.machine) if wants else None
@@ -201,8 +196,7 @@ def _explain(
 
 
 def repeated_collector(samples: Sequence[Slowness | None]) -> int | None:
-    """The id of the thread that collected garbage in the first and in the last sample, in different runs; None without
-    one."""
+    """The tid whose thread collects garbage in the first and the last sample, in different runs; None without one."""
     first, last = samples[0], samples[-1]
     if not first or not last or not first.collection or not last.collection:
         return None
@@ -300,8 +294,7 @@ class ExplanationKind(Enum):
 
 
 class Explanation(NamedTuple):
-    """A reason why the process may be slow, what speaks for it and against it. ``summary`` is a clause, ``weight`` from
-    0 to 1."""
+    """A reason for slowness, with the evidence. ``summary``: a clause; ``weight``: 0 to 1, to rank reasons."""
 
     kind: ExplanationKind
     summary: str
@@ -357,26 +350,20 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 def _explain_quota(inputs: SlownessInputs) -> Iterator[Explanation]:
     """The CPU quota of the cgroup throttled the process in at least an eighth of its periods."""
-    quota = inputs.surroundings.quota if inputs.surroundings else None
-    if not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
+    machine = inputs.surroundings
+    quota = machine.quota if machine else None
+    if not machine or not quota or not quota.throttled or quota.share < _SLOW_SHARE / 2:
         return
     measured = quota.seconds is not None and quota.periods >= 2
     throttled = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0  # share of the time
-    when = (
-        f"during an examination of {quota.seconds:.2f} s"
-        if quota.seconds is not None
-        else "since the cgroup was created"
-    )
-    text = (
-        f"the cgroup {quota.group} is limited to {quota.processors:g} "
-        f"{singular_or_plural(quota.processors, 'CPU', 'CPUs')} "
-        f"(quota per {quota.period_ms:g} ms) and was throttled in {quota.throttled} of "
-        f"{counted(quota.periods, 'period')} {when}"
-    )
+    when = "since the cgroup was created" if quota.seconds is None else f"in an examination of {quota.seconds:.2f} s"
+    limit = f"{quota.processors:g} {singular_or_plural(quota.processors, 'CPU', 'CPUs')}"
+    limit += f" (quota per {quota.period_ms:g} ms)"
+    periods = f"{quota.throttled} of {counted(quota.periods, 'period')}"
+    text = f"the cgroup {quota.group} is limited to {limit} and was throttled in {periods} {when}"
     facts = [f"it was throttled for {quota.stood_ms:g} ms"]
-    online = inputs.surroundings.online if inputs.surroundings else 0
-    if online > quota.processors:
-        facts.append(f"the machine has {counted(online, 'CPU')}, which is what libraries count")
+    if machine.online > quota.processors:
+        facts.append(f"the machine has {counted(machine.online, 'CPU')}, the number that libraries use")
     yield Explanation(
         ExplanationKind.QUOTA,
         text,
@@ -405,8 +392,8 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     share = delayed / (delayed + ran) if delayed + ran else 0.0
     if not wanting or share < _SLOW_SHARE:
         return
-    ready = f"threads that were ready: {len(wanting)}; {share:.0%} of that time passed before a CPU was free"
-    facts: tuple[str, ...] = (ready,)
+    ready = f"{counted(len(wanting), 'thread')} {singular_or_plural(len(wanting), 'was', 'were')} ready to run"
+    facts: tuple[str, ...] = (f"{ready}; {share:.0%} of that time passed before a CPU was free",)
     allowed = len(machine.allowed)
     if allowed < machine.online:
         yield _pinned(inputs, machine, share, facts, crowded=len(wanting) > allowed)
@@ -419,7 +406,7 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
     team = workers // max(1, len(snapshots) - workers) + 1 if has_team else 0
     room = counted(allowed, "CPU")
     if team > allowed:
-        text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
+        text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the slowest"
         facts = (*facts, *inputs.variables(_THREAD_VARIABLES))
         cure = f"As many threads as CPUs: torch.set_num_threads({allowed})."
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), True, cure=cure)
@@ -433,34 +420,28 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _crowded_out(machine: Surroundings, wanting: Sequence[Turns], share: float, facts: tuple[str, ...]) -> Explanation:
-    """Other processes use the CPUs. ``share``: part of the time in which threads were ready to run that they had to
-    wait.
-
-    On a crowded machine all wait for nine tenths of the time that they want, and each makes progress. So a thread of
-    ordinary priority starves only if it waited all the time, and one of low priority only if it gets at most half of
-    what an ordinary one gets.
-    """
+    """Other processes use the CPUs. ``share``: part of the time in which ready threads waited for a CPU. On a crowded
+    machine all threads wait, and each makes progress: one of ordinary priority starves only if it always waited, one
+    of low priority if it gets at most half of what an ordinary one gets."""
     low = next((turns.priority for turns in wanting if turns.priority), "")
     fair = machine.ordinary_share
     behind = bool(low) and share >= _STARVED_SHARE and fair is not None and 1 - share <= fair / 2
     longest = max((turns.delayed_ms or 0) / 1e3 / (machine.seconds or 1) for turns in wanting)
     starves = behind or min(share, longest) >= 0.99
-    why = f", and have priority over it: it runs with {low}" if low else ""
-    text = f"other processes of this machine use its CPUs{why}: {share:.0%} of the time in which it was ready "
+    why = f" and have priority over it (it runs with {low})" if low else ""
+    text = f"other processes use the CPUs{why}: when it was ready to run, it waited for a CPU {share:.0%} of the time"
     if low and fair is not None:
         ordinary = f"with an ordinary priority it would be about {1 - fair:.0%}"
         facts += (f"{ordinary}: {machine.ready:.0f} threads want to run on {counted(machine.online, 'CPU')}",)
     weight = round(share if starves else share / 2, 2)
     cure = "Run fewer processes next to it, or raise its priority: renice, chrt --other, a larger cpu.weight."
-    text += "it waited for one"
     return Explanation(ExplanationKind.OTHER_PROCESSES, text, facts, (), weight, starves, starves, cure)
 
 
 def _pinned(
     inputs: SlownessInputs, machine: Surroundings, share: float, facts: tuple[str, ...], crowded: bool
 ) -> Explanation:
-    """The process may not use all CPUs. ``share``: see _crowded_out; ``crowded``: more threads want to run than CPUs
-    are allowed."""
+    """The process may not use all CPUs. ``share``: see _crowded_out; ``crowded``: more threads want to run than may."""
     count = len(machine.allowed)
     names = ",".join(map(str, machine.allowed[:8]))
     variables = inputs.variables(("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"))
@@ -469,7 +450,7 @@ def _pinned(
     elif machine.cpuset is not None and machine.cpuset == count:
         by = "by the cpuset of its cgroup"
     elif machine.pinned_parent:
-        by = f"as its parent process {machine.pinned_parent} is: taskset, numactl or the launcher"
+        by = f"like its parent process {machine.pinned_parent} (by taskset, numactl or the launcher)"
     else:
         by = "by the program itself, or by taskset"
     # The other CPUs must be idle for pinning to be what delays the process.
@@ -505,20 +486,20 @@ def _explain_memory_shortage(inputs: SlownessInputs) -> Iterator[Explanation]:
     used = byte_size(use.used)
     if use.slowed and use.high is not None:
         text = (
-            f"its memory is above memory.high ({used} of {byte_size(use.high)}), for which the kernel slows "
+            f"its memory is above memory.high ({used} of {byte_size(use.high)}), so the kernel slows "
             f"it down ({counted(use.slowed, 'time')} during the examination)"
         )
     elif use.full and use.limit is not None and (faults or stalled >= 5):
         text = (
-            f"its memory is at its limit ({used} of {byte_size(use.limit)}, met {counted(use.full, 'time')} during the "
-            "look): the kernel evicts pages that are needed again"
+            f"its memory is at its limit ({used} of {byte_size(use.limit)}, reached {counted(use.full, 'time')} during "
+            "the examination): the kernel evicts pages that are needed again"
         )
     elif stalled >= _STALLED:
         text = f"its cgroup waits for memory ({used} used)"
     else:
         return
     facts = (
-        *((f"all threads waited for memory {use.stalled:g} % of the last 10 s",) if use.stalled else ()),
+        *((f"all threads waited for memory {use.stalled:g}% of the last 10 s",) if use.stalled else ()),
         *((f"{counted(faults, 'page')} had to be read from a disk again",) if faults else ()),
     )
     starves = bool(use.slowed) or stalled >= 2 * _STALLED
@@ -593,12 +574,12 @@ def _reached_limit(inputs: SlownessInputs, resource: Refused) -> tuple[str, str]
     if resource is Refused.TASKS and machine.tasks and machine.tasks.is_used_up:
         return f"; its cgroup has {machine.tasks.used:,} of {machine.tasks.limit:,} processes and threads", ""
     if resource is Refused.TASKS and users:
-        return f"; its user may have {users.limit:,} processes and threads in all", (
+        return f"; its user is limited to {users.limit:,} processes and threads", (
             "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
         )
     # A thread's stack, or a library's block, may need 256 MB at once.
     if resource in (Refused.TASKS, Refused.MEMORY) and space and space.limit - space.used < 256 << 20:
-        return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
+        return f"; it uses {byte_size(space.used)} of its address space limit of {byte_size(space.limit)}", (
             "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
         )
     return "", ""
@@ -623,12 +604,13 @@ def is_collecting(inputs: SlownessInputs, thread: ThreadReport) -> bool:
 
 
 def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """A thread that runs is in Python's garbage collector."""
     for thread in inputs.running:
         if not is_collecting(inputs, thread):
             continue
         run = inputs.collection()
-        what = "all of Python's objects for garbage" if run and run.is_full else "Python's garbage"
-        text = f"{thread.label} collects {what}"
+        what = "runs a full garbage collection" if run and run.is_full else "runs Python's garbage collector"
+        text = f"{thread.label} {what}"
         facts: tuple[str, ...] = ()
         if run:
             text += f" (generation {run.generation})"
@@ -642,6 +624,7 @@ def _explain_garbage_collection(inputs: SlownessInputs) -> Iterator[Explanation]
 
 
 def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """A thread is in torch.compile: proven as the reason only after many recompilations."""
     for thread in inputs.threads:
         frames = thread.python_frames
         if not any(frame.file.endswith(COMPILER[0]) and frame.function == COMPILER[1] for frame in frames):
@@ -658,7 +641,7 @@ def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
         times = inputs.recompiled()
         seconds, size = inputs.compiling_since(thread.tid), inputs.expression_size(thread.tid)
         if seconds is not None:
-            facts.append(f"this function has been compiled for {seconds:.0f} s")
+            facts.append(f"this compilation has taken {seconds:.0f} s so far")
         if size:
             facts.append(f"SymPy works on an expression of {counted(size, 'part')}")
         if times >= 8:  # torch._dynamo.config.recompile_limit: from then on a function is not compiled any more
@@ -671,16 +654,17 @@ def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
 
 
 def _explain_subnormals(inputs: SlownessInputs) -> Iterator[Explanation]:
+    """An argument of a running operator has many subnormal numbers, with which a CPU is slow."""
     # A tenth of subnormal numbers in a tensor slows its operator down.
     many = [(name, share) for name, share in inputs.subnormals() if share >= 0.1]
     if many:
         name, share = max(many, key=lambda row: row[1])
         text = f"{share:.0%} of the numbers in {name} are subnormal, which this operator may take much longer for"
-        facts = tuple(f"{tensor}: {part:.0%} of the elements looked at" for tensor, part in many)
+        facts = tuple(f"{tensor}: {part:.0%} of the sampled elements" for tensor, part in many)
         cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
         against = (
             "one sample does not show whether the thread spends its time there",
-            "they cost nothing if flush_denormal is on, which is in a register of the thread that was not read",
+            "they cost nothing if flush_denormal is on, which is set in a register that was not read",
         )
         yield Explanation(ExplanationKind.SUBNORMALS, text, facts, against, 0.5, cure=cure)
 
@@ -697,7 +681,7 @@ def _explain_lock_contention(inputs: SlownessInputs) -> Iterator[Explanation]:
         owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
         if len(waits) < 4 or (not owner and not any(wait.being_released for wait in waits)):
             continue
-        owned = f"with which {owner.label} runs" if owner else "which is handed on just now"
+        owned = f"which {owner.label} holds while it runs" if owner else "which is being handed over"
         waits_for = f"{singular_or_plural(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}"
         text = f"{counted(len(threads), 'thread')} {waits_for}, {owned}"
         tids = {thread.tid for thread in threads}
@@ -726,7 +710,8 @@ def _explain_single_thread(inputs: SlownessInputs) -> Iterator[Explanation]:
     launchers = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
     launcher = next((name for variable, name in launchers.items() if variable in environ), "")
     by = f", which {launcher} sets unless it is set already" if launcher == "torchrun" else ""
-    text = f"{computing[0].label} computes alone, with {setting}{by}; it may run on {counted(room, 'CPU')}"
+    can = f"it may use {counted(room, 'CPU')}"
+    text = f"{computing[0].label} computes on one thread, because of {setting}{by}; {can}"
     sharing = number(environ.get("LOCAL_WORLD_SIZE", "")) or 1
     against = (f"{sharing} processes of the job share this machine",) if sharing > 1 else ()
     most = max(1, room // max(1, sharing))

@@ -1,5 +1,4 @@
-"""Recognizers (entry point ``gdbext.waits``) and pools (``gdbext.pools``) of other packages. Their faults are recorded
-in the error log, and cost only what they would have added."""
+"""Recognizers (``gdbext.waits``) and pools (``gdbext.pools``) of other packages; a fault costs only what they add."""
 
 from __future__ import annotations
 
@@ -30,6 +29,7 @@ class AddOns:
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
+        """All pools of other packages; what is no Pool is recorded as an error."""
         pools = []
         for point in entry_points(POOLS_GROUP):
             loaded = self._loaded(point)
@@ -72,6 +72,7 @@ class AddedRecognizer:
         """The wait of a thread (ThreadSnapshot), None if the recognizer does not know it."""
 
         def checked_wait() -> Wait | None:
+            """The recognizer's answer. Raises TypeError, ValueError if it is no Wait, or names an unknown owner."""
             wait = self._function(thread)
             if wait is None or isinstance(wait, Wait):
                 strange = [tid for tid in wait.owner_tids if tid not in thread.process.tids] if wait else []

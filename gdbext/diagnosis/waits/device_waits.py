@@ -1,11 +1,10 @@
-"""Calls of CUDA's runtime and driver: what each function waits for, and what a stack shows of them. Loaded if there is
-one."""
+"""Calls of CUDA's runtime and driver: what each function waits for, and what a stack shows of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.device_wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits.function_tag import DEVICE_CALLS, VARIANTS, DeviceCalls, FunctionTag
@@ -29,9 +28,7 @@ _SPECIAL = (0, 1, 2)
 """Handles of streams that have names: the default one, cudaStreamLegacy and cudaStreamPerThread (driver_types.h)."""
 
 
-_CALLS = {
-    name: row for row in DEVICE_CALLS if row.work for names in (row.waiting, row.queueing) for name in names.split()
-}
+_CALLS = {name: row for row in DEVICE_CALLS if row.work for name in row.functions}
 """Function of CUDA, without the endings of VARIANTS → its row."""
 
 
@@ -78,8 +75,7 @@ def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
 
 
 def _purpose(thread: ThreadSnapshot, level: int) -> str:
-    """The purpose of the call of frame ``level``, by the innermost PyTorch function that makes such calls for a special
-    purpose; "" if there is none."""
+    """Why PyTorch makes the call of frame ``level``, by its innermost function with a purpose; "" if unknown."""
     purposes = (
         assumed_symbols.ALLOCATOR_EVENTS,
         assumed_symbols.ALLOCATOR_RELEASE,
@@ -98,17 +94,6 @@ def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
     """All (mangled) names of the function of frame ``level``; () if it has none."""
     function = thread.stack.function(level)
     return function.names if function else ()
-
-
-class _Handle(NamedTuple):
-    """The stream or event for which a CUDA call waits; None if unknown."""
-
-    stream: int | None = None
-    number: int | None = None
-    """PyTorch's number of the stream."""
-    event: int | None = None
-    device: int | None = None
-    certainty: Certainty = Certainty.UNKNOWN
 
 
 class StreamsOfWaits:
@@ -147,38 +132,28 @@ class StreamsOfWaits:
             return ()
 
     def completed(self, thread: ThreadSnapshot, wait: DeviceWait, callbacks: tuple[int, ...]) -> DeviceWait:
-        """The wait with its stream or event, as the caller's code passed it, and the device that this proves;
-        ``callbacks``: threads of the driver that run functions of the program."""
+        """The wait with the stream or event, as the caller's code passed it, and the device that this proves;
+        ``callbacks``: tids of the driver's threads that run functions of the program."""
         level = _call_level(thread)
-        only = 0 if self.devices == 1 else None
         call, work, passed = self._called(thread, wait, level)
+        only = 0 if self.devices == 1 else None
+        wait = wait._replace(call=call, work=work, device=only, host_functions=callbacks)
         row = _CALLS.get(plain_name(call))
-        handle = _Handle(device=only)
-        if row and level is not None and passed:
-            handle = self._passed(thread, level, row, only) or self._current(thread, wait.purpose, call, only)
-        return wait._replace(
-            call=call,
-            work=work,
-            stream=handle.stream,
-            stream_id=handle.number,
-            event=handle.event,
-            device=handle.device,
-            certainty=handle.certainty,
-            host_functions=callbacks,
-        )
+        if not row or level is None or not passed:
+            return wait
+        return self._with_passed(thread, level, row, wait) or self._with_current(thread, wait)
 
-    def _passed(self, thread: ThreadSnapshot, level: int, row: DeviceCalls, only: int | None) -> _Handle | None:
-        """The event or stream that the caller passed, None if neither is known. ``only``: the only device, if there is
-        one."""
+    def _with_passed(self, thread: ThreadSnapshot, level: int, row: DeviceCalls, wait: DeviceWait) -> DeviceWait | None:
+        """The wait with the event or stream that the caller of frame ``level`` passed; None if neither is known."""
         event = self._argument(thread, level, row.event)
         if event is not None and _is_pointer(event):
-            return _Handle(event=event, device=only, certainty=Certainty.EXACT)
+            return wait._replace(event=event, certainty=Certainty.EXACT)
         handle = self._argument(thread, level, row.stream)
         if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
             return None
         stream = self._pool.get(handle)
-        number, device = (stream.number, stream.device) if stream else (None, only)
-        return _Handle(handle, number, device=device, certainty=Certainty.EXACT)
+        number, device = (stream.number, stream.device) if stream else (None, wait.device)
+        return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.EXACT)
 
     def graph(self, thread: ThreadSnapshot) -> CudaGraph | None:
         """The graph that the thread's call replays; None if there is none, or it is not known."""
@@ -187,7 +162,7 @@ class StreamsOfWaits:
             return None
         if not any(name.startswith(assumed_symbols.GRAPH_REPLAY.beginnings) for name in _names(thread, level + 1)):
             return None
-        problem = "where it is, is not known"
+        problem = "its address is unknown"
         for place in self._sites.places(thread.stack, level + 1, 0):  # graph_exec_, the second member, is passed
             try:
                 return cuda_graph(self._memory, place - 8 if isinstance(place, int) else 0)
@@ -196,24 +171,23 @@ class StreamsOfWaits:
         self.problems.append(f"the CUDA graph that thread {thread.tid} replays: {problem}")
         return None
 
-    def _current(self, thread: ThreadSnapshot, purpose: str, call: str, only: int | None) -> _Handle:
-        """The stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
+    def _with_current(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
+        """The wait with the stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
+        if wait.purpose != assumed_symbols.GRAPH_REPLAY.purpose or plain_name(wait.call) != "cudaGraphLaunch":
+            return wait
         graph = self.graph(thread)
-        device = graph.device if graph else only
-        replays = purpose == assumed_symbols.GRAPH_REPLAY.purpose and plain_name(call) == "cudaGraphLaunch"
-        current = self.current(thread) if replays else ()
-        stream = next((stream for stream in current if stream.device == device), None)
+        device = graph.device if graph else wait.device
+        stream = next((stream for stream in self.current(thread) if stream.device == device), None)
         if not stream:
-            return _Handle(device=only)
+            return wait
         number = stream.number if stream.handle in self._pool else None
-        return _Handle(stream.handle, number, device=device, certainty=Certainty.INFERRED)
+        inferred = Certainty.INFERRED
+        return wait._replace(stream=stream.handle, stream_id=number, device=device, certainty=inferred)
 
     def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> tuple[str, DeviceWork, bool]:
-        """(the function that the program called, its work, whether the caller passed the arguments of a CUDA function).
-
-        The program may have called another function than that of frame ``level``, which that left by a jump; then the
-        arguments are the first one's. They are not CUDA's if a function of PyTorch was left so.
-        """
+        """(the called function, its work, whether the arguments are those of a CUDA function). The function that the
+        program called may have jumped to that of frame ``level``: then the arguments are the called one's, and are
+        not CUDA's if it is PyTorch's."""
         if level is None or not self._sites or level + 1 >= len(thread.frames):
             return wait.call, wait.work, False
         target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
@@ -239,6 +213,5 @@ def _call_level(thread: ThreadSnapshot) -> int | None:
 
 
 def _is_pointer(value: int) -> bool:
-    """True if ``value`` may be a pointer. A handle that is neither a pointer nor one of _SPECIAL was read from a wrong
-    place."""
+    """True if ``value`` may be a pointer; a handle that is neither a pointer nor in _SPECIAL was misread."""
     return 0x1000 <= value < 1 << 57

@@ -10,6 +10,7 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, F
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.snapshot import joined
 from gdbext.diagnosis.waits.syscall_waits import seconds_text
 from gdbext.engine.targets.system.linux import signal_name
 
@@ -27,8 +28,7 @@ timer, descriptor or handler whose callback could complete it."""
 
 
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
-    """Thread id → the event loop that it runs. ``users``: ids of the threads with frames of asyncio, trio or
-    greenlets."""
+    """Thread id → the event loop that it runs. ``users``: tids with frames of asyncio, trio or greenlets."""
     python = process.python
     loops: dict[int, EventLoop] = {}
     for loop in python.loops():
@@ -95,9 +95,9 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
     no_handler_wakes = {row.kind for row in awaited.values()} <= locks or (handled is not None and not handled)
     ended = []
-    for ended_task in loop.ended:
-        raised = f", raised in {ended_task.raised_in}" if ended_task.raised_in else ""
-        ended.append(f"the task {ended_task.name} has ended with {ended_task.error}{raised}")
+    for failed in loop.ended:
+        raised = f", raised in {failed.raised_in}" if failed.raised_in else ""
+        ended.append(f"the task {failed.name} failed with {failed.error}{raised}")
     return EventLoop(
         tuple(sorted(tasks, key=lambda task: task.name)),
         loop.address,
@@ -111,8 +111,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
 
 
 def _label(task: RunningTask) -> str:
-    """The task as a sentence names it: ``reader``; ``credit (train.py:12, Task-2)`` for a task without a name of its
-    own, ``credit (train.py:12)`` for trio's ``__main__.credit``."""
+    """``reader``; ``credit (train.py:12, Task-2)`` for a task that has no name of its own."""
     name = task.name or f"{task.address:#x}"
     is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
     # asyncio calls a task without a name Task-1 (Lib/asyncio/tasks.py, _task_name_counter).
@@ -130,17 +129,17 @@ def _task(
     labels: Mapping[int, str],
     inside: Mapping[int, Sequence[RunningTask]],
 ) -> AsyncTask:
-    """The task as it is reported. ``labels``: address of a task → its label; ``inside``: address of a lock → the tasks
-    inside ``async with`` of it."""
+    """The task's report. ``labels``: task address → label; ``inside``: lock address → tasks in its ``async with``."""
     frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, frame in enumerate(task.frames)
     )
-    name, label = task.name or f"task {task.address:#x}", labels[task.address]
+    name = task.name or f"task {task.address:#x}"
+    row = AsyncTask(name, task.address, TaskState.READY, frames=frames, label=labels[task.address])
     if task.address == loop.current:
-        return AsyncTask(name, task.address, TaskState.RUNNING, label=label)
+        return row._replace(state=TaskState.RUNNING, frames=())
     if not awaited:
-        return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=label)
+        return row
     recorded = awaited.holder in labels
     holders = (awaited.holder,) if recorded else ()
     if not recorded and awaited.kind in (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER):
@@ -150,27 +149,22 @@ def _task(
         holders = others if len(users) <= 2 and len(others) == 1 else ()
     needed = holders or tuple(other for other in awaited.tasks if other in labels)
     verb = "holds" if recorded else "seems to hold" if holders else ""
-    return AsyncTask(
-        name,
-        task.address,
-        TaskState.WAITING,
-        _phrase(process, awaited, [labels[other] for other in needed], verb),
-        () if awaited.first else needed,
-        awaited.timed,
-        frames,
+    return row._replace(
+        state=TaskState.WAITING,
+        awaits=_phrase(process, awaited, [labels[other] for other in needed], verb),
+        needs=() if awaited.first else needed,
+        timed=awaited.timed,
         inferred=bool(holders) and not recorded,
         sleeps=awaited.kind is Awaitable.SLEEP,
-        label=label,
         only_from_here=awaited.kind in _FROM_HERE,
     )
 
 
 def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held: str) -> str:
-    """What a task waits for: ``waits for the task reader``. ``labels``: of the tasks that it needs; ``held``: the verb
-    if they hold what it waits for, else ""."""
-    tasks = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+    """``waits for the task reader``. ``labels``: of the needed tasks; ``held``: "holds" if they hold it, else ""."""
     if awaited.kind is Awaitable.SLEEP:
         return f"sleeps ({seconds_text(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
+    tasks = joined([*labels[:4], *([f"{len(labels) - 4} more"] if len(labels) > 4 else ())])
     if awaited.kind is Awaitable.TASK:
         first = "the first of " if awaited.first else ""
         return f"waits for {first}the task{'s' if len(labels) > 1 else ''} {tasks}" if labels else "waits for a task"
@@ -193,8 +187,7 @@ def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held:
 
 
 def job_clause(process: ProcessSnapshot, awaited: Awaited) -> str:
-    """``, which thread 7 runs at train.py:8 (step)`` for the awaited job; or what the workers do, if none has begun
-    it."""
+    """``, which thread 7 runs at train.py:8 (step)`` for the awaited job; what the workers do if it has not begun."""
 
     def at_line(tid: int | None) -> str:
         thread = process.thread(tid) if tid is not None else None

@@ -1,6 +1,5 @@
-"""FunctionTag: the purpose of a function in a wait, by its name. C functions are matched by their whole exported name,
-C++ functions by the beginning of the mangled name (demangled text may only be a template argument). Everything here is
-exported, or in the symbol table of every release wheel."""
+"""The purpose of functions in waits, by name: C functions by their whole exported name, C++ functions by the beginning
+of the mangled name (demangled text may be a template argument). All are in the symbol tables of release wheels."""
 
 from __future__ import annotations
 
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import EVAL_FUNCTIONS
+from gdbext.engine.numbers import integer
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Tag = TypeVar("Tag")
 _LONGEST = 200
@@ -43,90 +43,68 @@ VARIANTS = ("_ptsz", "_ptds")
 
 
 class DeviceCalls(NamedTuple):
-    """Functions of a device's runtime or driver for one kind of work, and the numbers of their arguments (from 0, those
-    in registers) that are the stream and the event. cuda_runtime_api.h and cuda.h of CUDA 12 and 13."""
+    """Functions of a device's runtime or driver for one kind of work."""
 
     work: str
-    """The name of a DeviceWork; "" if it is not known."""
-    waiting: str
-    """Functions that wait for the device, with spaces between."""
-    queueing: str = ""
-    """Functions that wait only while the device's queue is full, or that may take long."""
-    stream: int | None = None
-    event: int | None = None
+    """The name of a DeviceWork; "" if unknown."""
+    is_waiting: bool
+    """They wait for the device; else only while its queue is full, or they may take long."""
+    stream: int | None
+    """The number of the argument that is the stream, from 0 (those in registers); None if none is."""
+    event: int | None
+    """The number of the argument that is the event."""
+    functions: tuple[str, ...]
 
 
-DEVICE_CALLS = (
-    DeviceCalls("STREAM", "cudaStreamSynchronize cuStreamSynchronize", stream=0),
-    DeviceCalls("EVENT", "cudaEventSynchronize cuEventSynchronize", event=0),
-    DeviceCalls("DEVICE", "cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset"),
-    DeviceCalls(
-        "COPY",
-        "cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
-        "cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2",
-        "cudaMemcpy2DAsync",
-    ),
-    DeviceCalls("COPY", "cudaMemcpyAsync", stream=4),
-    DeviceCalls(
-        "COPY",
-        "",
-        "cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoDAsync_v2 cuMemsetD8Async "
-        "cuMemsetD32Async",
-        stream=3,
-    ),
-    DeviceCalls(
-        "MEMORY",
-        "cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaHostRegister cudaHostUnregister "
-        "cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemUnmap",
-        "cudaMallocManaged cuMemCreate cuMemMap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 "
-        "cudaIpcOpenMemHandle",
-    ),
-    DeviceCalls("MEMORY", "", "cudaMallocAsync cuMemAllocAsync", stream=2),
-    DeviceCalls("MEMORY", "", "cudaFreeAsync cuMemFreeAsync", stream=1),
-    DeviceCalls(
-        "LAUNCH",
-        "",
-        "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel cuLaunchKernelEx "
-        "cuLaunchCooperativeKernel",
-    ),
-    DeviceCalls(
-        "LAUNCH",
-        "",
-        "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback cudaStreamDestroy "
-        "cuStreamDestroy_v2",
-        stream=0,
-    ),
-    DeviceCalls("LAUNCH", "", "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
-    DeviceCalls(
-        "LAUNCH", "", "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags", stream=1, event=0
-    ),
-    DeviceCalls("GRAPH", "", "cudaGraphLaunch cuGraphLaunch", stream=1),
-    DeviceCalls(
-        "GRAPH",
-        "",
-        "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags cudaGraphUpload "
-        "cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy",
-    ),
-    DeviceCalls(
-        "GRAPH", "", "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2", stream=0
-    ),
-    DeviceCalls(
-        "SETUP",
-        "",
-        "cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2 "
-        "cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleUnload "
-        "cuLibraryLoadData cuLibraryUnload cuLinkComplete",
-    ),
-    DeviceCalls(
-        "",
-        "hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy zeEventHostSynchronize "
-        "zeFenceHostSynchronize zeCommandQueueSynchronize",
-    ),
-)
+_DEVICE_TABLE = """\
+STREAM waits 0 - cudaStreamSynchronize cuStreamSynchronize
+EVENT waits - 0 cudaEventSynchronize cuEventSynchronize
+DEVICE waits - - cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset
+COPY waits - - cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol
+COPY waits - - cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2
+COPY queues - - cudaMemcpy2DAsync
+COPY waits 4 - cudaMemcpyAsync
+COPY queues 3 - cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoDAsync_v2
+COPY queues 3 - cuMemsetD8Async cuMemsetD32Async
+MEMORY waits - - cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaHostRegister cudaHostUnregister
+MEMORY waits - - cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemUnmap
+MEMORY queues - - cudaMallocManaged cuMemCreate cuMemMap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2
+MEMORY queues - - cudaIpcOpenMemHandle
+MEMORY queues 2 - cudaMallocAsync cuMemAllocAsync
+MEMORY queues 1 - cudaFreeAsync cuMemFreeAsync
+LAUNCH queues - - cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
+LAUNCH queues - - cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel
+LAUNCH queues 0 - cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback
+LAUNCH queues 0 - cudaStreamDestroy cuStreamDestroy_v2
+LAUNCH queues 0 1 cudaStreamWaitEvent cuStreamWaitEvent
+LAUNCH queues 1 0 cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags
+GRAPH queues 1 - cudaGraphLaunch cuGraphLaunch
+GRAPH queues - - cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags cudaGraphUpload
+GRAPH queues - - cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy
+GRAPH queues 0 - cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2
+SETUP queues - - cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain
+SETUP queues - - cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData
+SETUP queues - - cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete
+- waits - - hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy zeEventHostSynchronize
+- waits - - zeFenceHostSynchronize zeCommandQueueSynchronize
+"""
+"""Rows as DeviceCalls: work, whether they wait, stream, event, functions ("-": none); cuda_runtime_api.h and cuda.h of
+CUDA 12 and 13."""
 
 
-def _with_variants(names: str) -> Functions:
-    return Functions(c=tuple(name + ending for name in names.split() for ending in ("", *VARIANTS)))
+def _device_calls() -> Iterator[DeviceCalls]:
+    """The rows of _DEVICE_TABLE."""
+    for work, waits, stream, event, *functions in map(str.split, _DEVICE_TABLE.splitlines()):
+        numbers = [None if word == "-" else integer(word) for word in (stream, event)]
+        yield DeviceCalls(work.strip("-"), waits == "waits", numbers[0], numbers[1], tuple(functions))
+
+
+DEVICE_CALLS = tuple(_device_calls())
+
+
+def _device_functions(is_waiting: bool) -> Functions:
+    names = (name for row in DEVICE_CALLS if row.is_waiting is is_waiting for name in row.functions)
+    return Functions(c=tuple(name + ending for name in names for ending in ("", *VARIANTS)))
 
 
 def torch_functions(*families: TorchSymbol) -> Functions:
@@ -134,7 +112,7 @@ def torch_functions(*families: TorchSymbol) -> Functions:
 
 
 class FunctionTag(Enum):
-    """The purpose of a function; the value is the functions that have it."""
+    """The purpose of a function; the value is the functions with that purpose."""
 
     # --- glibc ---
     MUTEX = c_functions(
@@ -195,8 +173,8 @@ class FunctionTag(Enum):
     OPENMP_LOCK = c_functions(
         "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock"
     )
-    DEVICE = _with_variants(" ".join(row.waiting for row in DEVICE_CALLS))
-    DEVICE_QUEUE = _with_variants(" ".join(row.queueing for row in DEVICE_CALLS))
+    DEVICE = _device_functions(is_waiting=True)
+    DEVICE_QUEUE = _device_functions(is_waiting=False)
     NCCL = c_functions(
         "ncclCommInitRank ncclCommInitRankConfig ncclCommInitAll ncclCommDestroy ncclCommFinalize ncclCommAbort "
         "ncclGroupEnd ncclAllReduce ncclBroadcast ncclBcast ncclReduce ncclAllGather ncclReduceScatter ncclSend "
@@ -229,6 +207,7 @@ class FunctionIndex(Generic[Tag]):
     """Finds the tags of a function by its names."""
 
     def __init__(self, tagged: Iterable[tuple[Tag, Functions]]) -> None:
+        """``tagged``: (tag, the functions that have it)."""
         rows = list(tagged)
         self._by_name: dict[str, list[Tag]] = {}
         self._by_beginning: dict[str, list[Tag]] = {}

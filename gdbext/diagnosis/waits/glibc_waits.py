@@ -1,6 +1,5 @@
-"""Waits for glibc's synchronization objects and its own locks, and for the guards of static variables, with their
-owners. On a stripped libc only exported functions have names: the exported caller, the futex operation and the memory
-decide."""
+"""Waits for glibc's synchronization objects, its own locks, and guards of static variables, with their owners. On a
+stripped libc only exported functions have names: with them the futex operation and the memory decide."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _NEAR = 6
 
 
 def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for a mutex, None for any other. Without a name, a locked mutex whose owner is a thread of
-    this process counts."""
+    """The wait for a mutex, None for any other: proven by a function's name, or by an owner of this process."""
     futex = thread.futex
     if not futex or not futex.is_lock:
         return _pi_deadlock_wait(thread, futex) if futex else None
@@ -58,7 +56,7 @@ def destroyed_mutex_wait(thread: ThreadSnapshot) -> Wait | None:
         return None
     if Mutex.read(thread.process.memory, futex.address):
         return None
-    evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is not one (freed or overwritten)"
+    evidence = f"the thread waits for a mutex at {futex.address:#x}, but there is none (freed or overwritten)"
     return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
 
 
@@ -81,10 +79,10 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
     if not mutex.lock:
         return Wait(resource, being_released=True, evidence=(f"the lock word at {address:#x} is 0: free",))
     if futex.is_lock_word and mutex.lock == _LOCKED:
-        evidence = f"the lock word at {address:#x} is 1: released and taken again since the thread fell asleep"
+        evidence = f"the lock word at {address:#x} is 1: released and taken again since the thread began to wait"
         return Wait(resource, being_released=True, evidence=(evidence,))
     if owner_in_word != (mutex.is_robust or mutex.is_priority_inheriting):
-        evidence = f"the thread does not wait as for a mutex that is {mutex.description}: {address:#x} is damaged"
+        evidence = f"the wait does not match a {mutex.description} mutex: {address:#x} is damaged"
         return Wait(resource, evidence=(evidence,))
     owner = process.owner(tid)
     if owner == OwnerThread(thread.tid) and not mutex.is_robust and mutex.is_recursive:
@@ -93,9 +91,11 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         return Wait(resource, evidence=(f"the mutex at {address:#x} is locked, its owner field is {tid}",))
     evidence = f"{mutex.description} mutex {address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
     if isinstance(owner, VanishedThread) and not mutex.is_consistent:
-        return Wait(resource, timed=futex.timed, evidence=(evidence, f"{mutex.users} users: its words disagree"))
+        return Wait(
+            resource, timed=futex.timed, evidence=(evidence, f"{mutex.users} users: its fields contradict each other")
+        )
     if isinstance(owner, VanishedThread) and mutex.is_shared:
-        text = f"shared between processes, locked by thread {tid}, which is not one of this process"
+        text = f"shared between processes, locked by thread {tid}, which is not in this process"
         return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
     certainty = process.owner_certainty(owner)
     if owner_in_word and mutex.owner == tid:
@@ -106,9 +106,9 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
 
 
 def _pi_deadlock_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
-    """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc lets the
-    thread wait for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only locked one of
-    that kind to which libc's frames point (or to its kind field, which the function has just read)."""
+    """The wait for a priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc sleeps
+    on a zero of its stack forever (nptl/pthread_mutex_lock.c). It is the only locked mutex of that kind to which
+    libc's frames point, itself or to its kind field."""
     process, levels = thread.process, thread.inner_libc_levels
     if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
         return None
@@ -165,7 +165,7 @@ def unidentified_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     futex = thread.futex
     if not futex or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or _calls_syscall(thread):
         return None
-    evidence = f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it"
+    evidence = f"the thread waits for a low-level lock at {futex.address:#x}, which is not part of a mutex"
     return _with_parent_owner(thread, _libc_lock_wait(thread, futex, WaitKind.LIBC_LOCK)._replace(evidence=(evidence,)))
 
 
@@ -197,7 +197,7 @@ def _libc_lock_wait(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, na
     return Wait(
         Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
         being_released=bool(raw) and not any(raw),
-        evidence=(f"low-level lock {futex.address:#x} is waited for inside libc, which records no owner",),
+        evidence=(f"the thread waits inside libc for the low-level lock {futex.address:#x}, which records no owner",),
     )
 
 
@@ -233,20 +233,20 @@ def static_initializer_wait(thread: ThreadSnapshot) -> Wait | None:
         return Wait(resource, being_released=True, evidence=("the guard is not pending",))
     initializers = _initializers(thread, guard, level + 1, function) if function else []
     if not initializers:
-        return Wait(resource, evidence=(f"guard {guard:#x} records no owner; no other stack is in its function",))
+        return Wait(resource, evidence=(f"guard {guard:#x} records no owner; no other thread is in its function",))
     tid, return_address = initializers[0]
-    evidence = f"guard {guard:#x} records no owner; thread {tid} has returned from it to {return_address:#x}"
+    evidence = f"guard {guard:#x} records no owner; thread {tid} passed it and is at {return_address:#x}"
     tids = (tid,) if len(initializers) == 1 else ()
     return wait_for_threads(resource, tids, OwnerCertainty.INFERRED, evidence)
 
 
 def _initializers(thread: ThreadSnapshot, guard: int, level: int, waits_in: Function) -> list[tuple[int, int]]:
-    """(thread id, its address in the function that contains the static) of threads that run the initializer.
-    ``waits_in``: the function of the waiter, its frame ``level``.
+    """(tid, its address in the function that contains the static) of threads that run the initializer. ``waits_in``:
+    the function of the waiter, its frame ``level``.
 
-    The guard's address is kept in a register from __cxa_guard_acquire to __cxa_guard_release, or is made again for the
-    latter: then the code between these uses is the initializer. Both are true also in another copy of an inlined
-    function. If neither tells, it is a thread inside the same function (or its cold part), past the guard.
+    From __cxa_guard_acquire to __cxa_guard_release the guard's address is in a register, or the code between two uses
+    of it is the initializer; also in a copy of an inlined function. If neither tells, a thread counts that is inside
+    the same function (or its cold part), past the guard.
     """
     proven: list[tuple[int, int]] = []
     likely: list[tuple[int, int]] = []
@@ -283,8 +283,7 @@ def _is_between_uses(memory: Memory, function: Function, guard: int, pc: int) ->
 
 
 def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for a condition variable, which has no owner, and its mutex: the only other object in the
-    waiter's frames that may be a mutex."""
+    """The wait for a condition variable, which has no owner, with the only possible mutex in the waiter's frames."""
     futex, level = thread.futex, thread.level_of(FunctionTag.CONDVAR, within=_NEAR)
     if not futex or level is None or futex.is_lock_word:
         return None
@@ -297,7 +296,7 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     condvar = sync_objects.Condvar.read(process.memory, futex.address, address) if is_readable else None
     lost_signal = condvar is not None and condvar.loses_signals
     if lost_signal:
-        evidence.append(f"the condition variable {address:#x} counts signals for waiters that it has not got")
+        evidence.append(f"the condition variable {address:#x} counts signals for waiters that it does not have")
     mutexes = {value for value in thread.values(level) if value != address and _may_be_mutex(thread, value)}
     mutex = mutexes.pop() if len(mutexes) == 1 else None
     detail = Unowned(
@@ -327,11 +326,9 @@ def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
 
 
 def join_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for another thread to exit, None for any other wait.
-
-    pthread_join sleeps on a word of the other thread's struct pthread, which the kernel clears when that exits, or on
-    its join state. The word's address proves it, so that no name is needed (pthread_join jumps to a local function).
-    """
+    """The wait for another thread to exit, None for any other wait. pthread_join sleeps on a word of that thread's
+    struct pthread, which the kernel clears at its exit, or on its join state: the word's address proves it, without a
+    name (pthread_join jumps to a local function)."""
     futex, process = thread.futex, thread.process
     if not futex:
         return None
@@ -391,7 +388,7 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
         and other.level_of(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is None
         and other.mentions(base, range(min(len(other.frames), 40)))
     ]
-    evidence = f"rwlock {base:#x} is held by {lock.readers} reader(s), which it does not name"
+    evidence = f"rwlock {base:#x} is held by {lock.readers} reader(s), whose ids it does not record"
     if len(readers) == lock.readers:
         evidence += "; exactly as many other threads have its address in their frames"
     else:
@@ -440,16 +437,15 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     if sharers is None:
         return name
     if sharers:
-        return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
-    name += ", but no other process that has it is alive"
+        return f"{name}; still alive: {listed(sharers)}"
+    name += ", but every other process that mapped it has exited"
     if process.python.is_taken_elsewhere(thread.tid, address):
-        name += ": its owner exited without releasing it"
+        name += ", and its owner did not release it"
     return f"{name}{exited_children_clause(process)}"
 
 
 def once_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for pthread_once (and std::call_once, which is built on it) in another thread, None for any
-    other. The control word records no owner."""
+    """The wait for pthread_once or std::call_once in another thread; None for any other. No owner is recorded."""
     futex = thread.futex
     if not futex:
         return None
@@ -465,7 +461,7 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
     tids = [other.tid for other in thread.process.threads if _runs_initializer(other, futex.address)]
     if len(tids) != 1:
         return Wait(resource, evidence=(f"once control {futex.address:#x}: in progress",))
-    evidence = f"once control {futex.address:#x} is in a libc frame of thread {tids[0]} that called out of libc"
+    evidence = f"thread {tids[0]} has the once control {futex.address:#x} in a libc frame that called other code"
     return wait_for_threads(resource, tids, OwnerCertainty.INFERRED, evidence)
 
 

@@ -1,6 +1,5 @@
 """What a loop that sleeps repeatedly tests in between, and threads that wait for a user to type. At a terminal's prompt
-a process is idle; a question that may reach no user (standard input is no terminal, or the process is in the
-background) is a wait, and the report has its text."""
+a process is idle; a question that may reach no user (no terminal, or in the background) is a wait with its text."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from gdbext.diagnosis.report.wait_detail import (
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import process_list
+from gdbext.diagnosis.waits.snapshot import joined, process_list
 from gdbext.torch.distributed.python_calls import awaited_rendezvous
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ def polled_sleep(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> tuple[Polled, tuple[ChildProcess, ...]]:
-    """(what a loop tests: up to four of the ``objects``, of the kind that tells most; the processes that may change
-    it)."""
+    """(up to four ``objects`` that a loop tests, of the kind that tells most; processes that may change them)."""
     process, python = thread.process, thread.process.python
     kinds = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
     kind = next((kind for kind in kinds if any(polled.polled_as is kind for polled in objects)), None)
@@ -73,14 +71,11 @@ def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> 
         children = process.processes(dict.fromkeys(polled.pid for polled in tested))
         return Polled(looks_for=f"the {process_list(children)}"), children
     if kind is PolledKind.OBJECT:
-        names = _join_names(
-            [f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in tested]
-        )
+        names = joined([f"{each.name} ({each.kind.value if each.kind else ''} {each.address:#x})" for each in tested])
         owed = python.polled_results(tested)
         if owed and owed.pids:
             workers = process.processes(owed.pids)
-            owe = "owes" if len(workers) == 1 else "owe"
-            return Polled(looks_for=f"{names}, which the worker {process_list(workers)} {owe}"), workers
+            return Polled(looks_for=f"{names}, expected from the worker {process_list(workers)}"), workers
         tids = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed else ()
         owing = dict.fromkeys(tid for tid in tids if tid is not None and tid != thread.tid)
         users = (tid for polled in tested for tid in python.users_of(polled.address) if tid != thread.tid)
@@ -92,13 +87,13 @@ def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> 
     if kind is PolledKind.THREAD:
         tids_of_idents = (python.tid_of_ident(polled.ident) for polled in tested)
         expects = tuple(tid for tid in tids_of_idents if tid is not None)
-        text = f"{tested[0].name}, a thread that has ended"
+        text = f"{tested[0].name}, a thread that has exited"
         if expects:
-            text = f"the thread{'s' if len(expects) > 1 else ''} {_join_names(list(map(str, expects)))}"
+            text = f"the thread{'s' if len(expects) > 1 else ''} {joined(list(map(str, expects)))}"
         return Polled(looks_for=text, expects=expects), ()
     if kind is PolledKind.FLAG:
         lost = python_waits.lost_setter(thread, [polled.name for polled in tested])
-        flags = Polled(None, lost, _join_names([f"{polled.name} (which is {polled.value})" for polled in tested]))
+        flags = Polled(None, lost, joined([f"{polled.name} (which is {polled.value})" for polled in tested]))
         return flags if lost else python_waits.lost_pool(thread) or flags, ()
     return Polled(), ()
 
@@ -115,7 +110,7 @@ def _polled_files(process: ProcessSnapshot, paths: Sequence[str]) -> PolledFile:
             unused = ", and no process has it open" if exists and procfs.has_open(path) is False else ""
             text += f" (which exists{unused})" if exists else " (which does not exist)"
         texts.append(text)
-    return PolledFile(holder, looks_for=_join_names(texts))
+    return PolledFile(holder, looks_for=joined(texts))
 
 
 _REPEATED = (
@@ -165,10 +160,6 @@ def refused_by(error: HandledError) -> Refused | None:
         return None
     by_class = Refused.PEER if {"ConnectionError", "gaierror"}.intersection(error.classes) else None
     return _REFUSED.get(error.errno or 0, by_class)
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:

@@ -1,6 +1,5 @@
 """Pools of background threads, as data: how their idle workers are recognized, and what it means that they are missing.
-``POOLS`` has those of Python, PyTorch and the libraries below it; other packages add theirs by the entry point
-``gdbext.pools`` (docs/library.md), and nothing distinguishes the two."""
+Other packages add rows by the entry point ``gdbext.pools`` (docs/library.md)."""
 
 from __future__ import annotations
 
@@ -18,34 +17,27 @@ NOTHING = Functions()
 
 
 class Pool(NamedTuple):
-    """One kind of pool: threads that wait for work, and do it.
-
-    A worker that is written in Python is known by the functions of its main loop, one that is native by the function in
-    which it waits. It is idle while nothing but waiting stands above that on its stack.
-    """
+    """One kind of pool. A worker in Python is known by the functions of its main loop, a native one by the function in
+    which it waits. It is idle while only functions that wait are above that on its stack."""
 
     name: str
     """The name in reports: ``OpenBLAS``."""
     python: tuple[tuple[str, str], ...] = ()
     """(file name, function) of the workers' main loops in Python: ``("thread.py", "_worker")``."""
     waits_in: tuple[tuple[str, str], ...] = ()
-    """(file name, function) of further functions, called by the main loop, that only wait for work. Those of threading,
-    queue, selectors and multiprocessing are known."""
+    """(file name, function) of functions that only wait for work, besides those of Python's own library."""
     idles_in: tuple[str, str] | None = None
     """(file name, function) of the innermost frame of an idle worker, if its main loop does other things, too."""
     works_in: tuple[tuple[str, str], ...] = ()
-    """(file name, function) of main loops that call the jobs themselves: if one is innermost, its job is a C
-    function."""
+    """(file name, function) of main loops that call the jobs: if one is innermost, its job is a C function."""
     native: Functions = NOTHING
     """Native functions in which a worker waits for work."""
     main: Functions = NOTHING
-    """The native main function of the workers. Where it is given, a worker has it on its stack."""
+    """The native main function of the workers. If given, it must be on a worker's stack."""
     library: str | tuple[str, ...] = ""
-    """The beginning of the file name of the library with ``native`` (``libtorch``), or of several, if the names alone
-    are ambiguous."""
+    """Beginning(s) of the file name of the library with ``native`` (``libtorch``), if names alone are ambiguous."""
     within: int = 14
-    """Frames from the kernel up to ``native`` of an idle worker, at most: if that very function runs the jobs, what is
-    between may be a job."""
+    """Most frames from the kernel to ``native`` of an idle worker: with more, a job may be in between."""
     named: tuple[str, ...] = ()
     """Beginnings of the names that the library gives its threads. Where its functions have no names, a thread with
     such a name that waits with few frames, all of ``library`` and of the C and C++ libraries, is an idle worker."""
@@ -72,8 +64,13 @@ class Pool(NamedTuple):
 
     @classmethod
     def of_json_text(cls, name: str) -> Pool:
-        """A pool of which only the name is known."""
+        """A pool with only its name, read from JSON."""
         return cls(name)
+
+
+def _working_pool(name: str, main: tuple[str, str]) -> Pool:
+    """A pool whose workers' main loop in Python, (file name, function), calls the jobs itself."""
+    return Pool(name, (main,), works_in=(main,))
 
 
 def _cpp(*qualified: str) -> Functions:
@@ -93,8 +90,8 @@ class MissingWorkers(NamedTuple):
     def sentence(self) -> str:
         """``this process has no OpenMP worker threads: they do not survive fork``."""
         count = f"only {self.present}" if self.present else "no"
-        reason = "they do not survive fork" if self.forked else "the reason is not known"
-        return f"this process has {count} {self.pool.workers or f'workers of the {self.pool.name}'}: {reason}"
+        reason = ": they do not survive fork" if self.forked else ", for an unknown reason"
+        return f"this process has {count} {self.pool.workers or f'{self.pool.name} workers'}{reason}"
 
 
 OPENMP = Pool(
@@ -114,7 +111,7 @@ C10 = Pool(
     native=torch_functions(assumed_symbols.POOL_LOOP),
     main=torch_functions(assumed_symbols.POOL_LOOP),
     awaited_in=torch_functions(assumed_symbols.POOL_WAIT),
-    workers="thread of the c10 thread pool",
+    workers="threads of the c10 thread pool",
 )
 PTHREADPOOL = Pool(
     "pthreadpool",
@@ -122,7 +119,7 @@ PTHREADPOOL = Pool(
     main=c_functions("thread_main"),
     library="libtorch",  # any library may have a thread_main
     awaited_in=c_functions("pthreadpool_parallelize"),
-    workers="thread of the pthreadpool",
+    workers="threads of the pthreadpool",
 )
 OPENBLAS = Pool("OpenBLAS", native=c_functions("blas_thread_server"))
 GLOO_LOOP = Pool("gloo event loop", native=torch_functions(assumed_symbols.GLOO_LOOP))
@@ -150,9 +147,8 @@ EXECUTOR_MANAGER = Pool(
     (("process.py", "wait_result_broken_or_wakeup"),),
     idles_in=("selectors.py", "select"),  # it may also wait for the executor's lock there
 )
-_PROCESS_WORKER = (("process.py", "_process_worker"),)
-PROCESS_WORKER = Pool("ProcessPoolExecutor", _PROCESS_WORKER, works_in=_PROCESS_WORKER)
-DATA_LOADER = Pool("DataLoader", (LOADER_WORKER,), works_in=(LOADER_WORKER,))
+PROCESS_WORKER = _working_pool("ProcessPoolExecutor", ("process.py", "_process_worker"))
+DATA_LOADER = _working_pool("DataLoader", LOADER_WORKER)
 PIN_MEMORY = Pool("DataLoader pin memory", PIN_MEMORY_THREADS)
 TQDM = Pool("tqdm monitor", (("_monitor.py", "run"),))
 
@@ -174,7 +170,7 @@ RAYON = Pool(
     text=b"rayon-core-",
     workers="rayon worker threads",
     advice_when_missing="Or disable the library's threads before it is first used "
-    "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
+    "(TOKENIZERS_PARALLELISM=false); polars has no such setting: start its processes with 'spawn'.",
 )
 TOKIO = Pool(
     "tokio",
@@ -197,7 +193,7 @@ ONNXRUNTIME = Pool(
     library=("onnxruntime_pybind11", "libonnxruntime"),
     alone=True,
     workers="onnxruntime worker threads",
-    advice_when_missing="Or make each InferenceSession in the process that uses it, after the fork.",
+    advice_when_missing="Or create each InferenceSession in the process that uses it, after the fork.",
 )
 OPENCV = Pool(
     "OpenCV",
@@ -246,7 +242,7 @@ GRPC = Pool(
     library=("cygrpc", "libgrpc", "_raylet"),
     named=("grpc_global_tim", "default-executo", "resolver-execut", "event_engine", "grpcpp_sync_ser", "lifeguard"),
     workers="gRPC threads",
-    advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or make channels after the fork.",
+    advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or create channels after the fork.",
 )
 TENSORPIPE = Pool(
     "tensorpipe",
@@ -257,11 +253,9 @@ TENSORPIPE = Pool(
     spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
     workers="tensorpipe threads",
 )
-_LOKY_WORKER = (("process_executor.py", "_process_worker"),)
-LOKY = Pool("loky", _LOKY_WORKER, works_in=_LOKY_WORKER)
+LOKY = _working_pool("loky", ("process_executor.py", "_process_worker"))
 LOKY_MANAGER = Pool("loky manager", (("process_executor.py", "wait_result_broken_or_wakeup"),))
-_ANYIO_WORKER = (("_asyncio.py", "run"),)
-ANYIO = Pool("AnyIO", _ANYIO_WORKER, works_in=_ANYIO_WORKER)
+ANYIO = _working_pool("AnyIO", ("_asyncio.py", "run"))
 TRIO = Pool("trio", (("_thread_cache.py", "_work"),), works_in=(("_thread_cache.py", "_handle_job"),))
 BILLIARD = Pool(
     "billiard",
@@ -311,6 +305,7 @@ class PoolIndex:
     """Finds the pools of a function: ``python`` by (file name, function), ``functions_of`` by native names."""
 
     def __init__(self, pools: Collection[Pool] = POOLS) -> None:
+        """``pools``: of two with the same main loop in Python, the first one counts."""
         self.python: Mapping[tuple[str, str], Pool] = {}
         rows = []
         for pool in pools:

@@ -1,8 +1,7 @@
-"""Workers of pools: which are idle, by their pool's row in pool_table.py, and OpenMP's teams, barriers and missing
-workers.
+"""Idle workers of pools, by the rows of pool_table.py; and OpenMP's teams, barriers and missing workers.
 
-The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
-frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
+The wheels' libgomp has no local symbols and its own inline futex call: the module of the innermost frame says
+"libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
 """
 
 from __future__ import annotations
@@ -112,8 +111,7 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
 
 
 def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait with the workers that a fork left behind: the waiting code belongs to a library with threads of its own,
-    and no thread of the process is in it."""
+    """The wait with the workers that a fork left behind: no other thread is in the library whose code waits."""
     is_explained = wait.owners or wait.detail.missing_workers is not None
     if wait.kind not in (WaitKind.FUTEX, WaitKind.CONDVAR, WaitKind.SEMAPHORE) or is_explained:
         return wait
@@ -142,8 +140,7 @@ def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
-    """The pool that is built into the library of frame ``level``, by a text among its constants; None if there is
-    none."""
+    """The pool built into the library of frame ``level``, by a text among its constants; None if there is none."""
     module = thread.frames[level].module
     image = module.image if module else None
     if not module or not image:
@@ -155,7 +152,7 @@ def _built_in_pool(thread: ThreadSnapshot, level: int) -> Pool | None:
         if any(image.find(pool.text, part.vaddr, part.vaddr + part.filesz) is not None for part in constants)
     ]
     names = " or ".join(pool.name for pool in pools)
-    return pools[0]._replace(workers=f"{names} worker threads, which {module.name} has built in") if pools else None
+    return pools[0]._replace(workers=f"{names} worker threads (built into {module.name})") if pools else None
 
 
 def _is_library_of(pool: Pool, module: str) -> bool:
@@ -253,7 +250,7 @@ def _wait_of_master(thread: ThreadSnapshot, address: int) -> Wait:
         f"{started} was started by the OpenMP runtime",
     ]
     if total is not None:
-        evidence.append(f"the barrier at {address - 4:#x} is one of {counted(total, 'thread')}")
+        evidence.append(f"the barrier at {address - 4:#x} is for {counted(total, 'thread')}")
     forked = process.fork_evidence
     missing = MissingWorkers(OPENMP, len(workers), forked=bool(forked) or total is not None)
     return Wait(resource, evidence=(*evidence, *forked), detail=AbsentWorkers(missing))
@@ -271,15 +268,13 @@ def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
 
 
 def is_in_a_team(thread: ThreadSnapshot) -> bool:
-    """True for a worker of the OpenMP runtime, and for a thread with a frame of it, which has started a parallel
-    region."""
+    """True for an OpenMP worker, and for a thread with a frame of the runtime, which has started a region."""
     inner = range(min(len(thread.frames), INNER))
     return is_worker(thread) or any(thread.module_name(level).startswith(_OPENMP_LIBRARIES) for level in inner)
 
 
 def _wait_for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[ThreadSnapshot]) -> Wait:
-    """The wait for those team mates that are neither at the barrier ``resource`` nor idle. With several teams, the
-    mates of this one are known only if the barrier waits for exactly as many."""
+    """The wait for team mates that are neither at the barrier ``resource`` nor idle, if these are surely its own."""
     generation = resource.address
     late = [
         mate.tid
@@ -287,12 +282,14 @@ def _wait_for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list
         if not is_idle_worker(mate) and not (generation and mate.futex and mate.futex.address == generation)
     ]
     if not late:
-        return Wait(resource, being_released=True, evidence=("all workers are in the runtime, none is late",))
+        return Wait(resource, being_released=True, evidence=("all workers of the team have arrived",))
     if _barrier_total(thread, generation) is not None:
         raw = thread.process.memory.try_read(generation + 60, 8)  # awaited and, 4 bytes further, awaited_final
         missing = {int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)} - {0}
         if missing and len(late) not in missing:
-            counts = f"of its team {min(missing)} are still to arrive; {counted(len(late), 'thread')} may be"
+            counts = (
+                f"its team lacks {counted(min(missing), 'thread')}, but {counted(len(late), 'thread')} may be meant"
+            )
             return Wait(resource, evidence=(counts,))
     evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
     return wait_for_threads(resource, late, OwnerCertainty.INFERRED, evidence)

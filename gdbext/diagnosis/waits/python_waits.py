@@ -1,9 +1,8 @@
-"""Waits for Python's own locks, what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
+"""Waits for Python's locks, for what ``threading``, ``queue`` and ``concurrent.futures`` build on them, and the GIL.
 
-Locks sleep in PyThread_acquire_lock_timed, on a semaphore without an owner; which thread has to act follows from the
-Python frames and objects (cpython/sync/python_wait.py). That a thread is missing is recorded if objects name it (a
-pool's helpers, an executor's workers, a thread that start() waits for), else concluded: functions of the program could
-end the wait, no thread is in one of them, and threads have exited (cpython/sync/waker_search.py).
+A lock is a semaphore without an owner: which thread must act follows from Python's frames and objects
+(cpython/sync/python_wait.py). A missing thread is recorded if objects name it, else concluded: functions could end the
+wait, no thread is in one of them, and threads have exited (cpython/sync/waker_search.py).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, Resource, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
-from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, process_list, wait_for_threads
+from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, joined, process_list, wait_for_threads
 from gdbext.engine.glibc.pthread import was_thread
 from gdbext.engine.vocabulary import counted
 
@@ -48,8 +47,7 @@ def _self_wait(thread: ThreadSnapshot) -> SelfWait | None:
 def _pool_result_wait(
     thread: ThreadSnapshot, python_wait: PythonWait, name: str, timed: bool, evidence: tuple[str, ...]
 ) -> Wait:
-    """The wait for a result that a pool's workers must deliver, or for a helper thread of the pool that is lost or
-    blocked. ``name``: of the result."""
+    """The wait for a pool's result, or for a lost or blocked helper thread of the pool. ``name``: of the result."""
     process = thread.process
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
@@ -59,26 +57,26 @@ def _pool_result_wait(
     at_work = bool(workers) and not idle
     exited = (helper for helper in python_wait.helpers if helper.thread.has_ended)
     lost = next((helper for helper in exited if not (helper.only_replaces and at_work)), None)
-    if lost:
-        loss = loss_of(thread, (lost.thread,))
-        absent = LostThread((lost.thread.name,), loss, recorded=True, does=lost.does)
+    if lost or python_wait.lacks_workers:
+        absent = NO_WORKERS
+        if lost:
+            absent = LostThread((lost.thread.name,), loss_of(thread, (lost.thread,)), recorded=True, does=lost.does)
         return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(absent))
-    if python_wait.lacks_workers:
-        return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(NO_WORKERS))
-    if not workers:  # the workers are threads: any that runs a job, of whichever pool
+    if not workers:  # the workers are threads: any that runs a job, of any pool
         running = [other.tid for other in process.threads if other is not thread and _runs_job(other)]
         if len(running) == 1:
             return wait_for_threads(resource, running, OwnerCertainty.INFERRED, *evidence, timed=timed)
-        several = f", which one of the threads {', '.join(map(str, running))} must deliver" if running else ""
+        several = f", from one of the threads {joined(list(map(str, running)))}" if running else ""
         return Wait(resource._replace(name=f"{name}{several}"), timed=timed, evidence=evidence)
-    text = f"{name}, which the worker {process_list(workers)} must deliver"
+    delivers = "complete a" if python_wait.kind.is_future else "deliver"
+    text = f"worker {process_list(workers)} to {delivers} {name}"
     if idle:
         for helper in python_wait.helpers:  # those that distribute jobs or collect results, not the one that forks
             other = process.thread(helper.tid) if helper.tid is not None else None
             if other and other.futex and not python_pool_of(other):
                 why = f"every worker waits for work, and thread {helper.tid}, which {helper.does}, does not"
                 return wait_for_threads(resource, (other.tid,), OwnerCertainty.INFERRED, *evidence, why, timed=timed)
-        text += "; but every worker waits for work: the job was lost with a worker that exited, and no result will come"
+        text += ", but every worker is idle: the job was lost with a worker that exited, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, python_wait.address, text)
     return Wait(resource, timed=timed, evidence=evidence, detail=OtherEnd(children=workers))
 
@@ -97,7 +95,7 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
 NO_WORKERS = LostThread(
     (),
     Loss.ENDED,
-    no_waker_clause="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
+    no_waker_clause="its ProcessPoolExecutor has no worker process left (as after max_tasks_per_child), and "
     "nothing starts another",
     recorded=True,
 )
@@ -328,7 +326,7 @@ def _concluded_loss(
     lost = _lost_waker(thread, wakers, may_be_handled=handled, absent=absent)
     if (lost and lost.threads) or (wait.detail.set_by_handlers and _may_be_set_by_handler(thread)):
         return lost, () if lost else expects
-    # Threads that were to call a method which ends the wait, or the parent's threads that had the object at hand.
+    # Threads that were to call a method which ends the wait, or the parent's threads that had a reference to it.
     callers = python.dead_threads_calling(python_wait)
     if callers:
         names = tuple(caller.name for caller in callers)
@@ -354,8 +352,7 @@ def lost_pool(thread: ThreadSnapshot) -> Polled | None:
 
 
 def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | None:
-    """The missing thread that should change one of these variables, which a loop tests; None if a signal handler
-    may."""
+    """The missing thread that should set one of these variables, which a loop tests; None if a handler may."""
     if _may_be_set_by_handler(thread):
         return None
     for name in flags:
@@ -368,9 +365,8 @@ def lost_setter(thread: ThreadSnapshot, flags: Sequence[str]) -> LostThread | No
 def _lost_waker(
     thread: ThreadSnapshot, wakers: PossibleWakers, may_be_handled: bool, sets: str = "", absent: str = "thread"
 ) -> LostThread | None:
-    """The exited threads and the functions that could end the wait, which no thread is in; None if another thread or
-    (``may_be_handled``) a signal handler may end it. ``sets``: the variable that they should set; ``absent``: "thread"
-    or "other thread"."""
+    """The exited threads and the functions that could end the wait; None if another thread or (``may_be_handled``) a
+    signal handler may. ``sets``: the variable that they should set; ``absent``: "thread" or "other thread"."""
     functions = wakers.functions
     named = tuple(ended for ended in wakers.ended if ended.function)
     ended = named or wakers.ended
@@ -382,19 +378,16 @@ def _lost_waker(
     proven = [function for function in functions if function.is_proven]
     last_names = {thread_object.function.rpartition(".")[2] for thread_object in named}
     of_ended = [waker for waker in functions if waker.function.qualname.rpartition(".")[2] in last_names]
-    places = []
-    for waker in proven or of_ended:
-        file = (waker.function.file or "").rpartition("/")[2]
-        places.append(f"{waker.function.qualname} ({file}:{waker.function.line})")
-    places = list(dict.fromkeys(places))
+    named_functions = dict.fromkeys(waker.function for waker in proven or of_ended)
+    places = [f"{code.qualname} ({(code.file or '').rpartition('/')[2]}:{code.line})" for code in named_functions]
     method = functions[0].method
-    does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
+    does = f"sets {sets}" if sets else f"calls {method}(){' on it' if proven else ''}"
     if method == "acquire":  # taken by a function, and no function is known to release it
         does += ", and no known code of the program calls release()"
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     clause = f"no {absent} is in {', '.join(places[:3])}{more}, which {does}"
     if not places:
-        clause = f"no {absent} is in a function of the program that {does} of such an object"
+        clause = f"no {absent} is in a function of the program that {does} on such an object"
     python = thread.process.python
     error = next((text for lost in ended if (text := python.kept_error(lost.value))), "")
     if not ended:
@@ -405,8 +398,7 @@ def _lost_waker(
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
-    """True if a signal handler may act on the thread's object: Python runs handlers in the main thread while it
-    waits."""
+    """True if a signal handler may act on the object: Python runs handlers in the main thread while it waits."""
     handled = thread.process.procfs.handled_signals()
     return thread.tid == thread.process.pid and (handled is None or bool(handled))
 
@@ -416,9 +408,9 @@ _NEAR_TAKE_GIL = 8
 
 
 def gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that wants the GIL (or has just offered it to another thread), None for any other. A waiter
-    waits 5 ms at a time and begins again, so its timeout means nothing. The futex's address decides: take_gil has no
-    name in a stripped Python, and a thread may wait for something else under PyEval_RestoreThread."""
+    """The wait of a thread that wants the GIL (or has just offered it), None for any other. It waits 5 ms at a time and
+    begins again, so its timeout means nothing. The futex's address decides, as take_gil has no name in a stripped
+    Python, and a thread may wait for something else under PyEval_RestoreThread."""
     futex = thread.futex
     if not futex:
         return None
@@ -441,7 +433,7 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
         if not isinstance(changing, OwnerThread):
             state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
             return Wait(gil_resource(gil), evidence=(evidence, state))
-        why = f"thread {changing.tid} is just changing it"
+        why = f"thread {changing.tid} is changing it"
     return Wait(gil_resource(gil), being_released=True, evidence=(evidence, why))
 
 
@@ -453,8 +445,7 @@ def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
 
 
 def repeated_gil_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait for the GIL of a thread that runs only between two waits of 5 ms, inside take_gil; None for any
-    other."""
+    """The wait for the GIL of a thread that is inside take_gil between two waits of 5 ms; None for any other."""
     level = thread.level_of(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR_TAKE_GIL - 2)
     if level is None:
         # The evaluation loop calls take_gil, which has no name in a stripped Python and calls only libc and vdso.
@@ -505,8 +496,7 @@ def _held_gil_wait(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: 
 
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread of a free-threaded Python that is parked on an object's lock, or in a stop-the-world pause;
-    None for any other."""
+    """The wait of a thread parked on an object's lock or in a stop-the-world pause (free-threaded Python), or None."""
     futex = thread.futex
     parked = thread.process.python.parked(thread.tid, futex.address) if futex else None
     if not futex or not parked:
@@ -522,8 +512,7 @@ def parking_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def stop_the_world_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that stops the world, checking every millisecond whether the others have stopped; None for
-    any other."""
+    """The wait of a thread that stops the world and checks every ms whether the others have stopped; else None."""
     parked = thread.process.python.stopping(thread.tid)
     return _world_wait(parked, "it has asked all other threads to stop") if parked else None
 
@@ -532,8 +521,8 @@ def _world_wait(parked: Parked, evidence: str) -> Wait:
     """The wait for a stop-the-world pause: to begin it, or until it is over."""
     owners = parked.owners
     if parked.kind is ParkedOn.PAUSE:
-        name, why = "all other threads, to stop the world", f"not stopped: {', '.join(map(str, owners))}"
+        name, why = "all other threads to stop (stop-the-world)", f"not stopped: {', '.join(map(str, owners))}"
     else:
-        name, why = "the thread that stops the world", f"thread {owners[0]} has asked for it" if owners else ""
+        name, why = "the end of a stop-the-world pause", f"thread {owners[0]} has asked for it" if owners else ""
     resource = Resource(WaitKind.STOP_THE_WORLD, parked.address, name)
     return wait_for_threads(resource, owners, OwnerCertainty.RECORDED, evidence, *((why,) if owners else ()))

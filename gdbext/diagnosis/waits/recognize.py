@@ -1,6 +1,5 @@
-"""The registry of recognizers, the state of each thread, what it holds, and the chain of waits from the main thread.
-A recognizer takes a ThreadSnapshot and returns its Wait, or None if the thread waits for something else. Those of other
-packages (add_ons.py) come after what is proven of the GIL and before all others: only they know their own objects."""
+"""The registry of recognizers (ThreadSnapshot → Wait or None), the state of each thread, what it holds, and the chain
+of waits from the main thread."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
     syscall_waits.syscall_wait,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex_wait,
 )
-"""The recognizers for a thread inside a system call; the first that answers is right, those that prove most come
-first."""
+"""The recognizers for a thread in a system call; those that prove most come first, and the first answer counts."""
 
 POOLS: tuple[PoolRecognizer, ...] = (
     pool_workers.native_pool_of,
@@ -108,8 +106,7 @@ def state_of(thread: ThreadSnapshot) -> State:
 
 
 def _state_in_call(thread: ThreadSnapshot) -> State:
-    """The state of a thread inside a system call; its wait with the user, the processes or the workers that would end
-    it."""
+    """The state of a thread in a system call; its wait with the user, processes or workers that would end it."""
     pool = next(filter(None, (pool_of(thread) for pool_of in POOLS)), None)
     if pool:
         address = thread.syscall.arguments[0] if thread.syscall and thread.syscall.name == "futex" else 0
@@ -144,7 +141,7 @@ def _with_checked_owner(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     doubt = "it runs: only the functions on its stack tell what it waits for"
     if thread.syscall and futex:
-        doubt = f"{futex.address:#x} is in no frame of the thread but in the register of the system call"
+        doubt = f"{futex.address:#x} is in no frame of the thread, only in the register of the system call"
     return wait._replace(certainty=OwnerCertainty.INFERRED, evidence=(*wait.evidence, doubt))
 
 
@@ -159,13 +156,10 @@ _ENDED_BY_USERS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKin
 
 
 def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | None]) -> dict[int, State | None]:
-    """The states by thread id, with likely wakers added to the waits on the chain that begins at the main thread.
-
-    Users ask about the main thread's wait. Python's objects do not record which thread will put into a queue or set an
-    event, and a loop that sleeps does not record what for, but both often follow from the objects that frames can
-    reach. That costs time and proves nothing, so it is done along this chain (12 threads) and for few others, and no
-    deadlock is concluded from it.
-    """
+    """The states by tid, with likely wakers added to the waits on the chain that begins at the main thread, about which
+    users ask. Python's objects do not record which thread will act on them, or what a sleeping loop waits for, but both
+    often follow from what frames can reach. That costs time and proves nothing, so it is done for 12 threads of the
+    chain and few others, and no deadlock is concluded from it."""
     result = dict(states)
     queue = [process.pid]
     chain: set[int] = set()

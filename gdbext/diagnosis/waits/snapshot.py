@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 
 INNER = 80
-"""Innermost frames that are searched for the purpose of a wait: a callback of the dynamic loader or a backward hook may
-put many frames between a lock and the call that shows its purpose."""
+"""Innermost frames searched for a wait's purpose: loader callbacks or backward hooks put many frames between."""
 OUTER = 8
 """Outermost frames that are searched for a pool's main function."""
 MAX_TID = 1 << 22
@@ -110,15 +109,13 @@ class ProcessSnapshot:
 
     @cached_property
     def fork_evidence(self) -> tuple[str, ...]:
-        """Facts that show that the process was forked without exec, the best first; () if nothing does.
-
-        After such a fork threads are missing while their locks stay. A missing thread alone proves no fork.
-        """
+        """Facts that show a fork without exec, the best first; () if nothing does. After a fork threads are missing
+        while their locks stay; a missing thread alone proves no fork."""
         facts = []
         parent = self.procfs.forked_from()
         if parent is not None:
             facts.append(
-                f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
+                f"its code, stack and heap are at the same addresses as in its parent process {parent}, which forked it"
             )
         main = self.thread(self.pid)  # the only thread that a fork leaves, under another id
         native = self.python.native_id(self.pid)
@@ -146,7 +143,7 @@ class ProcessSnapshot:
         return tuple(children.get(pid, ChildProcess(pid)) for pid in pids)
 
     def owner(self, tid: int) -> OwnerThread | VanishedThread | None:
-        """The owner that a lock records; None if ``tid`` is no thread id, or its thread cannot be determined."""
+        """The owner that a lock records (``tid`` in the process's own PID namespace); None if it is unknown."""
         if not 0 < tid <= MAX_TID:
             return None
         outer, complete = self._outer_tids
@@ -165,9 +162,8 @@ class ProcessSnapshot:
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:
-        """(thread id in the process's own PID namespace → in ours, True if all threads are among them). glibc keeps
-        each thread's own id in struct pthread. If one of these equals ours, both namespaces are the same; they are
-        assumed to be if none can be read."""
+        """(tid in the process's own PID namespace → in ours, True if no thread is missing). glibc keeps a thread's own
+        id in struct pthread; if one equals ours, or none can be read, both namespaces are taken to be the same."""
         inner = {tid: thread.tid for thread in self.threads if (tid := thread.own_tid) and tid <= MAX_TID}
         if not inner or any(own == outer for own, outer in inner.items()):
             return {tid: tid for tid in self.tids}, True
@@ -175,8 +171,7 @@ class ProcessSnapshot:
 
     @cached_property
     def frozen_group(self) -> str:
-        """The frozen cgroup of the process, "?" if its name is not known, "" if it is in none. Read only if a thread's
-        state hints at it."""
+        """The frozen cgroup of the process, "?" if unnamed, "" for none; read only if a state hints at it."""
         sides = [thread.kernel_side for thread in self.threads if thread.kernel_side]
         if not self.procfs or not any(side.is_uninterruptible or side.is_frozen for side in sides):
             return ""
@@ -194,14 +189,12 @@ class ProcessSnapshot:
 
 
 class ThreadSnapshot:
-    """One thread: everything that was read of it.
+    """One thread: everything that was read of it. Frames are innermost first.
 
-    ``kernel_state`` is the letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is unknown.
-    ``python`` and ``dispatch`` are its frames, innermost first; the ``level`` of a Python frame is that of the native
-    frame that evaluates it. ``unseen_dispatch`` is the reason why ``dispatch`` may lack frames, None where it is
-    complete. ``number`` is the debugger's number of the thread, ``signal`` the fatal signal that it was stopped by.
-    ``notes`` say what could not be read of it. ``kernel_side`` is what the kernel says of it, if it sleeps as no
-    program can explain; ``stop_signal`` the signal that had stopped its process, 0 where none had or that is not known.
+    ``kernel_state``: the letter in /proc/PID/task/TID/stat before the debugger stopped it, None if unknown. ``python``:
+    each frame at the ``level`` of the native frame that evaluates it. ``unseen_dispatch``: why ``dispatch`` may lack
+    frames, None if complete. ``number``: the debugger's. ``signal``: the fatal one that stopped it. ``notes``: what was
+    unreadable. ``kernel_side``: the kernel's view of an unexplained sleep. ``stop_signal``: of the process, 0 if none.
     """
 
     def __init__(
@@ -264,12 +257,12 @@ class ThreadSnapshot:
 
     @property
     def thread_pointer(self) -> int:
-        """The address of the thread's control block, 0 where it is not known."""
+        """The address of the thread's control block, 0 if unknown."""
         return self.process.memory.architecture.thread_pointer(self.registers)
 
     @cached_property
     def own_tid(self) -> int | None:
-        """The thread's id as glibc keeps it, None where it cannot be read."""
+        """The thread's id as glibc keeps it, None if unreadable."""
         return thread_id(self.process.memory, self.thread_pointer)
 
     @property
@@ -346,6 +339,7 @@ class ThreadSnapshot:
         yield from self._stack_words(level)
 
     def _stack_words(self, level: int) -> Iterator[int]:
+        """At most 64 words of the frame's part of the stack, from its inner end."""
         frame = self.frames[level]
         words = min((frame.cfa - frame.sp) // 8, 64) if frame.cfa > frame.sp else 0  # 64: a large frame's inner end
         raw = self.process.memory.try_read(frame.sp, words * 8)
@@ -408,6 +402,11 @@ def wait_for_threads(
     if not owners:
         return Wait(resource, timed=timed, evidence=evidence)
     return Wait(resource, owners[0], certainty, timed, evidence, others=owners[1:])
+
+
+def joined(names: Sequence[str]) -> str:
+    """``a, b and c``; "" for none."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def process_list(processes: Sequence[ChildProcess]) -> str:

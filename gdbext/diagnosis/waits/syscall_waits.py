@@ -1,6 +1,5 @@
-"""Waits that the operating system ends: input and output, sleep, child processes, signals, an unidentified futex, and
-what the kernel alone explains: uninterruptible sleep, pages of memory that do not come, file systems that do not
-answer."""
+"""Waits that the operating system ends: I/O, sleep, child processes, signals, an unidentified futex, and what only the
+kernel explains: uninterruptible sleep, pages that do not arrive, file systems that do not answer."""
 
 from __future__ import annotations
 
@@ -31,21 +30,9 @@ if TYPE_CHECKING:
 
 
 _BY_DESCRIPTOR = {
-    *(
-        "read",
-        "readv",
-        "pread64",
-        "preadv",
-        "preadv2",
-        "recvfrom",
-        "recvmsg",
-        "recvmmsg",
-        "accept",
-        "accept4",
-        "connect",
-    ),
-    *("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice"),
-    *("fsync", "fdatasync", "flock", "fcntl", "io_uring_enter", "ftruncate", "fallocate"),
+    *("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4"),
+    *("connect", "write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg", "sendmmsg", "sendfile"),
+    *("splice", "fsync", "fdatasync", "flock", "fcntl", "io_uring_enter", "ftruncate", "fallocate"),
 }
 """System calls whose first argument is the fd that they wait for."""
 _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
@@ -89,11 +76,12 @@ def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
         number = _PATH_ARGUMENTS[name]
         with suppress(GdbextError):
             path = process.memory.cstring(call.arguments[number], 4096).decode("utf-8", "replace")
-            opened = f" of {process.procfs.absolute(path)}" if path else ""
+            opened = process.procfs.absolute(path) if path else ""
             if path and process.procfs.is_named_pipe(path):
                 writes = call.arguments[number + 1] & os.O_ACCMODE == os.O_WRONLY
                 opened += f", a named pipe that no process has opened for {'reading' if writes else 'writing'}"
-    return Wait(Resource(WaitKind.IO, 0, f"{name}{opened}"), evidence=(f"blocked in {name}",))
+    resource = Resource(WaitKind.IO, 0, f"{name} ({opened})" if opened else name)
+    return Wait(resource, evidence=(f"blocked in {name}",))
 
 
 def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -107,12 +95,11 @@ def uninterruptible_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside futex(2) that no recognizer identifies, with the variable's name and the library that
-    calls syscall(2)."""
+    """The wait in futex(2) that no recognizer identifies, with the variable's name and the calling library."""
     futex = any_futex_wait(thread.syscall)
     if not futex:
         return None
-    evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
+    evidence = f"the thread waits for futex {futex.address:#x} with value {futex.value:#x}; no known function called it"
     library = thread.module_name(len(thread.inner_libc_levels))
     name = ", of ".join(filter(None, (thread.process.name_at(futex.address), library)))
     external = futex.shared and thread.is_shared(futex.address)
@@ -122,8 +109,7 @@ def unknown_futex_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
-    """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
-    call of ``time.sleep`` is on its stack."""
+    """The sleep of a thread that is just before or after the system call, with Python's time.sleep on its stack."""
     # In the third frame and further out, libc's function has been left, or has called something else.
     if thread.level_of(FunctionTag.SLEEPS, within=2) is None:
         return None
@@ -131,8 +117,7 @@ def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
-    """The wait in nanosleep. SQLite sleeps between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout):
-    then with the lock's holder."""
+    """The wait in nanosleep; SQLite's retry of a file lock (os_unix.c, sqlite3_busy_timeout) with the lock's holder."""
     process, procfs = thread.process, thread.process.procfs
     is_relative = call.name == "nanosleep" or not call.arguments[1] & 1  # TIMER_ABSTIME of include/uapi/linux/time.h
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
@@ -141,7 +126,7 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
     if is_relative:
         wait = _timed_sleep(seconds, library=library)
     elif seconds is not None and now is not None:
-        wait = _timed_sleep(seconds - now, f" ({seconds_text(max(seconds - now, 0))} s more)")
+        wait = _timed_sleep(seconds - now, f" ({seconds_text(max(seconds - now, 0))} s left)")
     else:
         wait = _timed_sleep(process.python.asked_to_sleep(thread.tid))
     if not procfs or "sqlite" not in library:
@@ -152,8 +137,8 @@ def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
         polled = PolledFile(peer, looks_for=f"the lock of {path}, {peer.text}")
         return wait.with_detail(Sleep(polled, seconds=wait.detail.seconds), f"/proc/locks: {path}")
     own = procfs.peers.locked_here()
-    ours = f"{own}, which this process itself has locked, by another connection" if own else "a database"
-    return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {ours}"), seconds=wait.detail.seconds))
+    database = f"{own}, held by another connection of this process" if own else "a database"
+    return wait.with_detail(Sleep(Polled(looks_for=f"the lock of {database}"), seconds=wait.detail.seconds))
 
 
 def _sleeping_library(thread: ThreadSnapshot) -> str:
@@ -164,7 +149,7 @@ def _sleeping_library(thread: ThreadSnapshot) -> str:
 
 
 def _timed_sleep(seconds: float | None, left: str = "", library: str = "") -> Wait:
-    """A sleep. ``left``: `` (3 s more)`` in place of the duration; ``library``: the one that sleeps, "" for Python."""
+    """A sleep. ``left``: `` (3 s left)`` in place of the duration; ``library``: the one that sleeps, "" for Python."""
     text = left or (f" ({seconds_text(seconds)} s)" if seconds is not None else "")
     text += f" in {library}" if library else ""
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, detail=Sleep(seconds=seconds))
@@ -204,7 +189,7 @@ def _vfork_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     same_program = [child for _, child in sorted(process.procfs.children().items()) if child.command == own]
     last = tuple(same_program[-1:])
     name = "".join(f" {child.label}{'' if child.state else f', {child.doing},'}" for child in last)
-    text = f"child process{name} to execute a program or to end ({call.name})"
+    text = f"child process{name} to execute a program or exit ({call.name})"
     evidence = (f"blocked in {call.name}: the parent sleeps until the child no longer needs its memory",)
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence, detail=OtherEnd(children=last))
 
@@ -218,11 +203,10 @@ def _descriptors_wait(
     timed: bool = False,
     evidence: tuple[str, ...] = (),
 ) -> Wait:
-    """The wait for any of these file descriptors. ``limit``: a clause on the timeout; ``otherwise``: printed if there
-    are none."""
+    """The wait for any of these fds. ``limit``: a clause on the timeout; ``otherwise``: printed if there are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
-    resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
+    resource = Resource(WaitKind.IO, 0, f"{call.name}{limit} on {text}")
     return Wait(resource, timed=timed, evidence=evidence, detail=_other_ends([peer for _, peer in ends]))
 
 
@@ -253,7 +237,7 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
 
 def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     """``fd 5 (pipe:[77])``, with its other end if known, and exited children that may have been the other end."""
-    text = f"fd {fd}" if fd else "standard input (fd 0)"
+    text = f"fd {fd}" if fd else "standard input"
     link = process.procfs.descriptor(fd)
     if link:
         text += f" ({link})"
@@ -268,8 +252,7 @@ def _descriptor_text(process: ProcessSnapshot, fd: int, peer: Peer | None) -> st
 
 
 def _exited_clause(endings: Mapping[int, str]) -> str:
-    """``; its child process 7 (producer, exit status 1) has exited``; "" for none. ``endings``: pid → name and exit
-    status."""
+    """``; its child process 7 (producer, exit status 1) has exited``. ``endings``: pid → name and exit status."""
     texts = [f"{pid} ({ending.strip(', ')})" for pid, ending in sorted(endings.items())][:_SHOWN]
     return (
         f"; its child process{'es' if len(texts) > 1 else ''} {', '.join(texts)} "
@@ -280,8 +263,7 @@ def _exited_clause(endings: Mapping[int, str]) -> str:
 
 
 def exited_children_clause(process: ProcessSnapshot, only_failed: bool = False) -> str:
-    """``; its child process 7 (producer, exit status 1) has exited``: it may be the process that should have written.
-    ``only_failed``: of the reaped children, only those that failed (a pool's workers exit normally)."""
+    """The clause on exited children, perhaps the awaited writer. ``only_failed``: reaped ones only if they failed."""
     children = process.procfs.children().items()
     endings = {pid: f"{child.name}, {child.ending}" for pid, child in children if child.state is ProcessState.ENDED}
     for reaped in process.python.ended_processes():
@@ -327,8 +309,7 @@ def _select_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 
 def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
-    """The wait in epoll_wait for the watched fds, without those whose other end is the process itself: they only wake
-    its own loop, as an eventfd does."""
+    """The wait in epoll_wait, without fds that only this process itself can signal, as a loop's own eventfd."""
     epoll_fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
     procfs = process.procfs
@@ -373,7 +354,7 @@ def with_kernel_side(thread: ThreadSnapshot, state: RunState, wait: Wait | None)
     path, file_system = _file_of_call(thread)
     resource, detail = wait.resource, wait.detail
     if file_system:
-        named = f" of {path}" if path else ""
+        named = f" ({path})" if path else ""
         others, why = _call_holders(thread, side, file_system)
         resource = resource._replace(name=f"{resource.name}{named}, on {file_system.phrase}{why}")
         detail = detail.with_peer(Peer(PeerKind.PROCESS, processes=others) if others else None)
@@ -390,7 +371,7 @@ def _awaited_page(thread: ThreadSnapshot, side: KernelSide) -> str:
         return f"memory of its cgroup{named}, which is at its limit and has its OOM killer disabled (oom_kill_disable)"
     if side.is_userfault:
         own = "anon_inode:[userfaultfd]" in process.procfs.open_files(process.pid)
-        whose = "this process has its fd open" if own else "another process has its fd"
+        whose = "this process has its fd open" if own else "another process has its fd open"
         return f"a page of memory that userfaultfd must provide ({whose})"
     text = "a page of memory that does not arrive (page fault)"
     if not side.is_served and not side.is_uninterruptible:
@@ -418,10 +399,10 @@ def _call_holders(
     """(the processes for which the call waits, a clause on what blocks it or "" if only the file system does)."""
     if "fanotify_handle_event" in (side.channel, *side.stack) and thread.process.procfs:
         watchers = thread.process.procfs.machine.file_watchers()
-        names = listed(watchers) or "a process that is not seen here"
+        names = listed(watchers) or "a process that is not visible here"
         return watchers, f", until a fanotify listener allows it: {names}"
     if side.channel == "percpu_rwsem_wait":  # sb_start_write of fs/super.c
-        return (), ", which does not accept writes now, as while it is frozen (fsfreeze, a snapshot)"
+        return (), ", which does not accept writes now: it may be frozen (fsfreeze, a snapshot)"
     return file_system.servers, ""
 
 

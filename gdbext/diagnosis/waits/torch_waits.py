@@ -1,5 +1,4 @@
-"""Waits in PyTorch's functions, recognized by their names: autograd, futures, collectives, devices, stores, DataLoader
-workers. Below them is only a condition variable, a futex, a poll or a sleep, which by itself means nothing."""
+"""Waits in PyTorch's functions, recognized by name: below them is only a futex, poll or sleep without a meaning."""
 
 from __future__ import annotations
 
@@ -83,10 +82,8 @@ class AwaitedBatch(NamedTuple):
 
 
 def awaited_batch(stack: PyStack) -> AwaitedBatch | None:
-    """The batch for which a DataLoader waits, by its innermost frame on the stack; None if it has none.
-
-    It comes from one worker if the loader keeps the order, otherwise (or if that is not known) from any of them.
-    """
+    """The batch for which a DataLoader waits, by its innermost frame; None without one. It comes from one worker if
+    the loader keeps the order, else (or if that is unknown) from any of them."""
     for frame in stack[:_LOADER_DEPTH]:
         if not frame.file.endswith(LOADER_FILE):
             continue
@@ -121,8 +118,7 @@ def _is_call_of(frame: PythonFrame | Frame, functions: Collection[tuple[str, str
 
 
 def joined_processes(stack: PyStack) -> tuple[int, ...]:
-    """The pids whose exit is awaited through their pipes (by join of multiprocessing with a limit, or of torch's
-    spawn); () if the thread does something else."""
+    """The pids whose exit is awaited through pipes, by a timed multiprocessing join or torch's spawn; else ()."""
     for frame in stack[:_JOIN_DEPTH]:
         if _is_call_of(frame, POPEN_WAITS):
             pid = stack.locals(frame)["self"][POPEN_PID].int()
@@ -134,8 +130,7 @@ def joined_processes(stack: PyStack) -> tuple[int, ...]:
 
 
 def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait, as one for child processes if the code above it joins them or is a DataLoader's, whose workers make the
-    batch; other waits unchanged."""
+    """The wait, turned into one for child processes if the code above joins them or is a DataLoader's."""
     process, name, code = thread.process, "", ""
     children: tuple[ChildProcess, ...] = ()
     # The kinds of waits in which the loader waits, from version to version.
@@ -145,7 +140,7 @@ def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
         if batch:
             children, code = process.processes(batch.pids), "DataLoader's code"
             name = f"the DataLoader's worker {process_list(children)}"
-            name += f", which makes batch {batch.number}" if batch.number is not None else ""
+            name += f", which loads batch {batch.number}" if batch.number is not None else ""
     joins = (*POPEN_WAITS, *SPAWN_JOINS)
     if (
         not name
@@ -157,7 +152,7 @@ def with_child_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if not name:
         return wait
     resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
-    evidence = (*wait.evidence, f"below {code} it {wait.phrase}")
+    evidence = (*wait.evidence, f"called by {code}, it {wait.phrase}")
     return wait._replace(resource=resource, evidence=evidence, detail=OtherEnd(wait.detail.peer, children))
 
 
@@ -173,8 +168,7 @@ _OUTSIDE: dict[Tag, WaitKind] = {
 
 
 def torch_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that is blocked inside a function of PyTorch or of the libraries below it, None for any
-    other."""
+    """The wait of a thread in a function of PyTorch or of the libraries below it; None for any other."""
     if not thread.syscall:
         return None
     meanings = {*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE}
@@ -232,7 +226,7 @@ def _device_wait(thread: ThreadSnapshot, level: int, address: int, evidence: str
     call = device_wait(thread, level, polls)
     resource = Resource(WaitKind.DEVICE, address, f"{call.call}{_backward_clause(thread, level)}")
     how = " (it polls the device)" if polls else ""
-    inner = f", below it {call.driver_call}" if call.driver_call else ""
+    inner = f", which called {call.driver_call}" if call.driver_call else ""
     evidence = evidence or f"{call.call}{inner}{how}"
     return Wait(resource, evidence=(f"frame {level}: {evidence}",), detail=DeviceCall(call))
 
@@ -242,12 +236,11 @@ def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
     level = len(thread.inner_libc_levels)
     if not thread.syscall or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
         return None
-    return _device_wait(thread, level, 0, f"a function of {thread.module_name(level)} without a name")
+    return _device_wait(thread, level, 0, f"an unnamed function of {thread.module_name(level)}")
 
 
 def polling_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, or
-    the store's server, which counts its clients in a loop."""
+    """The wait of a thread that polls instead of sleeping: for a device, or the store's server for its clients."""
     for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
         level = thread.level_of(tag, within=16)
         if level is None or _is_covered(thread, level):
@@ -261,8 +254,7 @@ def polling_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
-    """True if Python or an operator runs inside the function of frame ``level``: then the wait is not that
-    function's."""
+    """True if Python or an operator runs inside the function of frame ``level``, so the wait is not that function's."""
     inside = (FunctionTag.EVAL_FUNCTIONS, FunctionTag.AUTOGRAD_EVALUATE)
     if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
         return True
@@ -272,7 +264,7 @@ def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
 def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_future: bool = False) -> Wait:
     """The wait for the workers of a pool, or for a future that any other thread may complete."""
     resource = Resource(WaitKind.WORKER_POOL, address, pool.name)
-    evidence = f"{frame} waits for what the {pool.name} does"
+    evidence = f"{frame} waits for the workers of a pool ({pool.name})"
     workers = _workers_of(thread, pool)
     if workers:
         return _workers_wait(resource, workers, evidence)
@@ -300,5 +292,5 @@ def _workers_wait(resource: Resource, workers: Sequence[ThreadSnapshot], evidenc
     """A wait for those workers of a pool that have work to finish."""
     tids = [worker.tid for worker in workers if not native_pool_of(worker)]
     if not tids:
-        return Wait(resource, evidence=(evidence, "all of them wait for work"))
+        return Wait(resource, evidence=(evidence, "all workers of the pool wait for work"))
     return wait_for_threads(resource, tids, OwnerCertainty.INFERRED, evidence)

@@ -183,7 +183,7 @@ def test_a_database_that_another_process_has_locked_and_then_this_one(tmp_path: 
         assert f"which process {os.getpid()} " in report["verdict"]["summary"]
         assert report["threads"][0]["wait"]["peer"]["kind"] == "file-lock"
         ours.execute("commit")
-        own = "data.db, which this process itself has locked, by another connection"
+        own = "data.db, held by another connection of this process"
         wait_until(lambda: own in diagnose(target)["verdict"]["summary"], "it waits for itself")
         assert list(ours.execute("select x from t")) == [(1,)]
 

@@ -158,14 +158,14 @@ class Outside(Answers):
     def peer_of(self, link, _call_writes):
         """The fake descriptors are pipes of one number: any of them has the ends of all."""
         processes = tuple(each for ends in self._other_ends.values() for each in ends)
-        text = f"whose other end is held by {listed(processes)}"
+        text = f"with process{'es' if len(processes) > 1 else ''} {listed(processes)} at the other end"
         return Peer(PeerKind.PIPE, text, processes) if link else None
 
     def absolute(self, path):
         return path if path.startswith("/") else f"/work/{path}"
 
     def file_lock(self, path):
-        return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None
+        return Peer(PeerKind.FILE_LOCK, "locked by process 9") if path == "/held" else None
 
 
 class Python(PythonWaitView):

@@ -53,7 +53,7 @@ def test_a_wait_with_another_resource_or_a_timeout():
 
 
 def test_missing_workers():
-    assert MissingWorkers(pools.OPENMP).sentence == "this process has no OpenMP worker threads: the reason is not known"
+    assert MissingWorkers(pools.OPENMP).sentence == "this process has no OpenMP worker threads, for an unknown reason"
     none = MissingWorkers(pools.OPENMP, forked=True)
     assert none.sentence == "this process has no OpenMP worker threads: they do not survive fork"
     assert "only 3 OpenMP" in MissingWorkers(pools.OPENMP, 3).sentence
@@ -62,7 +62,7 @@ def test_missing_workers():
 def test_child_processes():
     assert ChildProcess(7).label == "7"
     child = ChildProcess(7, "python", ProcessState.STOPPED, PipeWait("pipe:[5]", writes=True))
-    text = "7 (python, stopped, waits to write to pipe:[5], which this process has open, too)"
+    text = "7 (python, stopped, blocked writing to pipe:[5], which this process also has open)"
     assert (child.label, child.is_stopped, child.writes_to_us) == (text, True, True)
     assert not ChildProcess(7, "stopped").is_stopped
 

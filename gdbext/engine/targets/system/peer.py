@@ -32,8 +32,8 @@ class PipeWait(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """A verb phrase about the process, for people."""
-        return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
+        verb = "writing to" if self.writes else "reading from"
+        return f"blocked {verb} {self.pipe}, which this process also has open"
 
 
 class ChildProcess(NamedTuple):
@@ -54,8 +54,8 @@ class ChildProcess(NamedTuple):
     @property
     def label(self) -> str:
         """``124 (python, stopped)``."""
-        state = self.state.value if self.state else ""
-        details = ", ".join(filter(None, (self.name, state, self.ending, *self._waits)))
+        state = ", now a ".join(filter(None, (self.ending, self.state.value if self.state else "")))
+        details = ", ".join(filter(None, (self.name, state, *self._waits)))
         return f"{self.pid} ({details})" if details else str(self.pid)
 
     @property
@@ -116,7 +116,7 @@ class Peer(NamedTuple):
 
     kind: PeerKind
     text: Internal[str] = ""
-    """A relative clause about the fd: ``whose other end is held by 77 (python)``; for people."""
+    """A relative clause about the fd: ``with process 77 (python) at the other end``; for people."""
     processes: Internal[tuple[ChildProcess, ...]] = ()
     """Local processes there, except the examined one."""
     address: Sparse[str] = ""

@@ -44,7 +44,7 @@ class Peers:
         if pid is None:
             return None
         process = self._process(pid)
-        return Peer(PeerKind.PROCESS, f"the exit of process {process.label}", (process,))
+        return Peer(PeerKind.PROCESS, f"for the exit of process {process.label}", (process,))
 
     def epoll_fds(self, fd: int) -> list[int]:
         """At most 64 of the fds in an epoll set."""
@@ -107,7 +107,8 @@ class Peers:
         holders = tuple(self._process(pid) for pid in dict.fromkeys(pids) if pid not in (0, self._pid))
         if not holders:
             return None
-        return Peer(PeerKind.FILE_LOCK, f"which process {listed(holders)} has locked", holders)
+        plural = "es" if len(holders) > 1 else ""
+        return Peer(PeerKind.FILE_LOCK, f"locked by process{plural} {listed(holders)}", holders)
 
     # --- pipes, terminals, sockets ---------------------------------------------------------------
 
@@ -147,9 +148,10 @@ class Peers:
         processes = tuple(self._process(pid) for pid in dict.fromkeys(pids) if pid != self._pid)
         own = not processes and self._pid in pids
         if processes:
-            text = f"whose other end is held by {listed(processes, _MAX_SHOWN)}"
+            plural = "es" if len(processes) > 1 else ""
+            text = f"with process{plural} {listed(processes, _MAX_SHOWN)} at the other end"
         else:
-            text = "whose other end is open only in this process" if own else ""
+            text = "with only this process at the other end" if own else ""
         return Peer(kind, text, processes, address, state, own=own)
 
     def _terminal_peer(self, link: str) -> Peer:
@@ -189,7 +191,7 @@ class Peers:
         held = self._peer_held_by(PeerKind.SOCKET, listening, remote, "SYN_SENT")
         listener = "this process itself" if held.own else listed(held.processes, _MAX_SHOWN)
         plural = "" if queued == "1" else "s"
-        full = f" and has {queued} connection{plural} not accepted" if queued != "0" else ""
+        full = f" and has {queued} unaccepted connection{plural}" if queued != "0" else ""
         return held._replace(text=f"where {listener} listens{full}", is_queued=held.own)
 
     def _socket_peer(self, link: str) -> Peer | None:

@@ -71,7 +71,7 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert "threading.Lock" in Path(f"{file}.txt").read_text()
     assert json.loads(Path(f"{file}.json").read_text())["verdict"]["kind"] == kind
     page = Path(f"{file}.html")
-    told_of_page = f"\nThe page with all of this is {page.name}.\n"
+    told_of_page = f"\nThe whole report is in the page {page.name}.\n"
     replayed = run([DISPATCH, "-r", f"{file}.rec", "dispatch-diagnose"]).stdout
     assert replayed == Path(f"{file}.txt").read_text().replace(told_of_page, "")
     for words in ("<dt>program</dt>", f"<dd>{os.uname().nodename}</dd>"):

@@ -128,7 +128,7 @@ def test_graphs_in_the_report() -> None:
         "thread 7 replays a CUDA graph that was captured on stream 35 of cuda:1, with memory of the private "
         "pool (0, 3)",
         "cuda:1: a CUDA graph is being captured on stream 35, into the private pool (0, 3)",
-        "cuda:1: a CUDA graph is captured, or a private pool is used (1 at once)",
+        "cuda:1: a CUDA graph is being captured or a private pool is in use (1 at once)",
     )
 
 
@@ -193,17 +193,17 @@ def test_the_command_that_asks_for_a_core_of_the_device(hung: Replay, pipe: str,
     command = f"echo 1 | tee /proc/{target.pid}{glob.format(target.pid)}"
     assert (_trigger(core, target), _trigger(core_settings({}), target)) == (command, "")
     (advice, *_) = DeviceSection(1, (), core._replace(trigger=command)).advice
-    assert advice.endswith(f"(the process may be aborted after it): {command}")
-    assert f"{USER}=1, which this one was not" in hung.text("dispatch-diagnose")
+    assert advice.endswith(f"(the process may be aborted afterwards): {command}")
+    assert f"{USER}=1; this one was not" in hung.text("dispatch-diagnose")
 
 
 def test_the_systems_words_in_the_report(hung: Replay) -> None:
     section = hung.document("dispatch-diagnose", "--device")["device_system"]
-    assert section["facts"]["problems"] == ["the driver is asked of a live process only"]
+    assert section["facts"]["problems"] == ["the driver can be queried only about a live process"]
     text = DeviceSystemSection(NvidiaFacts("580.65", (FIRST, SECOND), ("NVRM: Xid 79",), (), ("NVML: …",))).lines
     assert text == (
-        "NVML's device 0 (made up, /dev/nvidia3): busy 100 % of the time, 118 of 700 W, 1980 MHz (memory 2619), "
-        "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors, a kernel that spins, as a collective does that waits for "
+        "NVML's device 0 (made up, /dev/nvidia3): busy 100% of the time, 118 of 700 W, 1980 MHz (memory 2619), "
+        "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors, a spinning kernel, like a collective that waits for "
         "others (inferred from busy time and power)",
         "NVML's device 1 (made up, /dev/nvidia4): MIG is on: its instances are not examined, 1980 MHz (memory 2619), "
         "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors",

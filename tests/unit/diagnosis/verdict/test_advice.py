@@ -119,7 +119,7 @@ def test_options_in_use_are_not_recommended():
     """The suggestion says which option it recommends; other lines may name the same one."""
     others = "Stop the other process: train.py --samples 7"
     starved = Finding(STARVED, "It is so.", cures=(others,))
-    again = "Stuck or only slow? Look more than once: dispatch-diagnose --samples 5 --interval 1"
+    again = "Stuck or only slow? Take several samples: dispatch-diagnose --samples 5 --interval 1"
     assert advice(starved, (), 1, is_core=False) == (others, again)
     assert advice(starved, (), 1, is_core=False, used=["--samples"]) == (others,)
     parent = Finding(WAITING_EXTERNAL, "It is so.", wait=wait("child-process"))
@@ -166,7 +166,7 @@ def test_missing_workers_name_the_way_out_of_their_pool(pool, has_number):
     ],
 )
 def test_what_a_thread_waits_for(kind, ops, part):
-    assert part in told(thread(1, wait(kind, name="read on fd 5, whose other end is held by 5"), map(step, ops)))
+    assert part in told(thread(1, wait(kind, name="read on fd 5, with process 5 at the other end"), map(step, ops)))
 
 
 def test_children_of_a_recording_are_not_looked_for_on_this_machine(replay, monkeypatch):
@@ -189,16 +189,16 @@ STORE = CollectiveWait("c10d::TCPStore::wait", is_store=True)
         (wait("io", name="read on fd 5"), "other end, for thread 1"),
         (
             wait("sleep", timed=True, detail=Sleep(PolledFile(looks_for="the file /lock"), seconds=1.0)),
-            "who has locked them",
+            "which process has locked them",
         ),
         (wait("collective", detail=OtherRanks(STORE)), "where the store is"),
         (wait("semaphore", external=True), "share the memory"),
         (wait("sleep", timed=True), "how long a sleep still lasts"),
         (
             wait("child-process", detail=OtherEnd(children=(ChildProcess(7), ChildProcess(8)))),
-            "what processes 7 and 8 do",
+            "the state of processes 7 and 8",
         ),
-        (wait("child-process", detail=OtherEnd(children=(ChildProcess(7),))), "what process 7 does"),
+        (wait("child-process", detail=OtherEnd(children=(ChildProcess(7),))), "the state of process 7"),
         (wait("child-process"), "which child processes there are"),
         (wait("worker-pool", detail=AbsentWorkers(MissingWorkers(pools.OPENMP))), "forked from another one"),
         (wait("python-lock"), "forked from another one"),

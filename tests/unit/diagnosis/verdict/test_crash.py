@@ -75,9 +75,9 @@ def test_fatal_signals(name, code, at_trap, fatal):
 
 def test_a_page_that_its_file_lacks():
     for path, expected in {
-        "/data/weights.bin": "memory of the file /data/weights.bin, which was truncated",
-        "/dev/shm/torch_12_34": "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file was truncated",
-        "": "memory of a file that was truncated, or /dev/shm is full",
+        "/data/weights.bin": "an access to the mapped file /data/weights.bin, which was truncated",
+        "/dev/shm/torch_12_34": "an access to /dev/shm/torch_12_34: /dev/shm is full, or the file was truncated",
+        "": "an access to a file that was truncated, or /dev/shm is full",
     }.items():
         maps = (MemoryMapping(0x800000, 0x900000, 0, path, "rw-s"),)
         assert expected in describe(1, stop(Signal(7, "SIGBUS", 2, 0x880000)), maps).sentence

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.inspect import Inspection
 from gdbext.diagnosis.kinds import rank_of
 from gdbext.diagnosis.kinds.blocked import BLOCKED
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.kinds.state import BUSY, IDLE
 from gdbext.diagnosis.report.finding import NOTE, Finding, Verdict
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.samples import Sampled, SamplesSection
-from gdbext.diagnosis.verdict import progress as steps
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import judge
 from gdbext.diagnosis.verdict.progress import (
     SamplePlace,
     compare,
-    revise_judgement,
+    judge_samples,
     revise_verdict,
     samples_note,
     with_operator_calls,
@@ -102,8 +99,9 @@ def test_summaries():
     note = samples_note(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
     assert "main" in note.summary
     assert "pool" not in note.summary
-    assert steps.dispatch_note(3000, 2.0).summary == "Dispatches continue: 1,500 operator calls a second."
-    assert steps.dispatch_note(0, 2.0).summary == "No operator was called meanwhile."
+    judgement = judge(Observations(threads, 1))
+    for calls, text in (3000, "Dispatches continue: 1,500 operator calls a second."), (0, "No operator was called"):
+        assert judge_samples(judgement, (), threads, 2, 2.0, calls).findings[1].summary.startswith(text)
 
 
 STATES = {
@@ -124,19 +122,16 @@ def test_findings_of_one_report_do_not_contradict_each_other(first, second, move
     threads = (STATES[first], STATES[second]._replace(tid=2))
     judgement = judge(Observations(threads, 1))
     progress = found({1: place(), 2: place()}, {1: PLACES[moves], 2: place()}, done=done)
-    made = revise_judgement(judgement, progress, threads)
-    made = made._replace(findings=(samples_note(progress, threads, 2, 2.0), *made.findings))
-    inspection = Inspection(threads, judgement)._replace(judgement=made)
-    result = Sampled(inspection, SamplesSection(2, 2.0, tuple(progress))).with_calls(calls)
-    verdict, findings = result.inspection.judgement.verdict, result.inspection.judgement.findings
+    progress = with_operator_calls(progress, threads, calls)
+    findings, verdict = judge_samples(judgement, progress, threads, 2, 2.0, calls)
     text = " ".join(finding.summary for finding in findings)
-    moved = {each.tid for each in result.section.threads if each.progress.value == "moved"}
-    assert not ("without leaving one place" in text and "Dispatches go on" in text)
-    assert not (verdict.kind is IDLE and "Dispatches go on" in text)
+    moved = {each.tid for each in progress if each.progress.value == "moved"}
+    assert not ("without leaving one function" in text and "Dispatches continue" in text)
+    assert not (verdict.kind is IDLE and "Dispatches continue" in text)
     for finding in (verdict.finding, *findings):
         if finding.kind.movement_refutes_it:
             assert moved.isdisjoint(finding.threads), finding
-    for each in result.inspection.threads:
+    for each in threads:
         if each.state is RunState.RUNNING:
             assert f"thread {each.tid} made no progress" not in text
     strongest = min((rank_of(each.kind.value) for each in findings if each.kind is not NOTE), default=None)

@@ -79,7 +79,7 @@ def sleeping(*polled, **more):
 LATE = wait("barrier", 2, certainty=OwnerCertainty.INFERRED)
 STATIC = wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_ops::mm::call(...)::op")
 WANTS_GIL, HAS_MUTEX = thread(2, wait("gil", 1)), thread(2, wait("mutex", 3))
-GONE = LostThread(("loader",), Loss.ENDED, no_waker_clause="no thread is in load (f.py:4), which calls set() of it")
+GONE = LostThread(("loader",), Loss.ENDED, no_waker_clause="no thread is in load (f.py:4), which calls set() on it")
 LEFT = LostThread(("a", "b"), Loss.LEFT_BEHIND, recorded=True, does="should run its job")
 LOST = thread(1, wait("condvar", detail=Unowned(GONE)))
 FEEDER = thread(3, wait("python-lock", 2), python_name="feeder")
@@ -98,10 +98,10 @@ CONFIG = (*joined(wait("futex")), thread(3, wait("mutex", 1, name="cfg")))
 DEEP = (thread(1, wait("gil", 2), [MM]), HAS_MUTEX, thread(3, wait("condvar", address=0xC0)))
 BEGAN = (thread(1, wait("condvar", detail=Unowned(GONE._replace(recorded=True)))), thread(2))
 OTHER_RUNS = (thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")]))
-NO_PROOF = "No hang is proven; but its owner is not recorded in memory: a deadlock through it cannot be excluded."
-HAS_ENDED = "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
+NO_PROOF = "No hang is proven; but its owner is not recorded in memory, so a deadlock cannot be ruled out."
+HAS_ENDED = "the thread loader has exited, and no thread is in load (f.py:4), which calls set() on it."
 STAYED = "the threads a, b, which should run its job, were started before the fork"
-IN_DOUBT = "; but: thread 2 waits for an unidentified futex 0x1000 (mylock), and its owner"
+IN_DOUBT = "; but: thread 2 waits for the unidentified futex 0x1000 (mylock), and its owner"
 READS_ON = "thread 2 also uses and may wake it; thread 2 waits in read on fd 5."
 MAY_END = "which feeder (tid 3) also uses and may wake it; feeder (tid 3) waits"
 
@@ -133,10 +133,10 @@ MAY_END = "which feeder (tid 3) also uses and may wake it; feeder (tid 3) waits"
         # Threads that should act and are not there.
         ([LOST], "blocked", (1,), HAS_ENDED),
         ([LOST, thread(2)], "busy", (1, 2), ""),  # it may come to it
-        (BEGAN, "blocked", (1,), "has ended"),
+        (BEGAN, "blocked", (1,), "has exited"),
         ([thread(1, wait("condvar", detail=Unowned(LEFT)))], "missing-workers", (1,), STAYED),
         # No hang is proven, and none is excluded.
-        (OTHER_RUNS, "busy", (2,), "cannot be excluded"),
+        (OTHER_RUNS, "busy", (2,), "cannot be ruled out"),
         ([thread(1, FUTEX), thread(2, wait("sleep", timed=True))], "idle", (1,), NO_PROOF),
         ([sleeping(), thread(2, FUTEX)], "idle", (1, 2), IN_DOUBT),
     ],

@@ -18,7 +18,7 @@ from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Outside, P
 SLEEP = 35
 LINE = Frame(1, FrameKind.PYTHON, None, "wait", file="/app/main.py", line=1)
 CHILD = ChildProcess(50, "worker")
-FILES = {"/lock": "/lock (which exists)", "/held": "/held, which process 9 has locked"}
+FILES = {"/lock": "/lock (which exists)", "/held": "/held, locked by process 9"}
 FILES |= {"/none": "/none (which does not exist)", "m.lock": "/work/m.lock (which does not exist)"}
 
 

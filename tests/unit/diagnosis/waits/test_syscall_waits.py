@@ -65,7 +65,7 @@ def waits_in(call, *args, procfs=NO_PROCFS):
 STOPPED = ChildProcess(50, "worker", ProcessState.STOPPED)
 TWO = Outside(STOPPED, ChildProcess(51))
 PIPE = Outside(other_ends={5: [STOPPED]})
-PIPE_TEXT = "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
+PIPE_TEXT = "read on fd 5 (pipe:[7]), with process 50 (worker, stopped) at the other end"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_open_names_the_file_and_without_a_clock_an_argument_tells_how_long_a
     """It is an absolute time, in a core."""
     process = Process({DATA: b"/run/batches\0"})
     wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=257, args=(0xFFFFFF9C, DATA)))
-    assert (wait.resource.name, waits_in(257, 0, 8).resource.name) == ("openat of /run/batches", "openat")
+    assert (wait.resource.name, waits_in(257, 0, 8).resource.name) == ("openat (/run/batches)", "openat")
     sleeping = Process({DATA: struct.pack("<QQ", 99_999, 0)})
     sleeping.thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
     python = SimpleNamespace(runtime=None, gils=tuple, asked_to_sleep=lambda _: 60.0)

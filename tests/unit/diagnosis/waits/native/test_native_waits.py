@@ -194,5 +194,5 @@ def test_a_semaphore_that_nobody_else_has_names_the_children_that_have_ended():
     alone.sharers = lambda _: ()
     name = wait_of(process, procfs=alone).resource.name
     assert name.endswith(
-        "no other process that has it is alive; its child process 7 (server, exit status 1) has exited"
+        "but every other process that mapped it has exited; its child process 7 (server, exit status 1) has exited"
     )

@@ -40,7 +40,7 @@ def test_who_called_what(outer, call, driver_call, work):
     found = device_of(in_driver(*outer))
     assert (found.call, found.driver_call, found.caller) == (call, driver_call, NCCL[0] if NCCL in outer else TORCH)
     assert (found.work, found.polls, found.certainty) == (work, False, Certainty.UNKNOWN)
-    name = f"{call}, in ncclAllReduce" if found.nccl_call else call or "a call of the driver without a name"
+    name = f"{call}, in ncclAllReduce" if found.nccl_call else call or "an unnamed driver call"
     assert (found.nccl_call, found.phrase) == ("ncclAllReduce" * (NCCL in outer), f"waits for the device ({name})")
 
 

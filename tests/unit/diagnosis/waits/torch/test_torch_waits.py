@@ -71,7 +71,7 @@ def test_that_workers_vanished_in_a_fork_needs_evidence(evidence, forked):
     process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
     missing = wait_of(process, **evidence).detail.missing_workers
     assert missing == MissingWorkers(pools.AUTOGRAD, forked=forked)
-    assert missing.sentence.endswith("the reason is not known") is not forked
+    assert missing.sentence.endswith("for an unknown reason") is not forked
 
 
 def test_a_gradient_reduction_inside_backward_waits_for_other_ranks_and_a_hook_is_its_own_wait():
@@ -158,7 +158,7 @@ def polls(*files):
     ("batch", "name"),
     [
         (((50, 51),), "the DataLoader's worker processes 50 (python, stopped) and 51"),
-        (((51,), 9), "the DataLoader's worker process 51, which makes batch 9"),
+        (((51,), 9), "the DataLoader's worker process 51, which loads batch 9"),
     ],
 )
 def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
@@ -166,7 +166,7 @@ def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
     wait = polls(CONNECTION, FILE, "train.py")
     assert (wait.kind, wait.resource.name) == (WaitKind.CHILD_PROCESS, name)
     assert [child.pid for child in wait.detail.children] == [*batch[0]]
-    assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
+    assert wait.evidence[-1].startswith("called by DataLoader's code, it waits in poll on")
     assert polls(CONNECTION, "train.py").kind is WaitKind.IO, "a poll of anybody else stays one"
 
 
@@ -222,8 +222,8 @@ def test_what_is_no_text_is_no_key(raw):
 @pytest.mark.parametrize(
     ("rank", "text"),
     [
-        (0, "waits until all 4 ranks have reached its store at node0:29500, as rank 0 (c10d::TCPStore::wait)"),
-        (3, "tries to reach the store of rank 0 at node0:29500, as rank 3 of 4"),
+        (0, "waits, as rank 0, until all 4 ranks have reached its store at node0:29500 (c10d::TCPStore::wait)"),
+        (3, "tries, as rank 3 of 4, to reach the store of rank 0 at node0:29500"),
     ],
 )
 def test_who_meets_whom_at_the_store(rank, text, monkeypatch):
