@@ -2,7 +2,7 @@
 
 A probe checks whether a layout that was measured on another build makes sense of the live dispatcher. It reads a few
 dozen operators of ``c10::Dispatcher::operators_`` and checks what is true of any dispatcher: names parse as ns::name,
-the list and the lookup table count the same operators, kernels lie in executable memory, those that torchgen named
+the list and the lookup table count the same operators, kernels are in executable memory, those that torchgen named
 after a dispatch key are at the index of that key, and so are the fallbacks whose functions are named after their key.
 Sources: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
 """
@@ -135,8 +135,8 @@ class _Candidates:
             return layout
         self._headers_mismatch = True
         self._refused.append(
-            f"{layout.id}, measured here, does not fit ({reason}): the headers beside libtorch_cpu.so are not its own "
-            f"(put them right, then remove it from {store.layout_cache()})"
+            f"{layout.id}, measured here, does not fit ({reason}): the headers beside libtorch_cpu.so are of another "
+            f"build (replace them, then remove the layout from {store.layout_cache()})"
         )
         return None
 
@@ -200,7 +200,9 @@ class _Candidates:
         except OSError:
             is_folder = False
         if not module.image or not files.are_here or not is_folder:
-            self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
+            self._refused.append(
+                f"none can be measured: the file {module.path} is not the one in memory, or is not on this machine"
+            )
             return None
         try:
             return self._checked_if_generated(complete(measure(module.image.path, module.build_id)))
@@ -304,10 +306,10 @@ class Probe:
             return f"none of {walked} operators has a kernel"
         unproven = [key for key in _FALLBACKS if key in self._indices and key not in self._proven]
         if other_minor and unproven:
-            return f"nothing proves the numbers of dispatch keys such as {unproven[0]}"
+            return f"the numbers of dispatch keys such as {unproven[0]} are not proven"
         self.evidence.append(
-            f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory, "
-            f"{self._named_kernels} are named after the key at whose index they stand"
+            f"{walked} operators checked: their names parse, {kernels} kernels are in executable memory, "
+            f"{self._named_kernels} are named after the key at their index"
         )
         return ""
 
@@ -340,7 +342,7 @@ class Probe:
                 raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
         flags = (extractor.requiresBitsetPerBackend_, operator.is_observed_)
         if max(flags) > 1:
-            raise BadData(f"{max(flags)} stands where a truth value should")
+            raise BadData(f"{max(flags)} is not the value of a flag")
         slots, used = operator.kernels_.num_slots_minus_one + 1, operator.kernels_.num_elements
         if slots & slots - 1 or used > slots or used > 4096:
             raise BadData(f"{used} registrations in a table of {slots}")
@@ -356,7 +358,7 @@ class Probe:
             if not all(self._is_code(pointer) for pointer in kernel.same_code if pointer):
                 raise BadData(f"entry {index} of a dispatch table points outside executable memory")
             if kernel.functor and not self._is_object(kernel.functor):
-                raise BadData(f"entry {index} of a dispatch table has no object for its functor")
+                raise BadData(f"entry {index} of a dispatch table has a functor that is not an object")
             if kernel.unboxed and kernel.sym_unboxed:  # it takes SymInt or int, never both (KernelFunction_impl.h)
                 raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
             # torchgen names a kernel after its key (wrapper_CPU__mm): then it must be at that key's index
@@ -365,7 +367,7 @@ class Probe:
             keys = {key for name in names for key in re.findall(r"wrapper_([A-Za-z]+[0-9]?)_", name)}
             expected = {self._indices[key] for key in keys if key in self._indices}
             if expected and index not in expected:
-                raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
+                raise BadData(f"a kernel for {', '.join(sorted(keys))} is at entry {index} of a dispatch table")
             self._named_kernels += bool(expected)
         return sum(any(kernel.same_code) for kernel in kernels)
 
@@ -389,7 +391,7 @@ class Probe:
             for key, name in _FALLBACKS.items():
                 if any(f"{len(name)}{name}E" in symbol for symbol in names):
                     if self._indices.get(key) != index:
-                        raise BadData(f"the fallback of {key} stands at entry {index}")
+                        raise BadData(f"the fallback of {key} is at entry {index}")
                     self._proven.add(key)
 
     def _is_code(self, address: int) -> bool:
@@ -408,7 +410,7 @@ class Probe:
             return
         (name, count), last = next(iter(counts.items())), [*counts.values()][-1]
         if not 0 < count <= 1_000_000 or walked != min(count, _PROBED_OPERATORS):
-            raise BadData(f"the {name} says {count} operators, {walked} were walked")
+            raise BadData(f"the {name} says {count} operators, {walked} were found")
         # A registration in progress has put its operator into one of the two and not yet into the other.
         if abs(count - last) > 1:
             raise BadData(f"the list holds {count} operators, the lookup table {last}")

@@ -43,5 +43,5 @@ def not_yet(detail: str) -> TargetError:
     return TargetError(
         f"the dispatcher does not exist yet: {detail}",
         why="the process is still loading libtorch_cpu.so: its static initializers have not run",
-        help="try again when torch is imported",
+        help="try again once torch is imported",
     )

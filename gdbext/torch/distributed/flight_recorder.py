@@ -183,7 +183,7 @@ class FlightRecorder:
         for place in (entry.input_dims_, entry.output_dims_):
             dimensions = self._numbers(place, _TENSOR_LIMIT)
             if any(not 0 <= count <= 64 for count in dimensions):
-                raise BadData(f"a tensor of {max(dimensions)} dimensions in the flight recorder")
+                raise BadData(f"the flight recorder has a tensor of {max(dimensions)} dimensions")
             cut.append(tuple(tuple(islice(sizes, count)) for count in dimensions))
         duration = structures.OptionalFloat(self._space, entry.duration_)
         started, completed = (
@@ -221,7 +221,7 @@ class FlightRecorder:
         vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:
-            raise BadData(f"a list of {count} sizes in the flight recorder")
+            raise BadData(f"the flight recorder has a list of {count} sizes")
         words = self._memory.words(vector.BeginX, count) if count else ()
         return tuple(word - (1 << 64) if word >> 63 else word for word in words)
 

@@ -203,7 +203,7 @@ class CommunicatorReader:
         comm = CommStruct(self._space, address)
         rank, size, device = comm.rank, comm.nRanks, comm.cudaDev
         if not 0 <= rank < size <= _MAX_RANKS or not 0 <= device < _MAX_DEVICES:
-            raise BadData(f"NCCL's communicator at {address:#x} says that it is rank {rank} of {size} on {device}")
+            raise BadData(f"NCCL's communicator at {address:#x} claims to be rank {rank} of {size} on {device}")
         abort = self._memory.try_read(comm.abortFlag, 4) if comm.abortFlag else b""
         communicator = Communicator(
             address,
@@ -288,7 +288,7 @@ class CommunicatorReader:
         seen: set[int] = set()
         while address and len(seen) < _MAX_OPERATIONS:
             if address in seen:
-                raise BadData(f"the list of what NCCL's proxy works on comes back to {address:#x}")
+                raise BadData(f"the list of the NCCL proxy's operations is circular at {address:#x}")
             seen.add(address)
             operation = OperationStruct(self._space, address)
             parts, state = operation.nsubs, operation.state
@@ -312,14 +312,14 @@ class CommunicatorReader:
         connection = ConnectionStruct(self._space, part.connection)
         is_send, transport = connection.send, connection.transport
         if is_send not in (0, 1) or not 0 <= part.nsteps < _MAX_STEPS or not 0 <= part.channelId < _MAX_DEVICES:
-            raise BadData(f"NCCL's proxy has a transfer at {part.address:#x} that makes no sense")
+            raise BadData(f"NCCL's proxy has an invalid transfer at {part.address:#x}")
         has_begun = operation.state == _IN_PROGRESS
         counters = (part.posted, part.received, part.flushed, part.transmitted, part.done) if has_begun else (0,) * 5
         waits_for = _stalled_at(bool(is_send), counters) if transport == _NETWORK else TransferWait.UNKNOWN
         if has_begun and counters[-1] >= part.nsteps:
             return None
         if has_begun and not waits_for:
-            raise BadData(f"the steps of NCCL's transfer at {part.address:#x} do not go together: {counters}")
+            raise BadData(f"the steps of NCCL's transfer at {part.address:#x} are inconsistent: {counters}")
         # A peer's rank is that of the operation's communicator, which is unknown if others share the proxy or another
         # rank's proxy does the work; before 2.23 it is the operation's root, except in transfers.
         peer = None

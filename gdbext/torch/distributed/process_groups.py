@@ -68,14 +68,14 @@ def read_nccl_group(
     space = Space(memory, OffsetShapes(members))
     group = structures.NcclGroupStruct(space, address)
     if GROUP not in members or WORK not in members or not group.has(structures.NcclGroupStruct.pgStatus_):
-        raise LayoutError("NCCL's groups of this release keep their numbers elsewhere")
+        raise LayoutError("the NCCL groups of this release keep their sequence numbers elsewhere")
     last = group.seqCollective_
     # up to 2.7 the status is NCCL's alone, and in no other layout
     status_space = space if members.get(STATUS) else Space(memory, layout)
     status = read_status(structures.ProcessGroupStatus(status_space, group.pgStatus_))
     if not -1 <= status.completed <= status.enqueued <= last:
         numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
-        raise BadData(f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}")
+        raise BadData(f"the numbers of NCCL's group at {address:#x} are inconsistent: {numbers}")
     items = containers.list_items(memory, group.workMetaList_, _WORK_LIMIT, containers.has_cxx11_abi(layout))
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
     works = []
@@ -85,7 +85,7 @@ def read_nccl_group(
         # NCCL does not say when an operation starts
         works.append(QueuedWork(work.seq_, f"nccl:{name}", work.opTimeout_, False, work.workStartTime_))
     if any(work.seq > last for work in works):
-        raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
+        raise BadData(f"NCCL's group at {address:#x} has work after its last collective, #{last}")
     return NcclGroup(status, tuple(works))
 
 
@@ -206,7 +206,7 @@ class ProcessGroupReader:
             description = cpp.pg_desc_ if cpp.has(structures.ProcessGroupStruct.pg_desc_) else 0
             rank, size = cpp.rank_, cpp.size_
             if not 0 <= rank < size <= RANK_LIMIT:
-                raise BadData(f"the process group at {cpp.address:#x} says that it is rank {rank} of {size}")
+                raise BadData(f"the process group at {cpp.address:#x} claims to be rank {rank} of {size}")
             gloo_status = read_status(gloo.pgStatus_) if gloo and gloo.has(structures.GlooGroup.pgStatus_) else None
             return unread._replace(
                 description=self._strings.read(description, 4096) if description else "",
@@ -269,7 +269,7 @@ class ProcessGroupReader:
         """The ``AsyncWork`` at an address."""
         work = structures.GlooWork(self._space, address)
         if not work.has(structures.GlooWork.seq_):
-            raise LayoutError("this version's work has no sequence number")
+            raise LayoutError("the work of this release has no sequence number")
         title = self._strings.read(work.profilingTitle_, 4096)
         timeout = work.timeout_ if work.has(structures.GlooWork.timeout_) else 0
         return QueuedWork(work.seq_, title, timeout, in_progress)
@@ -279,7 +279,7 @@ def _ranks_in_job(ranks: PyRef) -> tuple[int, ...]:
     """The members' ranks in the job, in order of their rank in the group, which are the dict's values."""
     in_job = {in_group.read(integer): rank.read(integer) for rank, in_group in ranks.items(RANK_LIMIT).checked()}
     if not all(0 <= rank < RANK_LIMIT for rank in in_job.values()):
-        raise BadData(f"the members of a process group at {ranks.address:#x} are no ranks")
+        raise BadData(f"the members of a process group at {ranks.address:#x} are not ranks")
     return tuple(in_job[rank] for rank in sorted(in_job))
 
 

@@ -192,9 +192,9 @@ def dispatch_section(torch: Path, compiler: str, flags: Sequence[str], folder: P
     try:
         answer = json.loads(output.decode(errors="replace"))
     except ValueError as error:
-        raise LayoutError(f"libc10.so gave an answer that cannot be read: {error}") from error
+        raise LayoutError(f"libc10.so gave an unreadable answer: {error}") from error
     if not isinstance(answer, dict):
-        raise LayoutError("libc10.so gave an answer that cannot be read")
+        raise LayoutError("libc10.so gave an unreadable answer")
     return answer
 
 
@@ -203,7 +203,7 @@ def check_owner(library: Path) -> None:
     try:
         statuses = [path.stat() for path in (library, library.parent)]
     except OSError as error:
-        raise LayoutError(f"cannot look at {library}: {error.strerror}") from error
+        raise LayoutError(f"cannot examine {library}: {error.strerror}") from error
     if any(status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002 for status in statuses):
         raise LayoutError(
             f"{library} belongs to another user",

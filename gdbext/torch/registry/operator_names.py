@@ -109,7 +109,7 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, re
     namespace = pattern.partition("::")[0] + "::"
     is_named = pattern.startswith(namespace) and namespace[:-2].isidentifier()
     if is_named and not why and not any(name.startswith(namespace) for name in names):
-        why = f"nothing of {namespace} is: the library or module that defines it is not loaded in this process"
+        why = f"no operator of {namespace} is registered: the library or module with them is not loaded in this process"
     return UsageError(f"no operator {pattern!r} is registered in the target", why=why, help=hint)
 
 

@@ -339,7 +339,7 @@ class SchemaReader:
                 names.append(_UNKNOWN)
             node = self._memory.u64(node)
         if len(names) != count:
-            raise BadData(f"the alias set at {symbols.address:#x} has other than {count} elements")
+            raise BadData(f"the alias set at {symbols.address:#x} does not have the {count} elements that it claims")
         return names
 
     def symbol_text(self, symbol: int) -> str:

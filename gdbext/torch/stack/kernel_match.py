@@ -181,7 +181,7 @@ class KernelMatcher:
 
     @memoized
     def is_code(self, kernel: KernelFunction) -> bool:
-        """True if all functions of the kernel are in executable memory; else the words that look like it are not one."""
+        """True if all functions of the kernel are in executable memory; else its words are those of something else."""
         return all(self._is_executable(entry) for entry in kernel.same_code if entry)
 
     def _is_executable(self, address: int) -> bool:

@@ -195,7 +195,7 @@ class RedispatchPredictor:
         if following is not None:
             following = self.masked(operator, following)
             if (following >> keys.num_backends).bit_length() >= (keyset >> keys.num_backends).bit_length():
-                raise BadData(f"the chain of {operator.qualified} does not descend at {entry.key}")
+                raise BadData(f"the chain of {operator.qualified} does not descend in priority at {entry.key}")
         kernel = self._kernels.registered(entry.kernel, name)._replace(aliases=())
         return ExpectedLookup(
             entry.key,
@@ -219,7 +219,7 @@ class RedispatchPredictor:
         if name.kind == "ambiguous":
             return None, END, "ambiguous: PyTorch raises an error here"
         if name.kind == "python":
-            return None, UNKNOWN, "a Python function: the tables do not tell what it calls next"
+            return None, UNKNOWN, "a Python function: the dispatch tables do not say what it calls next"
         if entry.source == "CompositeImplicitAutograd":
             return None, END, "composite: calls other operators"
         if entry.source.startswith("CompositeExplicitAutograd"):
@@ -235,7 +235,7 @@ class RedispatchPredictor:
             why = "autocast: casts the arguments and calls the operator again without autocast"
             return self._keys.minus(keyset, self._autocast), EXPECTED, why
         if key in ("Python", "PythonDispatcher", "PreDispatch", "Fake"):
-            return None, UNKNOWN, "goes to Python: the mode or tensor subclass decides"
+            return None, UNKNOWN, "calls Python: the mode or tensor subclass decides"
         if key == "BackendSelect":
             return None, UNKNOWN, "chooses the backend by the device argument"
         if key.startswith(("FuncTorch", "Batched", "VmapMode", "Functionalize")):
@@ -244,4 +244,4 @@ class RedispatchPredictor:
             return None, END, "backend: computes the result"
         if key == "Undefined":
             return None, END, "no tensor arguments: computes the result"
-        return None, UNKNOWN, "a kernel of its own: what it calls next is not known"
+        return None, UNKNOWN, "a custom kernel: what it calls next is unknown"

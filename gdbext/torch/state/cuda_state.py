@@ -102,7 +102,7 @@ class CudaStreams:
         priority, index = (number >> 1 & _TYPE_MASK) - 1, number >> 5
         address, devices = self._array()
         if not 0 <= priority < _PRIORITIES or not 0 <= index < _PER_POOL or device >= devices:
-            raise BadData(f"a stream with the number {number:#x} makes no sense")
+            raise BadData(f"there is no stream with the number {number:#x}")
         offset = ((priority * devices + device) * _PER_POOL + index) * _POINTER
         return CudaStream(number, device, self._memory.u64(address + offset))
 
@@ -112,7 +112,7 @@ class CudaStreams:
         _, counters = self._place(sources.CUDA_STREAM_COUNTERS, _COUNTER)
         devices = size // (_PRIORITIES * _PER_POOL * _POINTER)
         if devices * _PRIORITIES * _COUNTER != counters or not 0 < devices <= _MOST_DEVICES:
-            raise BadData("the arrays of CUDA streams have other sizes in this build")
+            raise BadData("the arrays of CUDA streams have unexpected sizes in this build")
         return address, devices
 
     def _place(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
@@ -157,13 +157,13 @@ class CudaAllocator:
         variable = sources.CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
         allocator = self._memory.u64(variable) if variable else 0
         if not allocator:
-            raise BadData("CUDA's allocator is not there yet")
+            raise BadData("CUDA's allocator does not exist yet")
         names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
         if sources.NATIVE_CUDA_ALLOCATOR not in names:
-            raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
+            raise BadData(f"CUDA's allocator is {names[0] if names else 'of an unknown class'}, which is not supported")
         getter = sources.CUDA_STATISTICS.address(self._symbolizer)
         if not getter:
-            raise BadData("the function that returns the statistics is not found")
+            raise BadData("the function that returns CUDA's memory statistics is not found")
         architecture = self._memory.architecture
         code = architecture.decode(self._memory.read(getter, 256), getter)
         # the object is the second argument: the first one is where the result goes
@@ -172,7 +172,7 @@ class CudaAllocator:
                 first, count = vector_span(self._memory, allocator + offset, 8, _MOST_DEVICES)
                 break
         else:
-            raise BadData("where the allocator keeps its devices is not known in this build")
+            raise BadData("the place of the allocator's devices is unknown in this build")
         # A recursive mutex is as large as another one: both are a pthread_mutex_t.
         statistics = StdMutex.shape(self._layout).size
         for device in range(count):
@@ -194,7 +194,7 @@ class CudaAllocator:
                     whole, *parts = (pool[name] for pool in pools)
                     if min(whole, *parts) < 0 or (name != "peak" and whole != sum(parts)):
                         reason = f"{field.name}.{name} is {[whole, *parts]}"
-                        raise BadData(f"the statistics of a device make no sense: {reason}")
+                        raise BadData(f"the statistics of a device are inconsistent: {reason}")
                 for pool, values in zip(_POOLS, pools):
                     statistics.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
             elif field.size == counts.size and field.type.endswith("::Stat"):
@@ -202,7 +202,7 @@ class CudaAllocator:
             elif field.size == 8 and field.type == "long int":
                 statistics[field.name] = self._memory.i64(start)
         if not statistics:
-            raise LayoutError(f"the layout of {shape.name} has nothing that is known")
+            raise LayoutError(f"the layout of {shape.name} has no known member")
         return statistics
 
     def _counts(self, address: int) -> dict[str, int]:
@@ -307,7 +307,7 @@ class _Pending:
         first, captures = vector_span(self._memory, behind, _CAPTURE)
         events = self._events(behind)
         if self._freed and not events and not captures:
-            raise BadData(f"which events {self._freed} freed blocks of cuda:{self._device} wait for is not known")
+            raise BadData(f"the events that {self._freed} freed blocks of cuda:{self._device} wait for are unknown")
         graphs = []
         for number in range(min(captures, _MOST_CAPTURES)):
             # a capture is a pool's number (two words) and a filter, a lambda of the graph
@@ -328,7 +328,7 @@ class _Pending:
                     blocks = [int.from_bytes(entry.raw[:8], "little") for entry in entries]
                     self._shift = self._shift_of(blocks, address)
                     return address
-        raise BadData("where the allocator keeps its active blocks is not known in this build")
+        raise BadData("the place of the allocator's active blocks is unknown in this build")
 
     def _shift_of(self, blocks: list[int], limit: int) -> int:
         """The shift of a block's size: their sum is in the statistics, too; of many, the blocks in the object's own
@@ -340,7 +340,7 @@ class _Pending:
             if is_whole or (len(rows) < len(blocks) and any(self._start <= pool < limit for _, _, pool, *_ in rows)):
                 self._freed = sum(not allocated for *_, allocated in rows)
                 return shift
-        raise BadData("how the allocator describes a block is not known in this build")
+        raise BadData("the layout of the allocator's blocks is unknown in this build")
 
     def _block(self, address: int, shift: int) -> tuple[int, int, int, int, bool]:
         """(size, requested size, pool, address on the device, is allocated)."""

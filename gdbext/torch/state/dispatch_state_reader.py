@@ -240,7 +240,7 @@ class DispatchStateReader:
         for transform in (item.interpreter_ for item in layer.array(self._space, first, count)):
             number = transform.type_
             if number not in kinds:
-                raise BadData(f"the functorch layer at {transform.address:#x} is of no known kind ({number})")
+                raise BadData(f"the functorch layer at {transform.address:#x} is of an unknown kind ({number})")
             layers.append(FunctorchLayer(kinds[number], transform.level_))
         return tuple(layers)
 

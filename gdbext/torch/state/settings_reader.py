@@ -92,7 +92,7 @@ def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[s
         numbers = [int.from_bytes(raw[field.offset : field.offset + field.size], "little") for field in fields]
         for enumerators, number in zip(names, numbers):
             if number not in enumerators:
-                raise BadData(f"a float32 precision has the number {number}, which has no name")
+                raise BadData(f"a float32 precision has the unknown value {number}")
         backend, operation, precision = (enumerators[number] for enumerators, number in zip(names, numbers))
         precisions[backend, operation] = precision
     if not precisions or len(precisions) != len(entries):
@@ -111,7 +111,7 @@ def _own_precisions_in_2_9(memory: Memory, layout: Layout, table: int) -> dict[t
             precisions[key] = strings.read(operation + _LINKS + strings.size)
     is_known = set(precisions.values()) <= {_NONE, "ieee", _TF32, _BF16}
     if {".".join(key) for key in precisions} != UNSET.keys() or not is_known:
-        raise BadData(f"the map of float32 precisions at {table:#x} has other entries than 2.9's")
+        raise BadData(f"the map of float32 precisions at {table:#x} does not have the entries of 2.9")
     return precisions
 
 
@@ -166,7 +166,7 @@ class SettingsReader:
             return number
         scalar_types: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
         if number >= len(scalar_types):
-            raise BadData(f"dtype {number} has no name here")
+            raise BadData(f"dtype {number} has no name in this build")
         return f"torch.{python_name(scalar_types[number][0])}"
 
     @staticmethod
@@ -205,7 +205,7 @@ class SettingsReader:
     def object(self, owner: StaticOwner) -> int:
         """The address of the object, 0 for a pointer to none. Raises BadData where it is not made yet, MemoryFault."""
         if not self.exists(owner):
-            raise BadData(f"{owner.description} was not used yet: the default holds")
+            raise BadData(f"{owner.description} was not used yet: its default applies")
         address = self._address(owner.variable, owner.library)
         return self._memory.u64(address) if owner.is_pointer else address
 
@@ -219,7 +219,7 @@ class SettingsReader:
     def _need_layout(self) -> Layout:
         """The layout. Raises BadData without one."""
         if not self._layout:
-            raise BadData("there is no layout of this build")
+            raise BadData("this build has no layout")
         return self._layout
 
     def _name(self, source: SettingSource, number: int, size: int) -> SettingValue:

@@ -114,8 +114,7 @@ class TensorReader:
                 if not 0 < count < 1 << 31:
                     raise BadData(
                         f"the tensor at {address:#x} was freed: it has {count} references",
-                        why="its memory was not used again yet, so that its fields can still be read; "
-                        "they mean nothing",
+                        why="its memory was not reused yet, so its fields can still be read; they mean nothing",
                     )
         return facts
 
@@ -165,7 +164,7 @@ class TensorReader:
     def _keyset(self, address: int) -> int:
         bits = TensorImpl(self._space, address).key_set_
         if self._keys.stray(bits):
-            raise BadData(f"the tensor at {address:#x} has a key set with bits that mean nothing ({bits:#x})")
+            raise BadData(f"the tensor at {address:#x} has a key set with meaningless bits ({bits:#x})")
         return bits
 
     def _stored_shape(self, address: int, raw: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:

@@ -121,11 +121,11 @@ def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> l
             raise BadData(f"the list at {header:#x} has more than {limit} elements")
         following, back = _TWO_WORDS.unpack(memory.read(node, 16))
         if back != previous:
-            raise BadData(f"the list at {header:#x} is broken at {node:#x}: its neighbours do not point at each other")
+            raise BadData(f"the list at {header:#x} is broken at {node:#x}: its neighbors do not point at each other")
         items.append(node + 16)
         node, previous = following, node
     if last != previous:
-        raise BadData(f"the list at {header:#x} does not end where it says")
+        raise BadData(f"the list at {header:#x} does not end where its header says")
     if sized and memory.u64(header + 16) != len(items):
         raise BadData(f"the list at {header:#x} has {len(items)} elements and claims {memory.u64(header + 16)}")
     return items
@@ -137,7 +137,7 @@ def vector_span(memory: Memory, address: int, element: int, limit: int = 1 << 16
     begin, end, capacity = memory.words(address, 3)
     count, rest = divmod(end - begin, element)
     if not begin <= end <= capacity or rest or count > limit:
-        raise BadData(f"the vector at {address:#x} makes no sense ({begin:#x} to {end:#x})")
+        raise BadData(f"the vector at {address:#x} is invalid ({begin:#x} to {end:#x})")
     return begin, count
 
 
@@ -157,7 +157,7 @@ def hash_entries(memory: Memory, layout: Layout, address: int, words: int, limit
         node, *element = memory.words(node, words + 1)
         elements.append(tuple(element))
     if node or len(elements) != count:
-        raise BadData(f"the hash table at {address:#x} has not the {count} elements that it claims")
+        raise BadData(f"the hash table at {address:#x} does not have the {count} elements that it claims")
     return elements
 
 
@@ -271,7 +271,7 @@ def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
     if max(map(distances.__getitem__, used)) > header.max_lookups or any(
         distances[index] > index for index in used[: header.max_lookups]
     ):
-        raise _corrupt(address, "an element is farther from its slot than any lookup goes")
+        raise _corrupt(address, "an element is farther from its slot than any lookup searches")
     return MapSlots(header.entries, stride, raw, used)
 
 
@@ -288,7 +288,7 @@ def check_hashed(memory: Memory, address: int, value_size: int, entries: list[Ma
         # 2**64 / phi, the multiplier of ska::fibonacci_hash_policy (c10/util/flat_hash_map.h)
         wanted = (key * 11400714819323198485 & 0xFFFF_FFFF_FFFF_FFFF) >> header.shift
         if wanted + memory.u8(entry.address - 8) != index:
-            raise _corrupt(address, f"key {key} stands in slot {index}, its own is {wanted}")
+            raise _corrupt(address, f"key {key} is in slot {index}, its hash selects {wanted}")
 
 
 def _corrupt(address: int, reason: str) -> BadData:

@@ -176,7 +176,7 @@ class CppValues:
             return Value(f"[{', '.join(str(bool(word >> 8 * index & 1)) for index in range(min(count, 8)))}]")
         size = _SCALAR_BYTES.get(kind)
         if not size:
-            raise BadData(f"values of {kind} are not known")
+            raise BadData(f"values of type {kind} are not supported")
         value = word & (1 << 8 * size) - 1
         if kind == "bool":
             return Value(str(_boolean(value)))
@@ -244,7 +244,7 @@ class CppValues:
     def _string(self, address: int, length: int) -> Value:
         """The characters at an address, cut if there are too many."""
         if length > _LONGEST:
-            raise BadData(f"a string of {length} bytes")
+            raise BadData(f"a string claims {length} bytes")
         text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
         return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
 
@@ -252,7 +252,7 @@ class CppValues:
         """An array of ``inner``, by its address and its number of elements."""
         address, length = words[0], words[1]
         if length > _LONGEST:
-            raise BadData(f"a list of {length} elements")
+            raise BadData(f"a list claims {length} elements")
         size = self._size(inner)
         elements = [self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))]
         return list_value(elements, length)
@@ -270,7 +270,7 @@ class CppValues:
             return 24
         if kind == "double" or has_destructor(kind) or kind in _SCALAR_BYTES:
             return _SCALAR_BYTES.get(kind, 8)
-        raise BadData(f"the size of {kind} is not known")
+        raise BadData(f"the size of type {kind} is unknown")
 
     def _list(self, implementation: int) -> Value:
         """A c10::List: a vector of IValues."""
@@ -305,7 +305,7 @@ class CppValues:
                 return self._array("at::Tensor", words)
             if tag == "Boxed":
                 return self._list(self._memory.u64(words[0]))
-            raise BadData(f"a list of tensors that is {tag}")
+            raise BadData(f"a list of tensors has the tag {tag}")
         if kind == "c10::SymInt":
             return self.symint(self._memory.i64(address))
         if kind == "at::Generator":
@@ -409,5 +409,5 @@ def _signed(value: int, size: int) -> int:
 def _boolean(value: int) -> bool:
     """The bool in the low byte. Raises BadData if that is neither 0 nor 1."""
     if value & 255 > 1:
-        raise BadData(f"a bool of value {value}")
+        raise BadData(f"a bool has the value {value}")
     return bool(value & 1)

@@ -291,10 +291,10 @@ class KeyNames:
             if not body:
                 return 0
         if not body:
-            raise UsageError("there is no keyset", help=_EXAMPLES)
+            raise UsageError("no keyset is given", help=_EXAMPLES)
         words = [word for word in re.split(r"[\s,|;+]+", body.strip("[]{}")) if word]
         if not words:
-            raise UsageError(f"{text!r} holds no key", help=_EXAMPLES)
+            raise UsageError(f"{text!r} names no key", help=_EXAMPLES)
         return reduce(or_, map(self._parse_word, words))
 
     def _parse_word(self, word: str) -> int:

@@ -93,7 +93,7 @@ def test_a_member_is_where_its_accessor_loads_from_and_does_nothing_else(process
 
 def test_an_object_that_does_not_exist_yet_and_symbols_that_are_not_there(process: Process) -> None:
     process.bytes[sources.CONTEXT.guard] = b"\0"
-    assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: the default holds"
+    assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: its default applies"
     for name in (sources.CONTEXT.guard, "_ZN5torch8autograd11AnomalyMode8_enabledE"):
         del process.addresses[name], process.bytes[name]
     found = process.read()
