@@ -66,15 +66,13 @@ FLOATS = ("double", "float")
 
 
 def has_destructor(kind: str) -> bool:
-    """``kind`` is a class that is passed by the address of a copy, from which the function may move the value."""
+    """True for a class that is passed by the address of a copy, from which the function may move the value."""
     return kind in _NON_TRIVIAL or kind.startswith(_OWNING)
 
 
 def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
-    """The way in which a parameter of that type is passed; None for an unknown type.
-
-    ``own_optional``: see ``containers.has_own_optional``.
-    """
+    """How a parameter of the C++ type ``kind`` is passed; None for an unknown type. ``own_optional``: the process has
+    ``c10::optional``, see ``containers.has_own_optional``."""
     if kind.endswith(("&", "*")) or has_destructor(kind) or kind in _SCALAR_BYTES or kind.startswith("std::array<bool"):
         return Passing.WORD
     if kind in FLOATS:
@@ -93,7 +91,7 @@ def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
 
 
 def used_bytes(kind: str, number: int = 0) -> int:
-    """Number of low bytes of its word ``number`` that a value of that type takes, at most."""
+    """Number of low bytes that a value of the C++ type ``kind`` takes, at most, of its word ``number`` (from 0)."""
     if kind == "float":
         return 4
     optional = _OPTIONAL.match(kind)
@@ -105,18 +103,20 @@ def used_bytes(kind: str, number: int = 0) -> int:
 
 
 class Value(NamedTuple):
-    """A value as text, and the tensors in it (0 for an undefined one). ``proven``: something about it can only be so if
-    it is of this type."""
+    """A value of an operator's argument."""
 
     text: str
     tensors: tuple[int, ...] = ()
+    """Addresses of the TensorImpls in it, 0 for an undefined tensor."""
     proven: bool = False
+    """Something about it can only be so if it is of its type: the vtable of a tensor."""
 
 
 def argument_slots(
     architecture: Architecture, layout: Layout, kinds: Sequence[str], leading: int
 ) -> list[tuple[Slot, ...]]:
-    """The slots of ``leading`` words and of parameters of those types behind them, up to the first unknown type."""
+    """The registers or stack slots of ``leading`` words, and behind them of parameters of the C++ types ``kinds`` up to
+    the first unknown one: a tuple of slots for each."""
     passings = [Passing.WORD] * leading
     for kind in kinds:
         passing = passing_of(kind, has_own_optional(layout))
@@ -147,7 +147,7 @@ class CppValues:
         self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
 
     def read(self, kind: str, words: Sequence[int]) -> Value:
-        """The parameter of type ``kind`` that is passed in these words."""
+        """The parameter of the C++ type ``kind`` that is passed in these words (registers or stack slots)."""
         plain = kind.removesuffix("&").removesuffix(" const").strip()
         if kind.endswith("&") or has_destructor(kind):
             return self.stored(plain, words[0])
@@ -164,11 +164,11 @@ class CppValues:
         return self._word(kind, words[0])
 
     def slots(self, kinds: Sequence[str], leading: int) -> list[tuple[Slot, ...]]:
-        """The slots of ``leading`` words and of parameters of types ``kinds`` that this torch passes behind them."""
+        """As ``argument_slots``, for this process."""
         return argument_slots(self._memory.architecture, self._layout, kinds, leading)
 
     def _word(self, kind: str, word: int) -> Value:
-        """The value of a type that takes one word."""
+        """The value of the C++ type ``kind``, which takes one word."""
         if kind in FLOATS:
             return float_value(kind, word)
         if kind.startswith("std::array<bool"):
@@ -187,20 +187,21 @@ class CppValues:
         return Value(str(_signed(value, size)))
 
     def dtype(self, number: int) -> str:
-        """A c10::ScalarType, which is also what a caffe2::TypeMeta of an element type has. Raises BadData."""
+        """``torch.float32`` of a c10::ScalarType's number, which a caffe2::TypeMeta has, too. Raises BadData."""
         if number >= len(self._dtypes):
             raise BadData(f"there is no dtype {number}")
         return f"torch.{self._dtypes[number]}"
 
     def device(self, value: int) -> str:
-        """A c10::Device by its two bytes. Raises BadData."""
+        """``cuda:0`` of a c10::Device's two bytes: type, then index. Raises BadData."""
         names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
         if value & 255 not in names:
             raise BadData(f"there is no device type {value & 255}")
         return device_text(names, value & 255, value >> 8)
 
     def _enumerator(self, kind: str, value: int) -> str:
-        """The value of one of ``_ENUMS`` as Python writes it. Raises BadData."""
+        """An enumerator, by its number, of the enumeration ``kind`` (one of ``_ENUMS``) as Python writes it. Raises
+        BadData."""
         if kind == "c10::ScalarType":
             return self.dtype(value)
         names = {number: name for name, number in self._layout.enum(kind).items()}
@@ -209,7 +210,7 @@ class CppValues:
         return f"torch.{_PYTHON_NAMES.get(names[value], names[value].lower())}"
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
-        """An optional that is passed in registers: the words are its bytes, in order."""
+        """An optional of the C++ type ``inner`` that is passed in registers: ``words`` are its bytes, in order."""
         if inner.startswith("c10::ArrayRef<"):
             return self._optional_array(inner[len("c10::ArrayRef<") : -1], words)
         raw = b"".join(word.to_bytes(8, "little") for word in words)
@@ -221,35 +222,32 @@ class CppValues:
         return self._word(inner, int.from_bytes(raw[shape.value : shape.value + 8], "little"))
 
     def _optional_array(self, inner: str, words: Sequence[int]) -> Value:
-        """An optional ArrayRef of ``inner``, by its words."""
-        if has_own_optional(self._layout):
-            absent = words[0] == 0 and words[1] != 0
-        else:
-            absent = not words[2] & 1
-        return Value("None") if absent else self._array(inner, words)
+        """An optional ArrayRef of ``inner``, by its words: address, length and (std::optional) the flag."""
+        has_value = not words[1] or words[0] != 0 if has_own_optional(self._layout) else words[2] & 1
+        return self._array(inner, words) if has_value else Value("None")
 
     def _shape(self, inner: str) -> OptionalShape:
-        """The shape of an optional ``inner``."""
+        """The shape of an optional of the C++ type ``inner``."""
         if has_destructor(inner) and not has_own_optional(self._layout):
             return OptionalShape(0, self._size(inner))
         return optional_shape(self._layout, {"long": "int64_t"}.get(inner, inner))
 
     def _view(self, words: Sequence[int]) -> tuple[int, int]:
-        """(address, length) of a string_view. c10's own, of torch before 2.6 (c10/util/string_view.h), has them in this
-        order, libstdc++'s the other way round."""
+        """(address, length) of a string_view by its two words: c10's own of torch before 2.6 (c10/util/string_view.h)
+        has them in this order, libstdc++'s in the other one."""
         view = structures.StringView
         first = view._M_str if view._M_str.is_in(self._layout) else view.begin_
         return (words[0], words[1]) if first.offset(self._space) == 0 else (words[1], words[0])
 
     def _string(self, address: int, length: int) -> Value:
-        """The characters at an address, cut if there are too many."""
+        """The ``length`` characters at an address, quoted and cut after 200."""
         if length > _LONGEST:
             raise BadData(f"a string claims {length} bytes")
         text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
         return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
 
     def _array(self, inner: str, words: Sequence[int]) -> Value:
-        """An array of ``inner``, by its address and its number of elements."""
+        """An array of elements of the C++ type ``inner``; ``words`` begins with its address and its length."""
         address, length = words[0], words[1]
         if length > _LONGEST:
             raise BadData(f"a list claims {length} elements")
@@ -258,7 +256,7 @@ class CppValues:
         return list_value(elements, length)
 
     def _size(self, kind: str) -> int:
-        """Bytes of an element of that type. Raises BadData for a type that is not known."""
+        """``sizeof`` of a C++ type that arrays have as elements. Raises BadData for an unknown one."""
         if kind == structures.Scalar.OF:
             return structures.Scalar.size(self._space)
         if kind.startswith(_STRINGS):
@@ -273,13 +271,13 @@ class CppValues:
         raise BadData(f"the size of type {kind} is unknown")
 
     def _list(self, implementation: int) -> Value:
-        """A c10::List: a vector of IValues."""
+        """A c10::List (a vector of IValues) by the address of its ListImpl."""
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
         return list_value([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
 
     def stored(self, kind: str, address: int) -> Value:
-        """The object of type ``kind`` at ``address``."""
+        """The object of the C++ type ``kind`` at ``address``."""
         optional = _OPTIONAL.match(kind)
         if optional:
             shape = self._shape(optional.group(1))
@@ -347,7 +345,8 @@ class CppValues:
         return Value("a symbolic number")
 
     def of_schema_type(self, kind: str, value: Value) -> Value:
-        """The value as one of that schema type: an IValue has dtypes, layouts and memory formats as numbers."""
+        """``value`` as text of the schema type ``kind``: boxed dtypes, layouts and memory formats are numbers, which
+        get the enumerator's name."""
         enumeration = f"c10::{kind.rstrip('?')}"
         enumerator = number(value.text) if enumeration in _ENUMS else None
         if enumerator is None:
@@ -402,7 +401,7 @@ def list_value(values: Sequence[Value], count: int) -> Value:
 
 
 def _signed(value: int, size: int) -> int:
-    """The signed number that ``size`` bytes hold, by the unsigned one."""
+    """The signed number with the same ``size`` bytes as the unsigned ``value``."""
     return value - (1 << 8 * size) if value >> 8 * size - 1 else value
 
 

@@ -83,17 +83,18 @@ _SHORT = {
 
 
 def python_name(scalar_type: str) -> str:
-    """ "float32" of ``Float``, as in ``torch.float32``."""
+    """Python's name of a ``c10::ScalarType``: "float32" of ``Float``."""
     return _PYTHON_NAMES.get(scalar_type, scalar_type.lower())
 
 
 def short_name(dtype: str) -> str:
-    """ "f32" of ``float32``; the name itself if there is no usual short form."""
+    """The usual abbreviation of a dtype: "f32" of ``float32``; the name itself if it has none."""
     return _SHORT.get(dtype, dtype)
 
 
 def device_text(names: Mapping[int, str], kind: int, index: int) -> str:
-    """A ``c10::Device`` as ``str(torch.device)``: "cpu", "cuda:0". ``index`` is its byte; -1 (0xff) is not an index."""
+    """A ``c10::Device`` as ``str(torch.device)``: "cpu", "cuda:0". ``names`` are those of ``c10::DeviceType``, ``kind``
+    is one, ``index`` is a byte: 0xff (-1) means no index."""
     name = names.get(kind, f"device type {kind}")
     name = "privateuseone" if name == "PrivateUse1" else name.lower()
     return name if index == 0xFF else f"{name}:{index}"
@@ -151,7 +152,8 @@ class ValueReader:
 
 
 def double_text(value: float) -> str:
-    """``1.`` for whole numbers below 1e10, else 17 significant digits, as the JIT's printer does."""
+    """A float default in a schema as the JIT prints it: ``1.`` for whole numbers below 1e10, else 17 significant
+    digits."""
     if math.isfinite(value) and abs(value) < 1e10 and value == int(value) and not 0 < abs(value) < 2.3e-308:
         sign = "-" if value == 0 and math.copysign(1.0, value) < 0 else ""
         return f"{sign}{int(value)}."
@@ -163,6 +165,7 @@ def quoted(text: str) -> str:
     escapes = dict(zip("\\'\"\a\b\f\n\r\t\v", "\\'\"abfnrtv"))
 
     def escaped(letter: str) -> str:
+        """A character of a literal: an escape sequence, or the octal escapes of its bytes if it is not ASCII."""
         if letter in escapes:
             return "\\" + escapes[letter]
         is_plain = " " <= letter <= "~"
@@ -172,7 +175,7 @@ def quoted(text: str) -> str:
 
 
 class Histogram(NamedTuple):
-    """The numbers of finite elements in equal parts of the range from the lowest to the highest."""
+    """The number of finite elements in each of several equal intervals from the lowest to the highest element."""
 
     low: float
     high: float
@@ -231,7 +234,7 @@ class GradFunction(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """The reading of a quantised tensor's numbers: (stored - zero_point) * scale; one of each, or one a channel."""
+    """How a quantized tensor's numbers are read: (stored - zero_point) * scale; one of each, or one per channel."""
 
     scheme: str
     scale: Sequence[float]
