@@ -115,12 +115,12 @@ SOURCE_NODES = "Source Nodes: "
 
 
 def is_generated(file: str) -> bool:
-    """The file name is that of generated Python code."""
+    """True if the file name is that of generated Python code."""
     return any(part in file for part in GENERATED_FILES) or bool(WRITTEN_FILE.search(file))
 
 
 def function_of(name: str) -> str:
-    """The program's function, by the name of that which dynamo made of the code behind a graph break."""
+    """The name of the program's function, also for a function that dynamo made of its code behind a graph break."""
     resumed = re.match(RESUME_FUNCTION, name)
     return resumed["function"] if resumed else name
 

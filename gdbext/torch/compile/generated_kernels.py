@@ -33,17 +33,19 @@ _MOST_GLOBALS = 20_000
 
 
 class GeneratedKernel(NamedTuple):
-    """A kernel. ``file`` is the Python module that calls it, ``library`` the path of its compiled code, ``source`` the
-    path of its C++, ``address`` where its function is."""
+    """A C++ kernel that Inductor generated and that is loaded."""
 
     name: str
     file: str
+    """The Python module that calls it."""
     library: str
+    """The path of its compiled code."""
     address: int
+    """The address of its function."""
 
     @property
     def source(self) -> str:
-        """Inductor keeps the library and its source under one name."""
+        """The path of its C++, which Inductor keeps beside the library."""
         return f"{self.library.removesuffix('.so')}.cpp"
 
 
@@ -73,7 +75,8 @@ class GeneratedKernels:
         return list(kernels.values())
 
     def _kernels_in(self, module: PyVariables) -> Iterator[GeneratedKernel]:
-        """The kernels among the global variables of a module that Inductor wrote."""
+        """The C++ kernels among the global variables of a module that Inductor generated: built-in functions of
+        libraries of their own."""
         file = module["__file__"].str()
         for name, value in module.items():
             code = value.c_function if name.startswith((CPP, TRITON)) else 0
@@ -98,11 +101,12 @@ class GeneratedKernels:
 
 
 def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:
-    """Those of ``operators`` that a kernel's name consists of, in its order: ("add", "relu") of "cpp_fused_add_relu_0";
-    () if a piece of the name is none of them (a shortened or a hashed name)."""
+    """The operators that a kernel's name says are fused in it: ("add", "relu") of "cpp_fused_add_relu_0"; () if a piece
+    of the name is none of ``operators`` (a shortened or hashed name)."""
 
     def pieces(words: list[str]) -> tuple[str, ...]:
-        """The operators whose names the words make; longest names first, as "native_layer_norm" is not "native"."""
+        """The operators whose names, joined by underscores, are all of ``words``; () if none are. Longest names first:
+        "native_layer_norm" is not "native"."""
         for length in range(len(words), 0, -1):
             first = "_".join(words[:length])
             if first in operators:
@@ -120,10 +124,11 @@ LAUNCHING = (("cuLaunchKernel", 0), ("cuLaunchKernelEx", 1))
 
 
 class TritonKernel(NamedTuple):
-    """A kernel; ``handles`` are the CUfunctions of its launchers, one for each configuration that it was tuned to."""
+    """A kernel for Triton that was launched."""
 
     name: str
     handles: tuple[int, ...]
+    """The CUfunctions of its launchers, one for each configuration that it was tuned to."""
 
 
 HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/shim_cpu.h")
@@ -134,28 +139,27 @@ TENSOR = "AtenTensorHandle"
 
 
 class Parameter(NamedTuple):
-    """``type`` as the header writes it, without spaces at its ends: "AtenTensorHandle*"."""
+    """A parameter of a C function."""
 
     type: str
+    """As the header writes it: "AtenTensorHandle*"."""
     name: str
 
     @property
     def is_result(self) -> bool:
-        """The function writes a tensor there."""
+        """True if the function writes a tensor's handle there."""
         return self.type == f"{TENSOR}*" and self.name.startswith("ret")
 
 
 def shim_signatures(headers: Iterable[str]) -> dict[str, tuple[Parameter, ...]]:
-    """Name of a function → its parameters, of those that the texts of headers declare."""
+    """Name of a C function that AOTInductor's code calls → its parameters, as the texts of ``headers`` declare it."""
     signatures: dict[str, tuple[Parameter, ...]] = {}
     for text in headers:
         code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
         for name, inside in re.findall(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)", code):
-            matches = [re.match(r"(.*?)\s*(\w+)$", part.strip()) for part in inside.split(",") if part.strip()]
+            matches = [re.match(r"(.*?)\s*(\w+)$", parameter) for parameter in _split(inside)]
             if None not in matches:
-                signatures[name] = tuple(
-                    Parameter(" ".join(match.group(1).split()), match.group(2)) for match in matches if match
-                )
+                signatures[name] = tuple(Parameter(*match.groups()) for match in matches if match)
     return signatures
 
 
@@ -189,8 +193,8 @@ LAUNCHER = "call"
 
 
 def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tuple[str, int], ...]:
-    """(kernel, line) of the last launches before a line of ``call``, the latest first, by its text; () if a line before
-    it may lead elsewhere. ``lines`` are without the blanks around them."""
+    """(kernel, line number from 1) of the last ``most`` launches before ``line`` in a generated module's function
+    ``call``, the latest first; () if a line between may branch. ``lines`` are the module's, without indentation."""
     launches: list[tuple[str, int]] = []
     for number in range(min(line - 1, len(lines)), 0, -1):
         text = lines[number - 1]
@@ -205,13 +209,15 @@ def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tup
 
 
 def called_kernel(line: str) -> tuple[str, tuple[str, ...]] | None:
-    """(kernel, arguments as they are written) of a line that calls a kernel of the C++ backend; None for another."""
+    """(kernel, its arguments as they are written) of a line of generated Python that calls a C++ kernel; None for any
+    other line."""
     call = re.search(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)", line)
     return (call.group(1), tuple(word.strip() for word in call.group(2).split(",") if word.strip())) if call else None
 
 
 def kernel_parameters(source: str, kernel: str) -> tuple[str, ...]:
-    """The C++ parameters of a kernel (``const float* in_ptr0``); () if the text does not have them."""
+    """The C++ parameters (``const float* in_ptr0``) of a kernel whose C++ is in ``source``, generated Python; () if
+    that does not have it."""
     start = source.find(f"{kernel} = async_compile.cpp_pybinding(")
     if start < 0:
         return ()
@@ -223,14 +229,14 @@ def kernel_parameters(source: str, kernel: str) -> tuple[str, ...]:
 
 
 def cpp_parameters(source: str, kernel: str) -> tuple[str, ...]:
-    """The C++ parameters of a kernel that has its own name in the C++ that calls it; () if the text has none."""
+    """The C++ parameters of a kernel that is a function of that name in ``source``, generated C++; () without it."""
     declared = re.search(rf"""extern "C"\s+void\s+{re.escape(kernel)}\(([^)]*)\)""", source)
     return _split(declared.group(1)) if declared else ()
 
 
 def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
-    """The arguments that C++ code passes to a kernel: names of variables, "" for anything else; () if the code calls it
-    more than once, or not at all."""
+    """The arguments of the only call of a kernel in ``source``, generated C++: names of variables, "" for anything
+    else; () if there are several calls, or none."""
     calls = re.findall(rf"^\s*{re.escape(kernel)}\((.*)\);\s*$", source, re.MULTILINE)
     if len(calls) != 1:
         return ()
@@ -240,15 +246,15 @@ def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
 
 
 def _split(parameters: str) -> tuple[str, ...]:
-    """The parameters between commas, with single spaces."""
+    """The parameters between commas, with single spaces inside and none around."""
     return tuple(" ".join(parameter.split()) for parameter in parameters.split(",") if parameter.strip())
 
 
 def pointed_dtype(parameter: str) -> str:
-    """The dtype of the elements that a pointer parameter points to; "" for types that are not known."""
+    """The dtype ("float32") of the elements that a C++ pointer parameter points to; "" for any other parameter."""
     return _DTYPES.get(parameter.removeprefix("const ").partition("*")[0].strip(), "") if "*" in parameter else ""
 
 
 def is_only_written(parameter: str) -> bool:
-    """The kernel writes to that parameter and does not read what was there before."""
+    """True for a kernel's C++ parameter through which it writes without reading what was there before."""
     return bool(re.search(r"\bout_ptr\d+$", parameter))
