@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gdbext.engine.process.code_reader import returned_address
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import TargetError
 from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
-
-if TYPE_CHECKING:
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
 
 
 def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:

@@ -6,13 +6,11 @@ torch/distributed/launcher/api.py and torch/distributed/elastic/rendezvous/dynam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
-
-if TYPE_CHECKING:
-    from gdbext.cpython.objects.py_ref import PyRef
-    from gdbext.cpython.threads.frame_variables import PyStack
 
 _LONGEST = 200
 """Most characters of a name."""

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
 from gdbext.torch.memoized import memoized
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.value_text import ValueReader, quoted
-
-if TYPE_CHECKING:
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
 
 _ALIAS_LIMIT = 256
 _UNKNOWN = "?"

@@ -9,10 +9,16 @@ each other make the argument unknown.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.arch import Slot
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABLE_KERNEL
@@ -22,17 +28,7 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frame
 from gdbext.torch.stack.kernel_match import BETWEEN, functor_words, registered_signature, unboxed_entry_signature
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, has_destructor, list_value, used_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from gdbext.engine.arch import Slot
-    from gdbext.engine.process.code_reader import FunctionCode
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.cpp_values import LIST_LIMIT, CppValues, Value, has_destructor, list_value, used_bytes
 
 _MOVABLE = "the copy that was passed, as it is now"
 """The place of a value that need not be the one that was passed."""

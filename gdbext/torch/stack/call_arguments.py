@@ -7,22 +7,19 @@ may have saved them, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
+from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.unwind import NativeStack
+from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.torch.memoized import memoized
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gdbext.engine.arch import Slot
-    from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Function
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.engine.unwind.frame_steps import FrameTables
 
 
 class CallSite(NamedTuple):

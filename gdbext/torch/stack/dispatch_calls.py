@@ -14,34 +14,28 @@ operator's arguments last (ATen/core/dispatch/Dispatcher.h, boxing/KernelFunctio
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Optional
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION
 from gdbext.torch.memoized import memoized
-from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.registry import Operator
+from gdbext.torch.registry.dispatch_table import RegisteredKernels
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.kernel_match import BETWEEN, is_wrapping
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
+from gdbext.torch.stack.roles import PLAIN, DispatcherLinks, FunctionRole, Role, classify, parameters, role_of_entry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Optional
-
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry import Operator
-    from gdbext.torch.registry.dispatch_table import RegisteredKernels
-    from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.stack.call_arguments import CallSites
-    from gdbext.torch.stack.roles import DispatcherLinks
-
-    CallKind = Callable[[int], Optional[bool]]
-    """Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
-    LayersOf = Callable[[int], list[int]]
-    """Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
+CallKind = Callable[[int], Optional[bool]]
+"""Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
+LayersOf = Callable[[int], list[int]]
+"""Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
 
 
 @dataclass(eq=False)

@@ -8,9 +8,15 @@ the arguments; ``callBoxed`` does not (KernelFunction_impl.h). If the paths disa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
+from gdbext.engine.process.code_reader import FunctionInstructions
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.torch.assumed_symbols import (
     DISPATCHER_CALL_BOXED_FOR_KEY,
     HANDLE_CALL_BOXED_FOR_KEY,
@@ -20,20 +26,11 @@ from gdbext.torch.assumed_symbols import (
     STEP_CALLBACKS,
 )
 from gdbext.torch.memoized import memoized
+from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.roles import is_python_dispatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from gdbext.engine.arch import Architecture
-    from gdbext.engine.process.code_reader import FunctionInstructions
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.stack.dispatch_calls import DispatchCall
 
 _BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
 """Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""

@@ -7,12 +7,16 @@ function is on the stack. The jumps are read from the wrapper's code, never gues
 from __future__ import annotations
 
 from _blake2 import blake2b
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
+from gdbext.engine.arch import Architecture
 from gdbext.engine.formats.symbol_cache import text_cache
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
@@ -22,19 +26,11 @@ from gdbext.torch.assumed_symbols import (
     RUNTIME_FUNCTOR_CLASS,
 )
 from gdbext.torch.memoized import memoized
+from gdbext.torch.registry import Operator
+from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.roles import KernelSignature, kernel_signature, returns_by_sret, split_types
 from gdbext.torch.values.cpp_objects import mangled_class
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from gdbext.engine.arch import Architecture
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry import Operator
-    from gdbext.torch.registry.kernel import KernelFunction
 
 
 def unboxed_entry_signature(

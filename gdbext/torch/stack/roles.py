@@ -12,24 +12,21 @@ names leaves frames that cannot be read.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.numbers import number
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
 from gdbext.torch.memoized import memoized
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gdbext.engine.process.modules import Module
-    from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry.dispatch_table import KernelEntry
-    from gdbext.torch.torch_symbol import TorchSymbol
+from gdbext.torch.registry.dispatch_table import KernelEntry
+from gdbext.torch.torch_symbol import TorchSymbol
 
 
 class Role(Enum):

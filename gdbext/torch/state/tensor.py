@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.structures import Edge, Node, SizesAndStrides, StorageImpl, TensorImpl
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, strong_references
+from gdbext.torch.values.key_names import KeyNames
 from gdbext.torch.values.value_text import device_text, python_name, short_name
-
-if TYPE_CHECKING:
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.torch.values.key_names import KeyNames
 
 _SIZE_AND_STRIDE = 16
 """Bytes of both, of one dimension."""

@@ -7,17 +7,14 @@ hold together raises BadData that says how.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.layouts import Layout
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, MemoryFault
 from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, String, UnorderedMap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
 
 
 class OptionalShape(NamedTuple):

@@ -7,18 +7,16 @@ a single base then that base's type_info (cxxabi.h: __class_type_info, __si_clas
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.memoized import memoized
 from gdbext.torch.values.containers import StringReader
 from gdbext.torch.values.value_structures import ReferenceCounted
-
-if TYPE_CHECKING:
-    from gdbext.engine.layouts.declarations import Space
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
 
 
 class ClassNames:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture, Passing, Slot
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.numbers import number
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
 from gdbext.torch.values.value_text import device_text, python_name, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
 
 LIST_LIMIT = 64
 """Elements of a list that are shown."""

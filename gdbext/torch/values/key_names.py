@@ -9,21 +9,18 @@ and DispatchKeySet.h, 2.13.0; the scheme is the same since 1.12.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.numbers import integer
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, LayoutError, UsageError, words_like
 from gdbext.torch.assumed_symbols import BACKEND_IS_NAMED, BACKEND_NAME
 from gdbext.torch.values.containers import string_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
 
 
 class RuntimeKey(NamedTuple):
