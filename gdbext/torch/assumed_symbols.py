@@ -43,7 +43,7 @@ TORCH_SYMBOLS = _read_symbols()
 
 
 def __getattr__(name: str) -> TorchSymbol:
-    """The symbol in the row of that name."""
+    """The symbol in the row of that name, as an attribute of this module."""
     try:
         return TORCH_SYMBOLS[name]
     except KeyError:

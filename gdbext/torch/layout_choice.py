@@ -95,7 +95,7 @@ def complete(layout: Layout) -> Layout:
 
 
 class _Candidates:
-    """Tries layouts on the target; ``unsound`` are the errors of layout files that cannot be used."""
+    """Tries layouts on the target; ``unsound`` has the error of each layout file that cannot be used."""
 
     def __init__(
         self, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, find_dispatcher: Callable[[], int]
@@ -118,12 +118,14 @@ class _Candidates:
             return None
 
     def _note_unsound(self, error: LayoutError) -> None:
+        """Keep the error of a layout file that cannot be used, once."""
         if error.what not in self._refused:
             self._refused.append(error.what)
             self.unsound.append(error)
 
     def _checked_if_generated(self, layout: Layout) -> Layout | None:
-        """The layout; None if it was measured on this machine, and live structures contradict it (other headers)."""
+        """The layout; None if it was measured on this machine and the target's structures contradict it, since the
+        headers were those of another build."""
         if layout.match != "generated":
             return layout
         try:
@@ -169,7 +171,8 @@ class _Candidates:
         return layout
 
     def _first_fitting(self, paths: list[str], other_minor: bool = False) -> Layout | None:
-        """The first of the layouts in these files whose probe passes; refusals of the others are kept."""
+        """The first of the layouts in these files whose probe passes, None for none; the reasons against the others go
+        into ``_refused``. ``other_minor``: as in ``Probe.run``."""
         for path in paths:
             try:
                 layout = complete(store.shipped(path))
@@ -183,7 +186,7 @@ class _Candidates:
         return None
 
     def _misfit(self, layout: Layout, other_minor: bool = False) -> str:
-        """The reason why the layout does not fit the target by a probe, "" if it does."""
+        """The reason why the layout does not fit the target by a probe, "" if it does; sets the layout's evidence."""
         probe = Probe(self._memory, self._modules, self._symbolizer, layout, self._find_dispatcher)
         reason = probe.run(other_minor)
         layout.evidence = tuple(probe.evidence)
@@ -212,11 +215,11 @@ class _Candidates:
 
 
 def torch_version(modules: ModuleTable) -> str:
-    """The version as torch.__version__ has it, "" if it cannot be known.
+    """The target's torch.__version__, "" if it is unknown.
 
-    From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the library there
-    is the one in memory; else from the library's name (Debian's libtorch_cpu.so.1.13.0); else from beside the extension
-    torch/_C, for distributions (conda-forge, Debian) keep the libraries in a folder of the system.
+    It is read from torch/version.py (or the dist-info folder) beside the library, as text, if the library there is the
+    one in memory; else from the library's name (Debian's libtorch_cpu.so.1.13.0); else from beside the extension
+    torch/_C, since distributions (conda-forge, Debian) keep the libraries in a folder of the system.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if not module:
@@ -235,7 +238,7 @@ def torch_version(modules: ModuleTable) -> str:
 
 
 def _package_folder(module: Module) -> str | None:
-    """The folder site-packages/torch of the library, as we can open it; None if the file is not the one in memory."""
+    """The folder site-packages/torch that libtorch_cpu.so is in; None if the file there is not the one in memory."""
     if not module.image or module.status != "ok" or not module.image.path.startswith("/"):
         return None
     return store.package_of(module.image.path)
@@ -262,7 +265,7 @@ _PROBED_OPERATORS = 64
 
 
 class Probe:
-    """Compares one layout with one target; ``run`` adds sentences to ``evidence``."""
+    """Checks whether one layout makes sense of one target's dispatcher; ``run`` adds sentences to ``evidence``."""
 
     def __init__(
         self,
@@ -314,7 +317,8 @@ class Probe:
         return ""
 
     def _operators(self, dispatcher: structures.DispatcherStruct) -> Iterator[structures.OperatorEntry]:
-        """The first operators of the std::list, a ring of nodes: next, previous, then the value."""
+        """The first operators of the std::list ``operators_``, a ring of nodes: next, previous, then the value. Raises
+        BadData for a broken link."""
         head = previous = dispatcher.operators_
         current = self._memory.u64(head)
         for _ in range(_PROBED_OPERATORS):
@@ -326,13 +330,15 @@ class Probe:
             previous, current = current, self._memory.u64(current)
 
     def _check_name(self, operator: structures.OperatorEntry) -> None:
+        """Check that the operator's name parses as ns::name. Raises BadData."""
         strings, name = string_reader(self._memory, self._layout), operator.name_
         text, overload = strings.read(name.name, 512), strings.read(name.overload_name, 512)
         if not re.fullmatch(r"[A-Za-z_][\w.]*::[\w.]+", text) or not re.fullmatch(r"[\w.]*", overload):
             raise BadData(f"{text[:40]!r} is not an operator's name")
 
     def _check_members_behind_table(self, operator: structures.OperatorEntry) -> None:
-        """Check the members after the table (masks of keys, two flags, a hash table). Raises BadData."""
+        """Check the members behind the dispatch table, which a wrong table size would shift: masks of keys, two flags,
+        a hash table. Raises BadData."""
         extractor = operator.dispatchKeyExtractor_
         mask = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
         backends = self._layout.constant("full_backend_mask")
@@ -348,8 +354,8 @@ class Probe:
             raise BadData(f"{used} registrations in a table of {slots}")
 
     def _check_table(self, operator: structures.OperatorEntry) -> int:
-        """Check the operator's dispatch table and return its number of kernels. Raises BadData if an entry cannot be a
-        kernel, or its name has another key than its entry."""
+        """Check that the entries of the operator's dispatch table can be kernels, and are at the key that torchgen
+        named them after. Returns the number of kernels. Raises BadData."""
         size, parse = structures.KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
         entries = self._layout.constant("num_runtime_entries")
         raw = self._memory.read(operator.dispatchTable_, size * entries)
@@ -372,7 +378,8 @@ class Probe:
         return sum(any(kernel.same_code) for kernel in kernels)
 
     def _is_object(self, address: int) -> bool:
-        """True for an object with virtual functions: its first word points to data, whose first word points to code."""
+        """True if an object with virtual functions is at ``address``: its first word points to data, whose first word
+        points to code."""
         if address % 8 or self._is_code(address):
             return False
         table = self._memory.try_u64(address)

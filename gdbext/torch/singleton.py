@@ -10,9 +10,9 @@ from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GU
 
 
 def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
-    """Address of the dispatcher, by its own local symbol, else by the exported reference to it (which the dynamic
-    loader may have put into another library), else as the return value of the exported function. Raises TargetError if
-    no symbol leads there or it is not constructed yet, MemoryFault."""
+    """Address of the c10::Dispatcher: by its own local symbol, else by the exported reference to it (which the dynamic
+    loader may have put into another library), else as what the code of the exported function returns. Raises
+    TargetError if no symbol leads there or it is not constructed yet, MemoryFault."""
     guard = SINGLETON_GUARD.address(symbolizer)
     if guard and not memory.u8(guard):
         raise not_yet("the guard of its static variable is not set")

@@ -119,9 +119,11 @@ def torch_document(
 
 
 def _torch_parts(torch: Path, command: str, flags: list[str], context: MeasuringContext) -> tuple[Measured, Any]:
-    """(types as the compiler lays them out, the "dispatch" section); each part comes from the cache if it is there."""
+    """(types as the compiler lays them out, the "dispatch" section) of a layout document; each part is taken from the
+    context's cache if it is there."""
 
     def ask_for_keys() -> dict[str, Any]:
+        """The "dispatch" section, by running a program."""
         context.show("asking libc10.so for its dispatch keys")
         return compiler.dispatch_section(torch, command, flags, context.folder)
 
@@ -189,7 +191,8 @@ def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None
 def _offsets_document(
     kind: str, torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None
 ) -> tuple[dict[str, Any], Measured]:
-    """(document of offsets whose "structs" are empty, the measured results to fill them from)."""
+    """(a document of offsets of that ``kind`` whose "structs" are still empty, the answers to ``wants`` to fill them
+    from). The other arguments are as in ``saved_members_document``."""
     version, git = torch_version(torch, HostFiles())
     command = cxx or compiler.find_compiler(_CXX)
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
@@ -274,8 +277,8 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
 
 
 def _standard(version: str) -> str:
-    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17. It is not known which release changed it;
-    compilers accept recent headers of both kinds as C++20."""
+    """The C++ standard for the headers of a release: 2.13 needs C++20, 2.1 C++17; which release changed it is unknown,
+    and those between are valid as either."""
     release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
     return "c++20" if release >= (2, 9) else "c++17"
 

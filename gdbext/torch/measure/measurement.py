@@ -110,6 +110,7 @@ class _MeasuringLine:
         self.write(f"\rgdbext: measuring the layout of {where} (once): {escape(step)}, {seconds:.0f} s\033[K")
 
     def write(self, text: str) -> None:
+        """Write to the terminal, if there is one; an error is ignored."""
         if self._terminal is not None:
             with suppress(OSError):
                 os.write(self._terminal, text.encode(errors="replace"))
@@ -257,6 +258,7 @@ def find_python() -> str:
 
 
 def no_pyelftools() -> LayoutError:
+    """The error for a machine without pyelftools."""
     return LayoutError(
         "pyelftools is missing, which reads the debug information of a measured layout",
         why="no Python that was found has it, and neither does install.sh's folder",
@@ -269,8 +271,9 @@ _ELSEWHERE = "or measure on a machine with the same torch: scripts/dispatch meas
 
 
 def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | None]:
-    """(folder of the PyTorch that a mapped libtorch_cpu.so belongs to, with links resolved; rights to measure it with,
-    None: our own). ``pid`` is the process, if it runs. Raises LayoutError if measuring would not be safe."""
+    """(folder of the PyTorch that the mapped libtorch_cpu.so at the path ``library`` belongs to, with links resolved;
+    rights to measure it with, None for our own). ``pid`` is the process if it runs, whose user's rights are needed.
+    Raises LayoutError if another user could decide what the compiler runs."""
     package = Path(os.path.realpath(store.package_of(library)))
     beside = package / "lib" / Path(library).name
     try:
@@ -306,7 +309,8 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
 
 
 def _check_files(library: str, package: Path, owners: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Raise LayoutError if other users or groups than these (ids) could change what is compiled or run."""
+    """Raise LayoutError if other users or groups than ``owners`` and ``groups`` (ids) could change what is compiled or
+    run of the PyTorch in ``package``."""
     for path in (library, str(package / "include"), str(package / "lib"), str(package / "lib" / "libc10.so")):
         try:
             foreign_path = resolve(path, owners, groups)[1]

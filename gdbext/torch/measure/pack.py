@@ -42,6 +42,7 @@ def _write_text(text: str, path: Path) -> None:
 
 
 def _compact(value: Any) -> str:
+    """JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -74,7 +75,8 @@ def _line_number(lines: Lines, value: Any) -> int:
 
 
 def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
-    """The numbers of a document's lines, which are added to ``lines``."""
+    """The numbers of the lines of the shared file that a document's sections consist of; new lines are added to
+    ``lines``."""
     for section in layouts.SECTIONS:
         for name, value in sorted(document.get(section, {}).items()):
             assert not {'"', "\\"} & set(name), name
@@ -85,8 +87,8 @@ def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
 
 
 def _packed_members(members: Sequence[Member], lines: Lines) -> list[list[Any]]:
-    """Members in the packed form: those of a base class, or of a nested structure, are in a line of their own, whose
-    number stands for them; offsets there count from the start of that class."""
+    """Members of a class in the packed form: those of a base class, or of a nested structure, are in a line of their own
+    (added to ``lines``), whose number stands for them; offsets there count from the start of that class."""
     entries: list[list[Any]] = []
     position = 0
     while position < len(members):
@@ -112,7 +114,7 @@ def _packed_members(members: Sequence[Member], lines: Lines) -> list[list[Any]]:
 
 
 def _rebased(members: Sequence[Member], start: int) -> list[Member]:
-    """The same members, with offsets that count from ``start``."""
+    """The members with offsets that count from ``start``, in bytes, of the outer class."""
     rebased = []
     for name, field in members:
         moved = {**field, "offset": field["offset"] - start}
