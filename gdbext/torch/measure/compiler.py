@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,6 @@ from typing import Any
 
 from gdbext.cache import find_program
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.measurement import no_pyelftools
 from gdbext.torch.measure.wants import FILE, Wants
@@ -59,11 +57,6 @@ def kill_tree(pid: int) -> None:
             kill_tree(int(child))
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def ended_by_signals() -> contextlib.AbstractContextManager[None]:
-    """Have SIGTERM and SIGHUP raise SystemExit meanwhile, so that programs are killed and folders are removed."""
-    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda received, _frame: sys.exit(128 + received))
 
 
 _ERROR_LINE = re.compile(

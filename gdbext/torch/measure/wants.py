@@ -126,20 +126,3 @@ def write_stubs(table: str, folder: Path) -> None:
             path = folder.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-
-
-SAVED_MEMBERS_HEADER = "torch/csrc/autograd/generated/Functions.h"
-"""The header, in every wheel, with the generated class of each node of autograd."""
-
-
-def saved_member_wants(header: str) -> Wants:
-    """The offset of each member in which a node of autograd keeps tensors, as a constant "Class.member" or, for a
-    vector, "Class.member[]". ``header`` is the text of SAVED_MEMBERS_HEADER."""
-    offsets = {"THPFunction.saved_variables[]": "__builtin_offsetof(THPFunction, saved_variables)"}
-    for declared in re.finditer(r"^struct TORCH_API (\w+) : public \w+ \{(.*?)^\};", header, re.S | re.M):
-        node = declared[1]
-        for kind, name in re.findall(r"^  (SavedVariable|std::vector<SavedVariable>) (\w+);", declared[2], re.M):
-            suffix = "" if kind == "SavedVariable" else "[]"
-            offsets[f"{node}.{name}{suffix}"] = f"__builtin_offsetof(torch::autograd::generated::{node}, {name})"
-    includes = f"#include <{SAVED_MEMBERS_HEADER}>\n#include <torch/csrc/autograd/python_function.h>\n"
-    return Wants(includes, {}, {}, offsets)

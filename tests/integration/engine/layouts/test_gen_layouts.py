@@ -28,6 +28,7 @@ from gdbext.torch.measure import compiler, generate, measurement
 from gdbext.torch.measure.compiler import measure
 from gdbext.torch.measure.wants import Wants
 from gdbext.torch.singleton import find_singleton
+from scripts.lib import layout_documents
 from support.installed import pythons
 from support.programs import native_build
 from support.programs.harness import Start, some
@@ -98,7 +99,7 @@ PYTHONS = [prefix for version in ("3.8", "3.13") for prefix in pythons.prefixes(
 
 @pytest.mark.parametrize("prefix", PYTHONS, ids=lambda prefix: prefix.name)
 def test_shipped_cpython_is_what_the_headers_say(prefix: Path) -> None:
-    assert_shipped(generate.cpython_document(prefix), "structs", "enums", "constants", "absent")
+    assert_shipped(layout_documents.cpython_document(prefix), "structs", "enums", "constants", "absent")
 
 
 def assert_shipped(fresh: dict[str, Any], *sections: str) -> None:
