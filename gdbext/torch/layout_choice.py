@@ -411,8 +411,12 @@ class Probe:
 
     def _check_counts(self, dispatcher: structures.DispatcherStruct, walked: int) -> None:
         """Check that list and lookup table count the same operators, as many as were ``walked``. Raises BadData."""
-        counted = {"list": self._list_count(dispatcher), "lookup table": self._lookup_table_count(dispatcher)}
-        counts = {name: count for name, count in counted.items() if count is not None}
+        counts: dict[str, int] = {}
+        operators = value_structures.List(self._space, dispatcher.operators_)
+        if operators.has(value_structures.List.length):  # a std::list before the C++11 ABI does not keep it
+            counts["list"] = operators.length
+        if self._layout.has_struct(structures.LookupTable.OF):
+            counts["lookup table"] = self._lookup_table_count(dispatcher)
         if not counts:
             return
         (name, count), last = next(iter(counts.items())), [*counts.values()][-1]
@@ -424,15 +428,8 @@ class Probe:
         subject = f"{' and '.join(counts)} both count" if len(counts) > 1 else f"the {name} counts"
         self.evidence.append(f"{subject} {count} operators")
 
-    def _list_count(self, dispatcher: structures.DispatcherStruct) -> int | None:
-        """Number of operators in the list; None for a std::list before the C++11 ABI, which does not keep its size."""
-        operators = value_structures.List(self._space, dispatcher.operators_)
-        return operators.length if operators.has(value_structures.List.length) else None
-
-    def _lookup_table_count(self, dispatcher: structures.DispatcherStruct) -> int | None:
-        """Number of operators in the lookup table's foreground copy; None if the layout lacks it. Raises BadData."""
-        if not self._layout.has_struct(structures.LookupTable.OF):
-            return None
+    def _lookup_table_count(self, dispatcher: structures.DispatcherStruct) -> int:
+        """Number of operators in the lookup table's foreground copy. Raises BadData."""
         lookup = dispatcher.operatorLookupTable_
         foreground = lookup._foregroundDataIndex
         if foreground > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from struct import unpack
 from typing import NamedTuple
 
 from gdbext.engine.layouts import Layout
@@ -20,7 +21,8 @@ from gdbext.torch.assumed_symbols import INTERNED_STRINGS
 from gdbext.torch.memoized import memoized
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
-from gdbext.torch.values.value_text import ValueReader, quoted
+from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.value_text import double_text, quoted
 
 _ALIAS_LIMIT = 256
 _UNKNOWN = "?"
@@ -172,7 +174,7 @@ class SchemaReader:
         self._memory = memory
         self._strings = strings
         self._types = TypeReader(memory, layout, strings)
-        self._values = ValueReader(memory, layout, strings)
+        self._values = CppValues(memory, layout, lambda _: "")  # no schema has a tensor
         self._layout = layout
         self._space = Space(memory, layout)
         self._symbols_at = INTERNED_STRINGS.address(symbolizer)
@@ -305,12 +307,35 @@ class SchemaReader:
         """The default value of an argument as text. ``value`` is the IValue's address, ``whole`` that of the argument's
         type, ``inner`` that of the type in it if it is optional, else the same."""
         if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
-            return quoted(self._values.text(value))
+            return quoted(self._value_text(value))
         if self._types.kind(whole) == "ListType" and self._types.kind(self._types.element(whole)) == "IntType":
-            items = self._values.list_texts(value)
+            items = self._list_texts(value)
             if len(items) > 1 and len(set(items)) == 1:
                 return items[0]
-        return self._values.text(value)
+        return self._value_text(value)
+
+    def _value_text(self, address: int, depth: int = 0) -> str:
+        """The IValue at ``address`` as PyTorch prints it (operator<<); a string without quotes. ``depth`` is the number
+        of lists around it. Raises BadData for kinds that are no defaults, MemoryFault."""
+        tag, payload = self._values.tag(address), structures.IValue(self._space, address).payload
+        if tag == "Double":
+            return double_text(unpack("<d", self._memory.read(payload, 8))[0])
+        if tag == "String":
+            return self._strings.read(structures.ConstantString(self._space, self._memory.u64(payload)).str_, 4096)
+        if tag == "GenericList" and depth < 8:
+            return f"[{', '.join(self._list_texts(address, depth))}]"
+        if tag in ("None", "Int", "Bool", "Device"):
+            return self._values.boxed(address).text
+        raise BadData(f"the value at {address:#x} is a {tag}, which is not shown")
+
+    def _list_texts(self, address: int, depth: int = 0) -> list[str]:
+        """The elements of the list in the IValue at ``address``, as ``_value_text``. Raises BadData, MemoryFault."""
+        if self._values.tag(address) != "GenericList":
+            raise BadData(f"the value at {address:#x} is not a list")
+        payload = structures.IValue(self._space, address).payload
+        items, size = structures.ListImpl(self._space, self._memory.u64(payload)).list, self._values.ivalue_size
+        first, count = vector_span(self._memory, items, size, 1024)
+        return [self._value_text(first + index * size, depth + 1) for index in range(count)]
 
     def _alias_text(self, alias: structures.AliasInfo, needed: bool) -> str:
         """``(a! -> b)``; "" without alias information, or if there is no before-set and it is not ``needed``."""

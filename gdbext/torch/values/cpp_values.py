@@ -17,6 +17,7 @@ from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.numbers import number
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.memoized import memoized
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
 from gdbext.torch.values.value_text import device_text, python_name, quoted
@@ -201,10 +202,10 @@ class CppValues:
         BadData."""
         if kind == "c10::ScalarType":
             return self.dtype(value)
-        names = {number: name for name, number in self._layout.enum(kind).items()}
-        if value not in names:
+        name = self._names(kind).get(value)
+        if name is None:
             raise BadData(f"there is no {kind} {value}")
-        return f"torch.{_PYTHON_NAMES.get(names[value], names[value].lower())}"
+        return f"torch.{_PYTHON_NAMES.get(name, name.lower())}"
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
         """An optional of the C++ type ``inner`` that is passed in registers: ``words`` are its bytes, in order."""
@@ -294,7 +295,7 @@ class CppValues:
             return self._list(self._memory.u64(address))
         if kind.startswith("c10::IListRef<"):  # an ArrayRef, or the address of a List
             reference = structures.ListReference(self._space, address)
-            tag = self._tag("c10::IListRefTag", reference.tag_)
+            tag = self._names("c10::IListRefTag").get(reference.tag_)
             words = self._memory.words(reference.payload_, 2)
             if tag == "Unboxed":
                 return self._array("at::Tensor", words)
@@ -307,9 +308,10 @@ class CppValues:
             return Value("a generator")
         return self._word(kind, int.from_bytes(self._memory.read(address, 8), "little"))
 
-    def _tag(self, enum: str, value: int) -> str | None:
-        """The name of an enumerator, None if there is none of that value."""
-        return {number: name for name, number in self._layout.enum(enum).items()}.get(value)
+    @memoized
+    def _names(self, enum: str) -> dict[int, str]:
+        """Value → name of the enumerators of the C++ enumeration ``enum``."""
+        return {number: name for name, number in self._layout.enum(enum).items()}
 
     def tensor(self, implementation: int) -> Value:
         """A tensor by its TensorImpl."""
@@ -324,7 +326,7 @@ class CppValues:
     def _scalar(self, address: int) -> Value:
         """The c10::Scalar at an address."""
         scalar = structures.Scalar(self._space, address)
-        tag = self._tag("c10::Scalar::Tag", scalar.tag)
+        tag = self._names("c10::Scalar::Tag").get(scalar.tag)
         raw = self._memory.read(scalar.v, 16)
         number = int.from_bytes(raw[:8], "little")
         if tag == "HAS_d":
@@ -353,12 +355,17 @@ class CppValues:
         except GdbextError:
             return value
 
+    def tag(self, address: int) -> str:
+        """The name of the IValue's tag: "Int", "None". Raises BadData, MemoryFault."""
+        number = structures.IValue(self._space, address).tag
+        tag = self._names("c10::IValue::Tag").get(number)
+        if not tag:
+            raise BadData(f"there is no IValue at {address:#x} (tag {number})")
+        return tag
+
     def boxed(self, address: int) -> Value:
         """The value of the IValue at ``address``."""
-        value = structures.IValue(self._space, address)
-        tag, payload = self._tag("c10::IValue::Tag", value.tag), value.payload
-        if not tag:
-            raise BadData(f"there is no IValue at {address:#x}")
+        tag, payload = self.tag(address), structures.IValue(self._space, address).payload
         if tag == "Tensor":
             return self.tensor(self._memory.u64(payload))
         if tag == "GenericList":

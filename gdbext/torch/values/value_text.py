@@ -1,26 +1,18 @@
-"""Values as PyTorch prints them: numbers, types, devices and IValues; and the facts that describe a tensor.
+"""Values as PyTorch prints them: numbers, types, devices, literals; and the facts that describe a tensor.
 
-Types are names of ``c10::ScalarType`` as Python writes them, with the usual short forms. IValues: operator<< of
+Types are names of ``c10::ScalarType`` as Python writes them, with the usual short forms. Literals: operator<< of
 c10::IValue (ATen/core/ivalue.cpp, 2.13.0).
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from typing import TYPE_CHECKING, NamedTuple
-
-from gdbext.engine.layouts.declarations import Space
-from gdbext.errors import BadData
-from gdbext.torch.values.containers import StringReader, vector_span
-from gdbext.torch.values.value_structures import ConstantString, IValue, ListImpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 
@@ -98,57 +90,6 @@ def device_text(names: Mapping[int, str], kind: int, index: int) -> str:
     name = names.get(kind, f"device type {kind}")
     name = "privateuseone" if name == "PrivateUse1" else name.lower()
     return name if index == 0xFF else f"{name}:{index}"
-
-
-class ValueReader:
-    """Reads and prints IValues of the simple kinds. Raises LayoutError when the layout lacks a structure."""
-
-    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
-        self._memory = memory
-        self._strings = strings
-        self._space = Space(memory, layout)
-        self.size = IValue.size(self._space)
-        self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
-        self._layout = layout
-
-    def tag(self, address: int) -> str:
-        """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
-        number = IValue(self._space, address).tag
-        tag = self._tags.get(number)
-        if not tag:
-            raise BadData(f"there is no IValue at {address:#x} (tag {number})")
-        return tag
-
-    def text(self, address: int, depth: int = 0) -> str:
-        """The value as PyTorch prints it; a string without quotes. Raises BadData for other kinds, MemoryFault."""
-        tag, payload = self.tag(address), IValue(self._space, address).payload
-        if tag == "None":
-            return "None"
-        if tag == "Int":
-            return str(self._memory.i64(payload))
-        if tag == "Bool":
-            return "True" if self._memory.u8(payload) else "False"
-        if tag == "Double":
-            return double_text(struct.unpack("<d", self._memory.read(payload, 8))[0])
-        if tag == "String":
-            return self._strings.read(ConstantString(self._space, self._memory.u64(payload)).str_, 4096)
-        if tag == "GenericList" and depth < 8:
-            return f"[{', '.join(self.list_texts(address, depth))}]"
-        if tag == "Device":
-            kind, index = self._memory.read(payload, 2)
-            names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
-            if kind not in names:
-                raise BadData(f"there is no device type {kind}")
-            return device_text(names, kind, index)
-        raise BadData(f"the value at {address:#x} is a {tag}, which is not shown")
-
-    def list_texts(self, address: int, depth: int = 0) -> list[str]:
-        """The elements of a list, each as text. Raises BadData, MemoryFault."""
-        if self.tag(address) != "GenericList":
-            raise BadData(f"the value at {address:#x} is not a list")
-        implementation = ListImpl(self._space, self._memory.u64(IValue(self._space, address).payload))
-        first, count = vector_span(self._memory, implementation.list, self.size, 1024)
-        return [self.text(first + index * self.size, depth + 1) for index in range(count)]
 
 
 def double_text(value: float) -> str:
