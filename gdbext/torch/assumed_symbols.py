@@ -137,7 +137,7 @@ KERNELS_BELOW_THEIR_KEY = {
     "at::zeroTensorFallback": "materializes the arguments",
     "zeroTensorFallback": "materializes the arguments",
     "conjugateFallback": "resolves the arguments",
-    "pythonTLSSnapshotFallback": "restores a snapshot of the thread's state",
+    "pythonTLSSnapshotFallback": "saves a snapshot of the thread's state",
 }
 """Functions that redispatch with everything below their own key, and what they did before."""
 PYTHON_DISPATCHERS_CALL = "::python_dispatcher(c10::OperatorHandle"

@@ -100,6 +100,7 @@ class _Candidates:
     def __init__(
         self, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, find_dispatcher: Callable[[], int]
     ) -> None:
+        """``find_dispatcher`` is as in Probe."""
         self._modules = modules
         self._memory = memory
         self._symbolizer = symbolizer

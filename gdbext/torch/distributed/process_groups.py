@@ -166,6 +166,7 @@ class ProcessGroupReader:
     """Reads the groups in the variables of torch.distributed's module; ``problems`` are failed reads."""
 
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, distributed: PyRef) -> None:
+        """``distributed``: the global variables of the module torch.distributed.distributed_c10d."""
         self._memory = memory
         self._layout = layout
         self._space = Space(memory, layout)

@@ -137,6 +137,7 @@ class MeasuringProcess:
     """Measures the PyTorch in the folder ``torch``, with ``rights`` (None: ours). Raises LayoutError, OSError."""
 
     def __init__(self, torch: Path, rights: Rights | None = None) -> None:
+        """Start the process, which makes its own folder in a directory that the user with these rights can reach."""
         self._rights = rights
         try:
             parent = "/tmp" if rights else tempfile.gettempdir()  # $TMPDIR may be out of the other's reach

@@ -106,6 +106,7 @@ class DispatchTables:
     """Registrations and tables of all operators of one dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
+        """Prepare what is the same for all operators: which registrations may fill each entry. Raises LayoutError."""
         self.dispatcher = dispatcher
         self._memory = dispatcher.memory
         self._strings = dispatcher.strings
@@ -212,6 +213,7 @@ class _Computation:
     def __init__(
         self, tables: DispatchTables, operator: Operator, registrations: Sequence[OperatorRegistration]
     ) -> None:
+        """``registrations`` are all of the operator's."""
         self._operator = operator
         self._dispatcher = operator.dispatcher
         self._tables = tables

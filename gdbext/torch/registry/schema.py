@@ -231,6 +231,7 @@ class SchemaReader:
 
     @cached_property
     def _offsets(self) -> _ArgumentOffsets:
+        """The offsets in this build's ``c10::Argument``. Raises LayoutError."""
         argument, space = structures.ArgumentStruct, self._space
         default, length = optional_shape(self._layout, structures.IValue.OF), optional_shape(self._layout, "int")
         return _ArgumentOffsets(

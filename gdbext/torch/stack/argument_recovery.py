@@ -89,6 +89,7 @@ class ArgumentRecovery:
     def __init__(
         self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, code: FunctionCode, values: CppValues
     ) -> None:
+        """``sites`` tells what callers passed, ``code`` what callees saved, ``values`` what such words mean."""
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites

@@ -85,6 +85,7 @@ class OperatorSearch:
         matcher: KernelMatcher,
         registered: RegisteredKernels,
     ) -> None:
+        """``matcher`` and ``registered`` tell which kernel a function is, by its name and without one."""
         self._registered = registered
         self._dispatcher = dispatcher
         self._memory = memory
@@ -114,7 +115,7 @@ class OperatorSearch:
             evidence += [proof[1]] if proof else []
         if not operator or operator.is_named:
             return operator
-        evidence.append(f"this is no operator: its name, {operator.qualified[:80]!r}, is invalid or another operator's")
+        evidence.append(f"this is not an operator: its name, {operator.qualified[:80]!r}, is invalid or another operator's")
         return None
 
     def _operator_of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
