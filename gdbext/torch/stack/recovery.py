@@ -115,7 +115,8 @@ class OperatorSearch:
             evidence += [proof[1]] if proof else []
         if not operator or operator.is_named:
             return operator
-        evidence.append(f"this is not an operator: its name, {operator.qualified[:80]!r}, is invalid or another operator's")
+        name = repr(operator.qualified[:80])
+        evidence.append(f"this is not an operator: its name, {name}, is invalid or another operator's")
         return None
 
     def _operator_of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
