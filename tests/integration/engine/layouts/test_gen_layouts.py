@@ -160,7 +160,7 @@ def test_another_build_of_the_release_is_probed(process: Process, tmp_path: Path
     assert choose(process, file=str(SHIPPED)).match == "exact"
     layout = choose(process, folder=other_build(tmp_path))
     assert layout.match == "probed"
-    assert "64 operators walked" in " ".join(layout.evidence)
+    assert "64 operators checked" in " ".join(layout.evidence)
     assert int(re.findall(r"(\d+) are named after the key", " ".join(layout.evidence))[0]) > 10
     assert re.search(r"both count [34]\d{3} operators", " ".join(layout.evidence))
 

@@ -96,7 +96,7 @@ FAR = 1 << 63
 SENSELESS = PendingMemory(0, (), 0, 1 << 50, 0)
 FAR_PROBLEM = f"stream {-FAR:#x} of cuda:0 cannot be at {FAR:#x}"
 PLACES_UNKNOWN = "the caching allocator: the place of the allocator's active blocks is unknown in this build"
-BLOCKS_UNKNOWN = "the caching allocator: which events 1 freed blocks of cuda:0 wait for is not known"
+BLOCKS_UNKNOWN = "the caching allocator: the events that 1 freed blocks of cuda:0 wait for are unknown"
 
 
 @pytest.mark.parametrize(
