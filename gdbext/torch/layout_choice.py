@@ -413,9 +413,8 @@ class Probe:
     def _check_counts(self, dispatcher: structures.DispatcherStruct, walked: int) -> None:
         """Check that list and lookup table count the same operators, as many as were ``walked``. Raises BadData."""
         counts: dict[str, int] = {}
-        operators = value_structures.List(self._space, dispatcher.operators_)
-        if operators.has(value_structures.List.length):  # a std::list before the C++11 ABI does not keep it
-            counts["list"] = operators.length
+        if value_structures.List.length.is_in(self._layout):  # a std::list before the C++11 ABI does not keep it
+            counts["list"] = self._list_count(dispatcher)
         if self._layout.has_struct(structures.LookupTable.OF):
             counts["lookup table"] = self._lookup_table_count(dispatcher)
         if not counts:
@@ -428,6 +427,10 @@ class Probe:
             raise BadData(f"the list holds {count} operators, the lookup table {last}")
         subject = f"{' and '.join(counts)} both count" if len(counts) > 1 else f"the {name} counts"
         self.evidence.append(f"{subject} {count} operators")
+
+    def _list_count(self, dispatcher: structures.DispatcherStruct) -> int:
+        """Number of operators in the list, as that keeps it."""
+        return value_structures.List(self._space, dispatcher.operators_).length
 
     def _lookup_table_count(self, dispatcher: structures.DispatcherStruct) -> int:
         """Number of operators in the lookup table's foreground copy. Raises BadData."""

@@ -133,13 +133,13 @@ def test_graphs_in_the_report() -> None:
 
 
 def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
-    place = CudaStreams._place
+    place = CudaStreams._address_and_size
 
     def other(self: CudaStreams, variable: Any, least: int) -> tuple[int, int]:
         address, size = place(self, variable, least)
         return address, size + (64 if "counters" in variable.names[0] else 0)
 
-    monkeypatch.setattr(CudaStreams, "_place", other)
+    monkeypatch.setattr(CudaStreams, "_address_and_size", other)
     hung = replay(WAITS[1])
     problem = "PyTorch's streams: the arrays of CUDA streams have unexpected sizes in this build"
     assert hung.diagnosis["device"]["problems"][0] == problem

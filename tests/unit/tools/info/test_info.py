@@ -300,5 +300,5 @@ def test_numbers_that_do_not_agree_other_allocators_and_none_yet() -> None:
         with pytest.raises(BadData, match=why):
             process.devices()
     del process.names[sources.CUDA_ALLOCATOR_IN_USE.names[0]]
-    with pytest.raises(BadData, match="not there yet"):
+    with pytest.raises(BadData, match="does not exist yet"):
         process.devices()
