@@ -238,7 +238,7 @@ def test_a_newer_release_whose_keys_are_proven_or_not(
     monkeypatch.setenv(PERMISSION, "0")
     assert choose(process, folder=other_build(tmp_path, version("2.12.1+cpu"))).match == "probed"
     monkeypatch.setattr(layout_choice, "_FALLBACKS", {"Conjugate": "conjugateFallback", "Negative": "noSuchFallback"})
-    with pytest.raises(LayoutError, match="the numbers of dispatch keys such as N are not provenegative"):
+    with pytest.raises(LayoutError, match="the numbers of dispatch keys such as Negative are not proven"):
         choose(process, folder=other_build(tmp_path, version("2.12.1+cpu")))
 
 
