@@ -200,7 +200,8 @@ def test_float32_precisions_follow_the_general_ones_and_a_table_that_makes_no_se
         process.context[0x20 + 24 : 0x20 + 32] = count.to_bytes(8, "little")
         found = process.read()["float32_precision"]
         assert found.value is None
-        assert ("claims 1000 elements" if count == 1000 else f"does not have the {count} elements that it") in found.unknown
+        reason = "claims 1000 elements" if count == 1000 else f"does not have the {count} elements that it"
+        assert reason in found.unknown
     with_precisions(process, {(0, 0): 0, (1, 0): 0})
     process.context[0x208] = 7
     assert "has the unknown value 7" in process.read()["float32_precision"].unknown
