@@ -14,11 +14,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 
 import symbol_names  # noqa: E402
 import torch_wheels  # noqa: E402
+from setting_symbols import setting_symbols  # noqa: E402
 from symbol_names import SymbolNames  # noqa: E402
 
 from gdbext.engine.layouts import store  # noqa: E402
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS  # noqa: E402
-from gdbext.torch.state.setting_sources import setting_symbols  # noqa: E402
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol  # noqa: E402
 
 PAGE = ROOT / "docs" / "releases.md"

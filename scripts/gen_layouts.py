@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,12 +21,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 
+import layout_documents  # noqa: E402
 import torch_wheels  # noqa: E402
+from packed_layouts import pack as pack_layouts  # noqa: E402
 
 from gdbext.engine.layouts import store  # noqa: E402
 from gdbext.engine.layouts.validate import KINDS  # noqa: E402
+from gdbext.engine.targets.system.linux import signals_handled  # noqa: E402
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.torch.measure import compiler, generate, pack  # noqa: E402
+from gdbext.torch.measure import generate, pack  # noqa: E402
 from gdbext.torch.measure.compiler import Known  # noqa: E402
 
 Document = dict[str, Any]
@@ -41,8 +45,8 @@ def main() -> int:
     for prefix in options.cpython:
         jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
     for folders, document in (
-        (options.saved_members, generate.saved_members_document),
-        (options.nccl_groups, generate.nccl_groups_document),
+        (options.saved_members, layout_documents.saved_members_document),
+        (options.nccl_groups, layout_documents.nccl_groups_document),
     ):
         jobs += [(str(each), partial(_of_abis, document, each.resolve(), options.compiler)) for each in folders]
     if options.releases is not None:
@@ -51,7 +55,9 @@ def main() -> int:
     if not jobs and not options.index:
         _parser().error("nothing to do: give --torch, --cpython, --saved-members, --nccl-groups, --releases or --index")
     keep = _keep_in_cache if options.cache else partial(_keep, options.output)
-    with compiler.ended_by_signals():
+    # so that programs are killed and folders are removed
+    ending = lambda received, _frame: sys.exit(128 + received)  # noqa: E731
+    with signals_handled((signal.SIGTERM, signal.SIGHUP), ending):
         failed = [name for name, make in jobs if not _do(name, make, keep)]
     if options.cache:
         return 1 if failed else 0
@@ -164,7 +170,7 @@ def _of_release(version: str, compiler: str | None, known: Known) -> Iterator[Do
 
 
 def _of_cpython(prefix: Path, compiler: str | None) -> Iterator[Document]:
-    yield generate.cpython_document(prefix, compiler)
+    yield layout_documents.cpython_document(prefix, compiler)
 
 
 def _of_abis(document: Callable[..., Document], torch: Path, compiler: str | None) -> Iterator[Document]:
@@ -179,7 +185,7 @@ def _keep(folder: Path, document: Document) -> None:
     path = folder / f"{document['id']}.json"
     if document["kind"] in KINDS:
         others = (each for each in sorted(folder.glob(f"{document['kind']}-*.json")) if each != path)
-        pack.pack([*(store.read_layout(each, whole=True) for each in others), document], folder)
+        pack_layouts([*(store.read_layout(each, whole=True) for each in others), document], folder)
     else:
         pack.write(document, path)
     print(path)

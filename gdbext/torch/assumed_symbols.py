@@ -43,7 +43,7 @@ TORCH_SYMBOLS = _read_symbols()
 
 
 def __getattr__(name: str) -> TorchSymbol:
-    """The symbol in the row of that name."""
+    """The symbol in the row of that name, as an attribute of this module."""
     try:
         return TORCH_SYMBOLS[name]
     except KeyError:
@@ -156,14 +156,14 @@ BATCH_LOOPS = (
 VIEW_KERNELS = ("torch::ADInplaceOrView::", "utograd")
 """Kernels that redispatch below ADInplaceOrView (tools/autograd/gen_inplace_or_view_type.py)."""
 KERNELS_BELOW_THEIR_KEY = {
-    "torch::TraceType::": "tracing",
-    "at::native::negationFallback": "the resolved arguments",
-    "at::native::conjugateFallback": "the resolved arguments",
-    "at::conjugateFallback": "the resolved arguments",
-    "at::zeroTensorFallback": "the materialised arguments",
-    "zeroTensorFallback": "the materialised arguments",
-    "conjugateFallback": "the resolved arguments",
-    "pythonTLSSnapshotFallback": "a snapshot of the thread's state",
+    "torch::TraceType::": "records the trace",
+    "at::native::negationFallback": "resolves the arguments",
+    "at::native::conjugateFallback": "resolves the arguments",
+    "at::conjugateFallback": "resolves the arguments",
+    "at::zeroTensorFallback": "materializes the arguments",
+    "zeroTensorFallback": "materializes the arguments",
+    "conjugateFallback": "resolves the arguments",
+    "pythonTLSSnapshotFallback": "saves a snapshot of the thread's state",
 }
 """Functions that redispatch with everything below their own key, and what they did before."""
 PYTHON_DISPATCHERS_CALL = "::python_dispatcher(c10::OperatorHandle"

@@ -2,7 +2,7 @@
 
 A probe checks whether a layout that was measured on another build makes sense of the live dispatcher. It reads a few
 dozen operators of ``c10::Dispatcher::operators_`` and checks what is true of any dispatcher: names parse as ns::name,
-the list and the lookup table count the same operators, kernels lie in executable memory, those that torchgen named
+the list and the lookup table count the same operators, kernels are in executable memory, those that torchgen named
 after a dispatch key are at the index of that key, and so are the fallbacks whose functions are named after their key.
 Sources: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
 """
@@ -95,11 +95,12 @@ def complete(layout: Layout) -> Layout:
 
 
 class _Candidates:
-    """Tries layouts on the target; ``unsound`` are the errors of layout files that cannot be used."""
+    """Tries layouts on the target; ``unsound`` has the error of each layout file that cannot be used."""
 
     def __init__(
         self, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, find_dispatcher: Callable[[], int]
     ) -> None:
+        """``find_dispatcher`` is as in Probe."""
         self._modules = modules
         self._memory = memory
         self._symbolizer = symbolizer
@@ -118,12 +119,14 @@ class _Candidates:
             return None
 
     def _note_unsound(self, error: LayoutError) -> None:
+        """Keep the error of a layout file that cannot be used, once."""
         if error.what not in self._refused:
             self._refused.append(error.what)
             self.unsound.append(error)
 
     def _checked_if_generated(self, layout: Layout) -> Layout | None:
-        """The layout; None if it was measured on this machine, and live structures contradict it (other headers)."""
+        """The layout; None if it was measured on this machine and the target's structures contradict it, since the
+        headers were those of another build."""
         if layout.match != "generated":
             return layout
         try:
@@ -135,8 +138,8 @@ class _Candidates:
             return layout
         self._headers_mismatch = True
         self._refused.append(
-            f"{layout.id}, measured here, does not fit ({reason}): the headers beside libtorch_cpu.so are not its own "
-            f"(put them right, then remove it from {store.layout_cache()})"
+            f"{layout.id}, measured here, does not fit ({reason}): the headers beside libtorch_cpu.so are of another "
+            f"build (replace them, then remove the layout from {store.layout_cache()})"
         )
         return None
 
@@ -169,7 +172,8 @@ class _Candidates:
         return layout
 
     def _first_fitting(self, paths: list[str], other_minor: bool = False) -> Layout | None:
-        """The first of the layouts in these files whose probe passes; refusals of the others are kept."""
+        """The first of the layouts in these files whose probe passes, None for none; the reasons against the others go
+        into ``_refused``. ``other_minor``: as in ``Probe.run``."""
         for path in paths:
             try:
                 layout = complete(store.shipped(path))
@@ -183,7 +187,7 @@ class _Candidates:
         return None
 
     def _misfit(self, layout: Layout, other_minor: bool = False) -> str:
-        """The reason why the layout does not fit the target by a probe, "" if it does."""
+        """The reason why the layout does not fit the target by a probe, "" if it does; sets the layout's evidence."""
         probe = Probe(self._memory, self._modules, self._symbolizer, layout, self._find_dispatcher)
         reason = probe.run(other_minor)
         layout.evidence = tuple(probe.evidence)
@@ -200,7 +204,9 @@ class _Candidates:
         except OSError:
             is_folder = False
         if not module.image or not files.are_here or not is_folder:
-            self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
+            self._refused.append(
+                f"none can be measured: the file {module.path} is not the one in memory, or is not on this machine"
+            )
             return None
         try:
             return self._checked_if_generated(complete(measure(module.image.path, module.build_id)))
@@ -210,11 +216,11 @@ class _Candidates:
 
 
 def torch_version(modules: ModuleTable) -> str:
-    """The version as torch.__version__ has it, "" if it cannot be known.
+    """The target's torch.__version__, "" if it is unknown.
 
-    From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the library there
-    is the one in memory; else from the library's name (Debian's libtorch_cpu.so.1.13.0); else from beside the extension
-    torch/_C, for distributions (conda-forge, Debian) keep the libraries in a folder of the system.
+    It is read from torch/version.py (or the dist-info folder) beside the library, as text, if the library there is the
+    one in memory; else from the library's name (Debian's libtorch_cpu.so.1.13.0); else from beside the extension
+    torch/_C, since distributions (conda-forge, Debian) keep the libraries in a folder of the system.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if not module:
@@ -233,7 +239,7 @@ def torch_version(modules: ModuleTable) -> str:
 
 
 def _package_folder(module: Module) -> str | None:
-    """The folder site-packages/torch of the library, as we can open it; None if the file is not the one in memory."""
+    """The folder site-packages/torch that libtorch_cpu.so is in; None if the file there is not the one in memory."""
     if not module.image or module.status != "ok" or not module.image.path.startswith("/"):
         return None
     return store.package_of(module.image.path)
@@ -260,7 +266,7 @@ _PROBED_OPERATORS = 64
 
 
 class Probe:
-    """Compares one layout with one target; ``run`` adds sentences to ``evidence``."""
+    """Checks whether one layout makes sense of one target's dispatcher; ``run`` adds sentences to ``evidence``."""
 
     def __init__(
         self,
@@ -304,15 +310,16 @@ class Probe:
             return f"none of {walked} operators has a kernel"
         unproven = [key for key in _FALLBACKS if key in self._indices and key not in self._proven]
         if other_minor and unproven:
-            return f"nothing proves the numbers of dispatch keys such as {unproven[0]}"
+            return f"the numbers of dispatch keys such as {unproven[0]} are not proven"
         self.evidence.append(
-            f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory, "
-            f"{self._named_kernels} are named after the key at whose index they stand"
+            f"{walked} operators checked: their names parse, {kernels} kernels are in executable memory, "
+            f"{self._named_kernels} are named after the key at their index"
         )
         return ""
 
     def _operators(self, dispatcher: structures.DispatcherStruct) -> Iterator[structures.OperatorEntry]:
-        """The first operators of the std::list, a ring of nodes: next, previous, then the value."""
+        """The first operators of the std::list ``operators_``, a ring of nodes: next, previous, then the value. Raises
+        BadData for a broken link."""
         head = previous = dispatcher.operators_
         current = self._memory.u64(head)
         for _ in range(_PROBED_OPERATORS):
@@ -324,13 +331,15 @@ class Probe:
             previous, current = current, self._memory.u64(current)
 
     def _check_name(self, operator: structures.OperatorEntry) -> None:
+        """Check that the operator's name parses as ns::name. Raises BadData."""
         strings, name = string_reader(self._memory, self._layout), operator.name_
         text, overload = strings.read(name.name, 512), strings.read(name.overload_name, 512)
         if not re.fullmatch(r"[A-Za-z_][\w.]*::[\w.]+", text) or not re.fullmatch(r"[\w.]*", overload):
             raise BadData(f"{text[:40]!r} is not an operator's name")
 
     def _check_members_behind_table(self, operator: structures.OperatorEntry) -> None:
-        """Check the members after the table (masks of keys, two flags, a hash table). Raises BadData."""
+        """Check the members behind the dispatch table, which a wrong table size would shift: masks of keys, two flags,
+        a hash table. Raises BadData."""
         extractor = operator.dispatchKeyExtractor_
         mask = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
         backends = self._layout.constant("full_backend_mask")
@@ -340,14 +349,14 @@ class Probe:
                 raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
         flags = (extractor.requiresBitsetPerBackend_, operator.is_observed_)
         if max(flags) > 1:
-            raise BadData(f"{max(flags)} stands where a truth value should")
+            raise BadData(f"{max(flags)} is not the value of a flag")
         slots, used = operator.kernels_.num_slots_minus_one + 1, operator.kernels_.num_elements
         if slots & slots - 1 or used > slots or used > 4096:
             raise BadData(f"{used} registrations in a table of {slots}")
 
     def _check_table(self, operator: structures.OperatorEntry) -> int:
-        """Check the operator's dispatch table and return its number of kernels. Raises BadData if an entry cannot be a
-        kernel, or its name has another key than its entry."""
+        """Check that the entries of the operator's dispatch table can be kernels, and are at the key that torchgen
+        named them after. Returns the number of kernels. Raises BadData."""
         size, parse = structures.KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
         entries = self._layout.constant("num_runtime_entries")
         raw = self._memory.read(operator.dispatchTable_, size * entries)
@@ -356,7 +365,7 @@ class Probe:
             if not all(self._is_code(pointer) for pointer in kernel.same_code if pointer):
                 raise BadData(f"entry {index} of a dispatch table points outside executable memory")
             if kernel.functor and not self._is_object(kernel.functor):
-                raise BadData(f"entry {index} of a dispatch table has no object for its functor")
+                raise BadData(f"entry {index} of a dispatch table has a functor that is not an object")
             if kernel.unboxed and kernel.sym_unboxed:  # it takes SymInt or int, never both (KernelFunction_impl.h)
                 raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
             # torchgen names a kernel after its key (wrapper_CPU__mm): then it must be at that key's index
@@ -365,12 +374,13 @@ class Probe:
             keys = {key for name in names for key in re.findall(r"wrapper_([A-Za-z]+[0-9]?)_", name)}
             expected = {self._indices[key] for key in keys if key in self._indices}
             if expected and index not in expected:
-                raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
+                raise BadData(f"a kernel for {', '.join(sorted(keys))} is at entry {index} of a dispatch table")
             self._named_kernels += bool(expected)
         return sum(any(kernel.same_code) for kernel in kernels)
 
     def _is_object(self, address: int) -> bool:
-        """True for an object with virtual functions: its first word points to data, whose first word points to code."""
+        """True if an object with virtual functions is at ``address``: its first word points to data, whose first word
+        points to code."""
         if address % 8 or self._is_code(address):
             return False
         table = self._memory.try_u64(address)
@@ -389,7 +399,7 @@ class Probe:
             for key, name in _FALLBACKS.items():
                 if any(f"{len(name)}{name}E" in symbol for symbol in names):
                     if self._indices.get(key) != index:
-                        raise BadData(f"the fallback of {key} stands at entry {index}")
+                        raise BadData(f"the fallback of {key} is at entry {index}")
                     self._proven.add(key)
 
     def _is_code(self, address: int) -> bool:
@@ -402,28 +412,28 @@ class Probe:
 
     def _check_counts(self, dispatcher: structures.DispatcherStruct, walked: int) -> None:
         """Check that list and lookup table count the same operators, as many as were ``walked``. Raises BadData."""
-        counted = {"list": self._list_count(dispatcher), "lookup table": self._lookup_table_count(dispatcher)}
-        counts = {name: count for name, count in counted.items() if count is not None}
+        counts: dict[str, int] = {}
+        if value_structures.List.length.is_in(self._layout):  # a std::list before the C++11 ABI does not keep it
+            counts["list"] = self._list_count(dispatcher)
+        if self._layout.has_struct(structures.LookupTable.OF):
+            counts["lookup table"] = self._lookup_table_count(dispatcher)
         if not counts:
             return
         (name, count), last = next(iter(counts.items())), [*counts.values()][-1]
         if not 0 < count <= 1_000_000 or walked != min(count, _PROBED_OPERATORS):
-            raise BadData(f"the {name} says {count} operators, {walked} were walked")
+            raise BadData(f"the {name} says {count} operators, {walked} were found")
         # A registration in progress has put its operator into one of the two and not yet into the other.
         if abs(count - last) > 1:
             raise BadData(f"the list holds {count} operators, the lookup table {last}")
         subject = f"{' and '.join(counts)} both count" if len(counts) > 1 else f"the {name} counts"
         self.evidence.append(f"{subject} {count} operators")
 
-    def _list_count(self, dispatcher: structures.DispatcherStruct) -> int | None:
-        """Number of operators in the list; None for a std::list before the C++11 ABI, which does not keep its size."""
-        operators = value_structures.List(self._space, dispatcher.operators_)
-        return operators.length if operators.has(value_structures.List.length) else None
+    def _list_count(self, dispatcher: structures.DispatcherStruct) -> int:
+        """Number of operators in the list, as that keeps it."""
+        return value_structures.List(self._space, dispatcher.operators_).length
 
-    def _lookup_table_count(self, dispatcher: structures.DispatcherStruct) -> int | None:
-        """Number of operators in the lookup table's foreground copy; None if the layout lacks it. Raises BadData."""
-        if not self._layout.has_struct(structures.LookupTable.OF):
-            return None
+    def _lookup_table_count(self, dispatcher: structures.DispatcherStruct) -> int:
+        """Number of operators in the lookup table's foreground copy. Raises BadData."""
         lookup = dispatcher.operatorLookupTable_
         foreground = lookup._foregroundDataIndex
         if foreground > 1:

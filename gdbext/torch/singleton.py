@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gdbext.engine.process.code_reader import returned_address
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import TargetError
 from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 
-if TYPE_CHECKING:
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-
 
 def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
-    """Address of the dispatcher, by its own local symbol, else by the exported reference to it (which the dynamic
-    loader may have put into another library), else as the return value of the exported function. Raises TargetError if
-    no symbol leads there or it is not constructed yet, MemoryFault."""
+    """Address of the c10::Dispatcher: by its own local symbol, else by the exported reference to it (which the dynamic
+    loader may have put into another library), else as what the code of the exported function returns. Raises
+    TargetError if no symbol leads there or it is not constructed yet, MemoryFault."""
     guard = SINGLETON_GUARD.address(symbolizer)
     if guard and not memory.u8(guard):
         raise not_yet("the guard of its static variable is not set")
@@ -43,5 +39,5 @@ def not_yet(detail: str) -> TargetError:
     return TargetError(
         f"the dispatcher does not exist yet: {detail}",
         why="the process is still loading libtorch_cpu.so: its static initializers have not run",
-        help="try again when torch is imported",
+        help="try again once torch is imported",
     )

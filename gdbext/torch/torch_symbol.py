@@ -93,28 +93,26 @@ class NameKind(Enum):
 
 
 class TorchSymbol(NamedTuple):
-    """A symbol, or a family of symbols, that torch's libraries are assumed to have.
-
-    ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is
-    the file that defines them, ANY_LIBRARY if every library may. ``lost`` says what cannot be done without it.
-    ``first`` and ``last`` are the first and the last version that has it, ``last`` "" if the newest version with a
-    shipped layout has it (scripts/check_releases.py searches the wheels of all releases; docs/releases.md).
-    ``examples`` are whole mangled names of the family: a look-up finds them at once, while the family itself has to be
-    searched for. ``unoptimized``: release wheels have it inlined; it was found in programs built without optimization
-    against the headers of those versions.
-    """
+    """A symbol, or a family of symbols, that torch's libraries are assumed to have."""
 
     names: tuple[str, ...]
+    """Spellings of different versions, or functions of one purpose: any one of them will do."""
     library: str
+    """The file that defines them; ANY_LIBRARY if every library may."""
     purpose: str
     lost: str
+    """What cannot be done without it."""
     kind: Internal[NameKind] = NameKind.SYMBOL
     first: str = "2.0.0"
     last: str = ""
+    """The first and the last version that has it, "" for the newest (scripts/check_releases.py, docs/releases.md)."""
     examples: Internal[tuple[str, ...]] = ()
+    """Whole mangled names of the family: a look-up finds them at once; the family itself has to be searched for."""
     unoptimized: Internal[bool] = False
+    """Release wheels have it inlined; it was found in programs built without optimization."""
 
     def begins(self, mangled: str) -> bool:
+        """True if the mangled name is one of the family's (NameKind.BEGINNING)."""
         return mangled.startswith(self.names)
 
     def find(self, symbolizer: Symbolizer) -> tuple[Module, Symbol] | None:
@@ -136,6 +134,6 @@ class TorchSymbol(NamedTuple):
 
 
 def nested_name(qualified: str) -> str:
-    """The piece that a qualified name has in a mangled name: ``a::bc`` is ``1a2bc``; std is always ``St``."""
+    """A qualified C++ name as it is part of a mangled name: ``1a2bc`` of ``a::bc``; ``std`` is always ``St``."""
     parts = [f"{len(part)}{part}" for part in qualified.split("::") if part != "std"]
     return ("St" if qualified.startswith("std::") else "") + "".join(parts)

@@ -35,11 +35,11 @@ class SourcePlace(NamedTuple):
 
 
 class CompileFrame(NamedTuple):
-    """A Python frame of a thread that has to do with torch.compile; ``level`` counts Python frames from the innermost
-    one, 0. Of a compiled one also what it was made of."""
+    """A Python frame of a thread that runs compiled code, or the compiler."""
 
     tid: int
     level: int
+    """Counted among the thread's Python frames, 0 for the innermost."""
     state: FrameState
     function: str
     file: str

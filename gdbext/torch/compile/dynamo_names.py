@@ -66,17 +66,17 @@ PASSES = (
     ("torch/_inductor/pattern_matcher.py", "matching patterns in the graph"),
     ("torch/_inductor/constant_folding.py", "folding constants"),
     ("torch/_inductor/freezing.py", "freezing parameters"),
-    ("torch/_inductor/select_algorithm.py", "choosing algorithms by trying them"),
-    ("torch/_inductor/autotune_process.py", "choosing algorithms by trying them"),
-    ("torch/_inductor/codegen/", "writing kernels"),
+    ("torch/_inductor/select_algorithm.py", "autotuning"),
+    ("torch/_inductor/autotune_process.py", "autotuning"),
+    ("torch/_inductor/codegen/", "generating kernels"),
     ("torch/_inductor/scheduler.py", "scheduling and fusing"),
-    ("torch/_inductor/codecache.py", "compiling or loading what was written"),
-    ("torch/_inductor/async_compile.py", "compiling or loading what was written"),
+    ("torch/_inductor/codecache.py", "compiling or loading generated code"),
+    ("torch/_inductor/async_compile.py", "compiling or loading generated code"),
     ("torch/_inductor/graph.py", "lowering the graph"),
-    ("torch/_functorch/partitioners.py", "dividing the graph into forward and backward"),
+    ("torch/_functorch/partitioners.py", "partitioning the graph into forward and backward"),
     ("torch/_functorch/_aot_autograd/", "tracing the graph of operators"),
-    ("torch/_dynamo/guards.py", "making guards"),
-    ("call_user_compiler", "in the backend that was asked for"),
+    ("torch/_dynamo/guards.py", "building guards"),
+    ("call_user_compiler", "in the selected backend"),
     ("torch/_dynamo/symbolic_convert.py", "tracing the program's bytecode"),
 )
 """Parts of the path of a file, or of the name of a function, and the pass of the compiler that this is; the innermost
@@ -115,12 +115,12 @@ SOURCE_NODES = "Source Nodes: "
 
 
 def is_generated(file: str) -> bool:
-    """The file name is that of generated Python code."""
+    """True if the file name is that of generated Python code."""
     return any(part in file for part in GENERATED_FILES) or bool(WRITTEN_FILE.search(file))
 
 
 def function_of(name: str) -> str:
-    """The program's function, by the name of that which dynamo made of the code behind a graph break."""
+    """The name of the program's function, also for a function that dynamo made of its code behind a graph break."""
     resumed = re.match(RESUME_FUNCTION, name)
     return resumed["function"] if resumed else name
 

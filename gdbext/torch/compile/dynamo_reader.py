@@ -29,8 +29,8 @@ _ITEMS = 200
 
 
 def plain_value(value: PyRef, nesting: int = 4) -> compile_section.ConfigValue:
-    """The value as plain Python: a number, a text, None, or a list, tuple, set (in order) or dict of such, ``nesting``
-    deep. Raises MemoryFault, BadData for all others."""
+    """The value of a Python object: a number, a text, None, or a tuple or dict of such, ``nesting`` levels deep at most
+    (lists and sets become tuples). Raises BadData for all others, MemoryFault."""
     kind = value.read(type_name)
     if kind not in ("list", "tuple", "set", "dict"):
         return value.plain(TEXT_LIMIT)
@@ -53,15 +53,17 @@ _UNSET = "object"
 
 
 class CompileOptions(NamedTuple):
-    """``values`` by name; ``unshown`` are names of options that are set to something that is not plain."""
+    """The options of a configuration module that differ from their defaults."""
 
     values: dict[str, compile_section.ConfigValue]
+    """Name → value."""
     unshown: tuple[str, ...]
+    """Names of options that are set to functions or other objects."""
 
 
 def changed_options(entries: PyRef, context: Mapping[PyRef, PyRef]) -> CompileOptions:
-    """The options of ``entries`` (a module's dict of them) that differ from their defaults, in a thread with these
-    context variables. Raises MemoryFault, BadData."""
+    """The options of ``entries`` (a configuration module's dict ``_config``) that differ from their defaults, in a
+    thread with these context variables. Raises MemoryFault, BadData."""
     values: dict[str, compile_section.ConfigValue] = {}
     unshown = []
     for name, entry in entries.variables(ENTRY_LIMIT).checked().items():
@@ -84,9 +86,11 @@ def changed_options(entries: PyRef, context: Mapping[PyRef, PyRef]) -> CompileOp
 
 
 def _value_set(entry: PyVariables, context: Mapping[PyRef, PyRef]) -> PyRef:
-    """The value that an option is set to; missing for none, and for another name of an option elsewhere."""
+    """The value that an option's ``entry`` (a _ConfigEntry) is set to, in a thread with these context variables; a
+    missing PyRef if it is not set, or is an alias of another module's option."""
 
     def kind(value: PyRef) -> str:
+        """The name of a value's class."""
         return value.read(type_name).rpartition(".")[2]
 
     alias, missing = entry[names.ALIAS], PyRef(entry.python, 0)
@@ -120,7 +124,7 @@ class DynamoReader:
         return bool(self._global(names.UTILS, names.COUNTERS))
 
     def has_module(self, module: str) -> bool:
-        """A configuration module is imported."""
+        """True if the configuration module of that name is imported."""
         return bool(self._global(module, names.CONFIG_ENTRIES))
 
     def _global(self, module: str, name: str) -> PyRef:
@@ -143,9 +147,10 @@ class DynamoReader:
             return default
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """The dictionary ``torch._dynamo.utils.counters`` of the process."""
+        """Group → name → count: ``torch._dynamo.utils.counters``."""
 
         def read(table: PyRef) -> dict[str, dict[str, int]]:
+            """The counts in that dict. Raises MemoryFault, BadData."""
             return {
                 name: {key.str(TEXT_LIMIT): value.read(integer) for key, value in counter.items(ENTRY_LIMIT).checked()}
                 for name, counter in table.variables(ENTRY_LIMIT).checked().items()
@@ -157,6 +162,7 @@ class DynamoReader:
         """The last compilations that are recorded, oldest first."""
 
         def read(recorded: PyRef) -> tuple[compile_section.Compilation, ...]:
+            """The CompilationMetrics in that deque. Raises MemoryFault, BadData."""
             metrics = recorded.elements().checked()
             if len(metrics) > METRICS_LIMIT:
                 self.truncated.append(f"{len(metrics)} compilations, truncated at {METRICS_LIMIT}")
@@ -179,9 +185,10 @@ class DynamoReader:
         return self._read(names.UTILS, names.METRICS, read, ())
 
     def guard_failures(self) -> tuple[compile_section.GuardFailures, ...]:
-        """The dictionary ``torch._dynamo.utils.guard_failures`` of the process."""
+        """The guards that failed, by code object: ``torch._dynamo.utils.guard_failures``."""
 
         def read(table: PyRef) -> tuple[compile_section.GuardFailures, ...]:
+            """The lists of texts in that dict. Raises MemoryFault, BadData."""
             failures = []
             for key, value in table.items(CODE_LIMIT).checked():
                 code = _code(key)
@@ -192,15 +199,17 @@ class DynamoReader:
         return self._read(names.UTILS, names.GUARD_FAILURES, read, ())
 
     def original_codes(self) -> dict[int, PyRef]:
-        """Address of a compiled code object → the code object that it was made of."""
+        """Address of a compiled code object → the code object that it was compiled from."""
 
         def read(table: PyRef) -> dict[int, PyRef]:
+            """The pairs in that ExactWeakKeyDictionary. Raises MemoryFault, BadData."""
             return {key.read(integer): code for key, code in table[names.VALUES].items().checked()}
 
         return self._read(names.UTILS, names.ORIGINAL_CODES, read, {})
 
     def codes(self, originals: Mapping[int, PyRef]) -> tuple[compile_section.CompiledCode, ...]:
-        """The original code objects, each with the number of its compiled ones, most first."""
+        """The code objects among the values of ``originals`` (as ``original_codes`` returns them), each with the number
+        of its compiled ones, most first."""
         counted = Counter(originals.values()).most_common()
         if len(counted) > CODE_LIMIT:
             self.truncated.append(f"{len(counted)} compiled code objects, truncated at {CODE_LIMIT}")
@@ -226,7 +235,8 @@ class DynamoReader:
         return self.options(names.INDUCTOR_CONFIG) if self.has_module(names.INDUCTOR_CONFIG) else CompileOptions({}, ())
 
     def thread_options(self, main: CompileOptions) -> dict[int, dict[str, compile_section.ConfigValue]]:
-        """Options of torch._dynamo.config of each thread, by tid, that has other values than the main thread."""
+        """tid → options of torch._dynamo.config that differ from their defaults, for each thread whose options are not
+        those of the main thread (``main``)."""
         options = {}
         for state in self._python.thread_states():
             tid, context = self._python.tid_of(state), self._context(state)
@@ -238,11 +248,12 @@ class DynamoReader:
 
     @cached_property
     def _main_context(self) -> dict[PyRef, PyRef]:
+        """The context variables of the main thread, whose state is the oldest."""
         states = self._python.thread_states()
         return self._context(states[-1]) if states else {}
 
     def _context(self, state: ThreadState) -> dict[PyRef, PyRef]:
-        """The values of the context variables of a thread."""
+        """ContextVar → value in the thread with that state."""
         variables = self._python.context_of(state)
         if variables.fault:
             self.problems.append(f"context variables: {variables.fault.what}")
@@ -272,8 +283,8 @@ def compilation_began(stack: PyStack) -> float | None:
 
 
 def expression_size(stack: PyStack) -> int | None:
-    """The number of different parts of the expression that the outermost function of SymPy on a stack works on, at
-    most a limit of 2000; None without one."""
+    """The number of different subexpressions (2000 at most) of the largest expression in the variables of the outermost
+    function of SymPy on a stack; None without one."""
     for frame in reversed([frame for frame in stack if names.SYMPY in frame.file]):
         sizes = [size for value in stack.locals(frame).values() if (size := _count_parts(value)) is not None]
         if sizes:
@@ -282,7 +293,8 @@ def expression_size(stack: PyStack) -> int | None:
 
 
 def _count_parts(expression: PyRef) -> int | None:
-    """The number of different parts of an expression, itself included, up to 2000; None for another object."""
+    """The number of different subexpressions that have parts, up to 2000, of a SymPy expression; None for any other
+    object, which has no parts."""
     compound, leaves, waiting = set[PyRef](), set[PyRef](), [expression]
     while waiting and len(compound) + len(leaves) < 2000:
         part = waiting.pop()

@@ -49,17 +49,20 @@ _QUEUE_NODE = struct.Struct("<12Q")
 
 
 class Transfer(NamedTuple):
-    """One end of a transfer: this process's rank, its group's size, the other end's rank, the transfer's tag."""
+    """A point-to-point transfer of gloo. Ranks are those in the process group."""
 
     rank: int
+    """The rank of this process."""
     size: int
+    """The group's number of ranks."""
     peer: int
+    """The rank at the other end."""
     tag: int
 
 
 def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer | None:
-    """The transfer for which a thread sleeps on ``futex``, a word of its buffer's condition variable; None if the ends
-    have met already, or any rank may be the other one."""
+    """The transfer that a thread waits for if it sleeps on ``futex``, a word of a gloo buffer's condition variable;
+    None if both ends have met already, or the other end may be any rank."""
     with suppress(GdbextError):
         buffer = _object_around(class_of, futex, f"{_TCP}UnboundBuffer")
         for context in _pointers_to(f"{_TCP}Context", memory, class_of, buffer, _WAIT_SPAN) if buffer else ():
@@ -74,7 +77,8 @@ def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer 
 
 
 def _object_around(class_of: ClassOf, futex: int, name: str) -> int:
-    """The object of class ``name`` that contains the condition variable; 0 if none does."""
+    """Address of the object of class ``name`` in which the condition variable with the word ``futex`` is; 0 for
+    none."""
     end = futex & -8
     return next((address for address in range(end, end - _WAIT_SPAN, -8) if _has_class(class_of, address, name)), 0)
 
@@ -94,7 +98,8 @@ def _pointers_to(name: str, memory: Memory, class_of: ClassOf, address: int, siz
 
 
 def _pairs(memory: Memory, class_of: ClassOf, context: int, size: int) -> tuple[int, ...]:
-    """Addresses of the pairs (connections) by rank, 0 for the process's own; empty if ``context`` has none."""
+    """Addresses of the pairs (connections) to each rank, 0 for the process's own: the elements of the vector of
+    ``size`` pointers in the gloo context at ``context``; empty if it has none."""
     words = struct.unpack(f"<{_CONTEXT_SIZE // 8}Q", memory.read(context, _CONTEXT_SIZE))
     for start, end, limit in zip(words, words[1:], words[2:]):
         if start and end - start == 8 * size and end <= limit:
@@ -129,7 +134,8 @@ def _nodes(memory: Memory, node: int, elements: int, size: int) -> Iterator[tupl
 
 
 def _tag_of_buffer(memory: Memory, pair: int, buffer: int) -> int | None:
-    """The key of the pair's queue (by tag) that has the buffer; None without one, or for gloo's own collectives."""
+    """The tag of the transfer for which the pair at ``pair`` queues the buffer at ``buffer``: the key of that queue in
+    one of its tables; None if none has it, or for gloo's own collectives."""
     for first, elements in _tables(memory.read(pair, _PAIR_SIZE), _MAX_TRANSFERS):
         with suppress(BadData):
             nodes = [_QUEUE_NODE.unpack(raw) for _, raw in _nodes(memory, first, elements, _QUEUE_NODE.size)]
@@ -140,11 +146,13 @@ def _tag_of_buffer(memory: Memory, pair: int, buffer: int) -> int | None:
 
 
 def _is_in_queue(memory: Memory, start: list[int], end: list[int], buffer: int) -> bool:
-    """True if the ``std::deque`` has the buffer. ``start`` and ``end`` are its iterators, each the words (current,
-    first, last, address of the block's pointer)."""
+    """True if a ``std::deque`` has the word ``buffer``. ``start`` and ``end`` are its iterators, each four words:
+    address of the element, first and end of its block, address of the block's pointer."""
     block, current = start[3], start[0]
     for _ in range(_MAX_TRANSFERS):
-        stop = end[0] if block == end[3] else start[2] if block == start[3] else current + _BLOCK
+        stop = current + _BLOCK
+        if block in (start[3], end[3]):
+            stop = end[0] if block == end[3] else start[2]
         if not 0 <= stop - current <= _BLOCK:
             return False
         raw = memory.try_read(current, stop - current)
@@ -167,7 +175,8 @@ _NODE_KEY = 8
 
 
 def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, name: str) -> int | None:
-    """The rank of worker ``name``, by the agent that the pointer at ``current_agent`` leads to; None if unknown."""
+    """The rank of the worker ``name`` in the RpcAgent that the pointer at ``current_agent`` points to; None if
+    unknown."""
     with suppress(GdbextError):
         for first, elements in _tables(_head_of_agent(memory, memory.u64(current_agent)), _MAX_WORKERS):
             ranks = dict(_workers(memory, strings, first, elements))
@@ -177,8 +186,8 @@ def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, na
 
 
 def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tuple[int, int] | None:
-    """(rank of this process as a worker, number of workers); None unless the agent that the pointer at
-    ``current_agent`` leads to has the same rank in its own ``WorkerInfo`` and in its table of all workers."""
+    """(rank of this process as a worker, number of workers), by the RpcAgent that the pointer at ``current_agent``
+    points to; None unless its own ``WorkerInfo`` and its table of all workers agree."""
     with suppress(GdbextError):
         agent = memory.u64(current_agent)
         raw = _head_of_agent(memory, agent)
@@ -192,15 +201,16 @@ def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tup
 
 
 def _head_of_agent(memory: Memory, agent: int) -> bytes:
-    """The first bytes of the agent, which have its tables; fewer if memory ends behind its page, b"" without one."""
+    """The first bytes of the RpcAgent at ``agent``, which have its tables; fewer if memory ends behind its page; b"" if
+    ``agent`` is 0."""
     return (memory.try_read(agent, _AGENT_SIZE) or memory.try_read(agent, 4096 - agent % 4096)) if agent else b""
 
 
 def _worker_info(
     strings: StringReader, raw: bytes, start: int, offset: int, expected: str = ""
 ) -> tuple[str, int] | None:
-    """(name, rank) in the ``WorkerInfo`` at an offset in the bytes ``raw`` of the object at address ``start``; None if
-    none is there, or another name than ``expected`` (any, if that is "")."""
+    """(name, rank) of the ``WorkerInfo`` that ``raw``, the bytes of memory from ``start`` on, has at ``offset``; None
+    if there is none, or one with another name than ``expected`` ("" accepts any)."""
     for head in (16, 24, 32):  # sizes of a CustomClassHolder: the vtable and its counts of references
         position = offset + head
         with suppress(GdbextError):
@@ -212,7 +222,8 @@ def _worker_info(
 
 
 def _workers(memory: Memory, strings: StringReader, node: int, elements: int) -> list[tuple[str, int]]:
-    """(name, rank) in each node of a table, from the address ``node`` on; empty if one has another form."""
+    """(name, rank) of the worker in each of the ``elements`` nodes of a table, the first at ``node``; [] if a node has
+    another form."""
     workers = []
     with suppress(GdbextError):
         for address, raw in _nodes(memory, node, elements, _WORKER_NODE_SIZE):
@@ -235,8 +246,9 @@ _MAX_CLOSURE = 4096
 
 
 def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, futex: int) -> int | None:
-    """The rank of the worker that must answer a call to complete the future for which a thread sleeps on ``futex``, a
-    word of its condition variable; None if it is no such future."""
+    """The rank of the worker whose answer completes the future that a thread waits for if it sleeps on ``futex``, a
+    word of the future's condition variable; None if there is no such future. ``current_agent`` is as in
+    ``own_worker``."""
     try:
         future = _object_around(class_of, futex, _FUTURE)
         agent = memory.u64(current_agent) if future else 0
@@ -252,8 +264,8 @@ def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, fute
 
 
 def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int]]]:
-    """(rank of a worker, addresses of the futures that its answers complete) of each of the table's ``elements`` nodes,
-    from the address ``node`` on; empty if one has another form."""
+    """(rank of a worker, addresses of the futures that its answers complete) of each of the ``elements`` nodes of
+    ``connectedPipes_``, the first at ``node``; [] if a node has another form."""
     pipes = []
     with suppress(BadData):
         for _, raw in _nodes(memory, node, elements, _PIPE_SIZE):
@@ -272,7 +284,8 @@ def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int
 
 
 def _completes(memory: Memory, class_of: ClassOf, start: int, future: int) -> bool:
-    """True if ``start`` is the future, or its callbacks complete that, directly or by other futures."""
+    """True if the future at ``start`` is the one at ``future``, or completes it by its callbacks, directly or by way of
+    other futures."""
     level, seen = [start], {start}
     for _ in range(_MAX_DEPTH):
         if future in level:
@@ -286,7 +299,8 @@ def _completes(memory: Memory, class_of: ClassOf, start: int, future: int) -> bo
 
 
 def _completed_by(memory: Memory, class_of: ClassOf, future: int) -> Iterator[int]:
-    """Addresses of the futures that the closures (blocks of malloc's) of a future's callbacks point to."""
+    """Addresses of the futures that the callbacks of the one at ``future`` can complete: their closures, blocks of
+    malloc's, point to them."""
     words = struct.unpack(f"<{_FUTURE_SIZE // 8}Q", memory.try_read(future, _FUTURE_SIZE) or bytes(_FUTURE_SIZE))
     for start, end, limit in zip(words, words[1:], words[2:]):
         size = end - start

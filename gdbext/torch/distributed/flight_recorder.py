@@ -90,11 +90,9 @@ def find_recorders(memory: Memory, symbolizer: Symbolizer) -> list[int]:
 
 
 def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
-    """Recorders since 2.15 of backends whose operations a hook records, as NCCL's new groups are: the values of the
-    ``std::unordered_map<std::string, FlightRecorder*>`` that getFlightRecorder() fills.
-
-    Raises MemoryFault, BadData, LayoutError.
-    """
+    """Addresses of the recorders (since 2.15) of backends whose operations a hook records, such as NCCL's new groups:
+    the values of the ``std::unordered_map<std::string, FlightRecorder*>`` that getFlightRecorder() fills. Raises
+    MemoryFault, BadData, LayoutError."""
     registry = FLIGHT_RECORDERS_OF_HOOKS.address(symbolizer)
     if not registry:
         return []
@@ -119,7 +117,7 @@ class FlightRecorder:
 
     @property
     def is_enabled(self) -> bool:
-        """True if operations are recorded. Raises MemoryFault."""
+        """True if the recorder is on. Raises MemoryFault."""
         return self._recorder.enabled_
 
     @property
@@ -128,7 +126,7 @@ class FlightRecorder:
         return self._strings.read(self._recorder.comm_lib_version_)
 
     def statuses(self) -> dict[int, GroupStatus]:
-        """Statuses by the group's number (``pg_id``). Raises MemoryFault, BadData."""
+        """``pg_id`` of a group → its last sequence numbers. Raises MemoryFault, BadData."""
         statuses: dict[int, GroupStatus] = {}
         for pair in self._map_pairs(structures.StatusNode, structures.Recorder.all_pg_status_):
             number, address = self._memory.words(pair, 2)
@@ -147,12 +145,14 @@ class FlightRecorder:
     def _map_pairs(
         self, node: type[structures.StatusNode | structures.RanksNode], member: Member[int]
     ) -> Iterator[int]:
-        """Addresses of the (key, value) pairs of ``member``, a ``std::map`` with such nodes."""
+        """Addresses of the (key, value) pairs in ``member`` of the recorder: a ``std::map`` whose nodes have that
+        type."""
         offset = node._M_storage.offset(self._space)
         return (address + offset for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT))
 
     def _group_name(self, address: int) -> tuple[str, str]:
-        """(name, description) in a ``std::tuple``: libstdc++ keeps the last element first (bits/tuple)."""
+        """(name, description) of the group whose ``std::tuple`` of both is at ``address``: libstdc++ keeps the last
+        element first (bits/tuple)."""
         size = structures.GroupName.size(self._space) // 2
         return self._strings.read(address + size), self._strings.read(address)
 
@@ -176,6 +176,7 @@ class FlightRecorder:
         return [entry for entry in entries if not pending_only or entry.is_pending]
 
     def _read_entry(self, entry: structures.RecorderEntry) -> RecordedEntry:
+        """One entry. Raises MemoryFault, BadData, LayoutError."""
         group, description = self._group_name(entry.pg_name_)
         # sizes of inputs and outputs are all in one list, cut by the number of dimensions of each tensor
         sizes = iter(self._numbers(entry.sizes_, _TENSOR_LIMIT * 8))
@@ -183,7 +184,7 @@ class FlightRecorder:
         for place in (entry.input_dims_, entry.output_dims_):
             dimensions = self._numbers(place, _TENSOR_LIMIT)
             if any(not 0 <= count <= 64 for count in dimensions):
-                raise BadData(f"a tensor of {max(dimensions)} dimensions in the flight recorder")
+                raise BadData(f"the flight recorder has a tensor of {max(dimensions)} dimensions")
             cut.append(tuple(tuple(islice(sizes, count)) for count in dimensions))
         duration = structures.OptionalFloat(self._space, entry.duration_)
         started, completed = (
@@ -217,16 +218,17 @@ class FlightRecorder:
         )
 
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
-        """The elements of a ``c10::SmallVector<int64_t, N>``, of one form for every N (c10/util/SmallVector.h)."""
+        """The elements, at most ``limit``, of the ``c10::SmallVector<int64_t, N>`` at ``address``, which is laid out
+        the same for every N (c10/util/SmallVector.h)."""
         vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:
-            raise BadData(f"a list of {count} sizes in the flight recorder")
+            raise BadData(f"the flight recorder has a list of {count} sizes")
         words = self._memory.words(vector.BeginX, count) if count else ()
         return tuple(word - (1 << 64) if word >> 63 else word for word in words)
 
     def _dtype_names(self, address: int) -> tuple[str, ...]:
-        """The names of the types in the ``std::vector<c10::ScalarType>`` at an address."""
+        """The names ("Float") of the types in the ``std::vector<c10::ScalarType>`` at ``address``."""
         start, count = vector_span(self._memory, address, 1, _TENSOR_LIMIT)
         numbers = self._memory.read(start, count) if count else b""
         return tuple(self._dtypes[dtype] if dtype < len(self._dtypes) else f"dtype {dtype}" for dtype in numbers)
@@ -243,5 +245,5 @@ class FlightRecorder:
 
 
 def read_status(status: structures.ProcessGroupStatus) -> GroupStatus:
-    """Read the three numbers. Raises MemoryFault, LayoutError."""
+    """The last sequence numbers of a group. Raises MemoryFault, LayoutError."""
     return GroupStatus(status.lastEnqueuedSeq, status.lastStartedSeq, status.lastCompletedSeq)

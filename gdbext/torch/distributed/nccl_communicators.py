@@ -161,19 +161,24 @@ class Communicator(NamedTuple):
 
 
 class NcclRelease(NamedTuple):
-    """The offsets of the members in one release."""
+    """The layout of one release of NCCL (nccl.json)."""
 
     version: str
     structs: Mapping[str, Mapping[str, int]]
+    """Structure → member → offset in bytes."""
     sub_size: int
+    """``sizeof(ncclProxySubArgs)``."""
     most_subs: int
+    """Transfers of an operation, at most."""
     transfers: Sequence[int]
     """``ncclPattern_t`` of a send and of a recv."""
     names_peers: bool
+    """``sub->peer`` is the peer of any operation; before 2.23 it is the root unless the operation is a transfer."""
 
 
 def release_of(version: str, architecture: str = "") -> NcclRelease | None:
-    """The offsets of that release of NCCL; None if it was not measured. Raises LayoutError: the data is damaged."""
+    """The layout of that release of NCCL ("2.21.5") for an architecture (default: this machine's); None if it was not
+    measured. Raises LayoutError: the data is damaged."""
     row = store.nccl_release(version, store.data_of(architecture) if architecture else store.DATA)
     return None if row is None else NcclRelease(version, *(row[field] for field in NcclRelease._fields[1:]))
 
@@ -203,7 +208,7 @@ class CommunicatorReader:
         comm = CommStruct(self._space, address)
         rank, size, device = comm.rank, comm.nRanks, comm.cudaDev
         if not 0 <= rank < size <= _MAX_RANKS or not 0 <= device < _MAX_DEVICES:
-            raise BadData(f"NCCL's communicator at {address:#x} says that it is rank {rank} of {size} on {device}")
+            raise BadData(f"NCCL's communicator at {address:#x} claims to be rank {rank} of {size} on {device}")
         abort = self._memory.try_read(comm.abortFlag, 4) if comm.abortFlag else b""
         communicator = Communicator(
             address,
@@ -228,7 +233,8 @@ class CommunicatorReader:
             return communicator
 
     def _candidates(self, group: int) -> Iterator[int]:
-        """Addresses that a communicator may have: the pointers in objects that the group's hash tables point to."""
+        """Addresses that may be a communicator's: the pointers in the objects (torch's NCCLComm) that the hash tables
+        of the ProcessGroupNCCL at ``group`` point to."""
         candidates: set[int] = set()
         objects: set[int] = set()  # apart: a key's text is in the node, and leads to torch's NCCLComm, too
         for node in self._nodes(group):
@@ -238,8 +244,8 @@ class CommunicatorReader:
                     return
 
     def _nodes(self, group: int) -> Iterator[int]:
-        """The nodes of everything in the group that looks like a ``std::unordered_map``: four words, the buckets, their
-        number, the first node, the number of nodes."""
+        """Addresses of the nodes of everything in the object at ``group`` that looks like a ``std::unordered_map``:
+        four words with the buckets' address and number, the first node, the number of nodes."""
         words = self._words(group, _GROUP_WORDS)
         for buckets, count, node, size in zip(words, words[1:], words[2:], words[3:]):
             if not (_is_pointer(buckets) and _is_pointer(node) and 0 < count < _MAX_BUCKETS):
@@ -251,7 +257,7 @@ class CommunicatorReader:
                 node = self._memory.try_u64(node) or 0
 
     def _pointers(self, address: int, count: int, seen: set[int]) -> Iterator[int]:
-        """The words, of ``count`` at an address, that may be pointers and are not in ``seen``, where they are added."""
+        """The words, of ``count`` at ``address``, that may be pointers and are not in ``seen``; adds them to it."""
         for word in self._words(address, count):
             if _is_pointer(word) and word not in seen:
                 seen.add(word)
@@ -266,7 +272,8 @@ class CommunicatorReader:
         return ()
 
     def _is_communicator(self, address: int, rank: int, size: int) -> bool:
-        """True for a communicator of that rank and size, by its marks; in 2.20 by the flag that its proxy shares."""
+        """True if there is a communicator with that rank and size at ``address``: by its marks (NCCL_MAGIC), in 2.20 by
+        the address of its abort flag, which its proxy has, too."""
         comm = CommStruct(self._space, address)
         try:
             if comm.has(CommStruct.startMagic):
@@ -288,7 +295,7 @@ class CommunicatorReader:
         seen: set[int] = set()
         while address and len(seen) < _MAX_OPERATIONS:
             if address in seen:
-                raise BadData(f"the list of what NCCL's proxy works on comes back to {address:#x}")
+                raise BadData(f"the list of the NCCL proxy's operations is circular at {address:#x}")
             seen.add(address)
             operation = OperationStruct(self._space, address)
             parts, state = operation.nsubs, operation.state
@@ -312,14 +319,14 @@ class CommunicatorReader:
         connection = ConnectionStruct(self._space, part.connection)
         is_send, transport = connection.send, connection.transport
         if is_send not in (0, 1) or not 0 <= part.nsteps < _MAX_STEPS or not 0 <= part.channelId < _MAX_DEVICES:
-            raise BadData(f"NCCL's proxy has a transfer at {part.address:#x} that makes no sense")
+            raise BadData(f"NCCL's proxy has an invalid transfer at {part.address:#x}")
         has_begun = operation.state == _IN_PROGRESS
         counters = (part.posted, part.received, part.flushed, part.transmitted, part.done) if has_begun else (0,) * 5
         waits_for = _stalled_at(bool(is_send), counters) if transport == _NETWORK else TransferWait.UNKNOWN
         if has_begun and counters[-1] >= part.nsteps:
             return None
         if has_begun and not waits_for:
-            raise BadData(f"the steps of NCCL's transfer at {part.address:#x} do not go together: {counters}")
+            raise BadData(f"the steps of NCCL's transfer at {part.address:#x} are inconsistent: {counters}")
         # A peer's rank is that of the operation's communicator, which is unknown if others share the proxy or another
         # rank's proxy does the work; before 2.23 it is the operation's root, except in transfers.
         peer = None
@@ -339,8 +346,9 @@ class CommunicatorReader:
 
 
 def _stalled_at(is_send: bool, counters: tuple[int, ...]) -> TransferWait | None:
-    """The cause of the first gap between counters, from the last stage back (net.cc); PROXY without a gap, None if the
-    counters contradict each other.
+    """What the oldest unfinished step of a transfer waits for: the cause of the first gap between its counters (posted,
+    received, flushed, transmitted, done), from the end back (net.cc). PROXY without a gap; None if they contradict
+    each other.
 
     Send: posted → (device) → transmitted → (peer) → done. Receive: posted → (peer) → received → (flush) → transmitted →
     (device) → done.

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef, integer, text
-from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.declarations import OffsetShapes, Space
 from gdbext.engine.process.memory import Memory
@@ -25,6 +24,7 @@ from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
 from gdbext.torch.distributed.nccl_communicators import Communicator
 from gdbext.torch.torch_symbol import GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values import containers
+from gdbext.torch.values.cpp_objects import ClassNames
 
 if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Internal
@@ -42,9 +42,10 @@ _RECORDER_NAMES = {
 
 
 class QueuedWork(NamedTuple):
-    """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
+    """One operation that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
 
     seq: int
+    """Its sequence number in the group."""
     title: str
     """The profiler's name for it: ``gloo:all_reduce``."""
     timeout_ms: int
@@ -63,19 +64,19 @@ class NcclGroup(NamedTuple):
 def read_nccl_group(
     memory: Memory, layout: Layout, members: Mapping[str, Mapping[str, int]], address: int
 ) -> NcclGroup:
-    """The ProcessGroupNCCL at that address; ``members`` are its release's offsets: class → member → offset. Raises
-    BadData if its numbers contradict each other, MemoryFault, LayoutError."""
+    """The progress and the queue of the ProcessGroupNCCL at ``address``. ``members`` has the offsets of its release:
+    class → member → offset in bytes. Raises BadData if its numbers contradict each other, MemoryFault, LayoutError."""
     space = Space(memory, OffsetShapes(members))
     group = structures.NcclGroupStruct(space, address)
     if GROUP not in members or WORK not in members or not group.has(structures.NcclGroupStruct.pgStatus_):
-        raise LayoutError("NCCL's groups of this release keep their numbers elsewhere")
+        raise LayoutError("the NCCL groups of this release keep their sequence numbers elsewhere")
     last = group.seqCollective_
     # up to 2.7 the status is NCCL's alone, and in no other layout
     status_space = space if members.get(STATUS) else Space(memory, layout)
     status = read_status(structures.ProcessGroupStatus(status_space, group.pgStatus_))
     if not -1 <= status.completed <= status.enqueued <= last:
         numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
-        raise BadData(f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}")
+        raise BadData(f"the numbers of NCCL's group at {address:#x} are inconsistent: {numbers}")
     items = containers.list_items(memory, group.workMetaList_, _WORK_LIMIT, containers.has_cxx11_abi(layout))
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
     works = []
@@ -85,7 +86,7 @@ def read_nccl_group(
         # NCCL does not say when an operation starts
         works.append(QueuedWork(work.seq_, f"nccl:{name}", work.opTimeout_, False, work.workStartTime_))
     if any(work.seq > last for work in works):
-        raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
+        raise BadData(f"NCCL's group at {address:#x} has work after its last collective, #{last}")
     return NcclGroup(status, tuple(works))
 
 
@@ -165,10 +166,11 @@ class ProcessGroupReader:
     """Reads the groups in the variables of torch.distributed's module; ``problems`` are failed reads."""
 
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, distributed: PyRef) -> None:
+        """``distributed``: the global variables of the module torch.distributed.distributed_c10d."""
         self._memory = memory
         self._layout = layout
         self._space = Space(memory, layout)
-        self._symbolizer = symbolizer
+        self._classes = ClassNames(memory, symbolizer)
         self._distributed = distributed
         self._strings = containers.string_reader(memory, layout)
         self.problems: list[GdbextError] = []
@@ -194,7 +196,8 @@ class ProcessGroupReader:
         return groups
 
     def _group(self, group: PyRef, name: str, backend: str | None, ranks: tuple[int, ...]) -> ProcessGroup:
-        """The group with what its C++ object has; without it if that cannot be read."""
+        """The group of the Python object ``group`` with what its C++ object keeps; if that cannot be read, only with
+        the facts that Python's dicts have: name, backend and the members' ranks in the job."""
         unread = ProcessGroup(name, "", backend, None, None, ranks, None, None, None)
         try:
             # pybind11's object: PyObject_HEAD, then the address of the C++ object
@@ -206,7 +209,7 @@ class ProcessGroupReader:
             description = cpp.pg_desc_ if cpp.has(structures.ProcessGroupStruct.pg_desc_) else 0
             rank, size = cpp.rank_, cpp.size_
             if not 0 <= rank < size <= RANK_LIMIT:
-                raise BadData(f"the process group at {cpp.address:#x} says that it is rank {rank} of {size}")
+                raise BadData(f"the process group at {cpp.address:#x} claims to be rank {rank} of {size}")
             gloo_status = read_status(gloo.pgStatus_) if gloo and gloo.has(structures.GlooGroup.pgStatus_) else None
             return unread._replace(
                 description=self._strings.read(description, 4096) if description else "",
@@ -222,12 +225,13 @@ class ProcessGroupReader:
             return unread
 
     def _backend_address(self, group: structures.ProcessGroupStruct, class_name: str) -> int:
-        """The first of the group's backends of that C++ class; 0 if there is none."""
+        """Address of the first of the group's backends of that C++ class; 0 if there is none."""
         backends = containers.hash_entries(self._memory, self._layout, group.deviceTypeToBackend_, 2, 64)
         return next((backend for _device, backend in backends if self.class_of(backend) == class_name), 0)
 
     def _read_nccl(self, backend: int) -> NcclGroup | None:
-        """NCCL's own backend; None if there is none, or its offsets in this release were not measured."""
+        """The progress of the ProcessGroupNCCL at ``backend``; None if that is 0, or the offsets of its members in this
+        release were not measured."""
         if not backend or self._layout.match != "exact":
             return None
         data = store.data_of(self._memory.architecture.name)
@@ -243,10 +247,8 @@ class ProcessGroupReader:
             return None
 
     def class_of(self, address: int) -> str:
-        """The C++ class of an object with virtual functions, "" if its vtable has no name. Raises MemoryFault."""
-        names = map(demangle, self._symbolizer.names_at(self._memory.u64(address) - 16))  # the vtable's start
-        prefix = "vtable for "
-        return next((name[len(prefix) :] for name in names if name.startswith(prefix)), "")
+        """The C++ class of the object at ``address``, "" if it has no vtable with a symbol. Raises MemoryFault."""
+        return next(iter(self._classes.of(address)), "")
 
     def _gloo_queue(self, backend: structures.GlooGroup) -> Iterator[QueuedWork]:
         """The operations that the group's threads work on, then those in their queue."""
@@ -268,26 +270,27 @@ class ProcessGroupReader:
                 block_end = current + 512
 
     def _gloo_work(self, address: int, in_progress: bool) -> QueuedWork:
-        """The ``AsyncWork`` at an address."""
+        """The ``AsyncWork`` at ``address``; ``in_progress``: a thread works on it."""
         work = structures.GlooWork(self._space, address)
         if not work.has(structures.GlooWork.seq_):
-            raise LayoutError("this version's work has no sequence number")
+            raise LayoutError("the work of this release has no sequence number")
         title = self._strings.read(work.profilingTitle_, 4096)
         timeout = work.timeout_ if work.has(structures.GlooWork.timeout_) else 0
         return QueuedWork(work.seq_, title, timeout, in_progress)
 
 
 def _ranks_in_job(ranks: PyRef) -> tuple[int, ...]:
-    """The members' ranks in the job, in order of their rank in the group, which are the dict's values."""
+    """The members' ranks in the job, by their rank in the group. ``ranks`` is Python's dict {rank in the job: rank in
+    the group}. Raises BadData for numbers that cannot be ranks."""
     in_job = {in_group.read(integer): rank.read(integer) for rank, in_group in ranks.items(RANK_LIMIT).checked()}
     if not all(0 <= rank < RANK_LIMIT for rank in in_job.values()):
-        raise BadData(f"the members of a process group at {ranks.address:#x} are no ranks")
+        raise BadData(f"the members of a process group at {ranks.address:#x} are not ranks")
     return tuple(in_job[rank] for rank in sorted(in_job))
 
 
 def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    """Where a ``c10d::Store`` is: ``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None if
-    unknown."""
+    """The location of the ``c10d::Store`` at ``address``: ``tcp://host:port``, ``file:///path``, ``hash`` (in this
+    process); None if unknown."""
     strings, space = containers.string_reader(memory, layout), Space(memory, layout)
     with suppress(GdbextError):
         for _ in range(16):  # PrefixStores around a store: each group and each of its backends adds one

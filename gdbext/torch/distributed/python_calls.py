@@ -6,23 +6,22 @@ torch/distributed/launcher/api.py and torch/distributed/elastic/rendezvous/dynam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
-
-if TYPE_CHECKING:
-    from gdbext.cpython.objects.py_ref import PyRef
-    from gdbext.cpython.threads.frame_variables import PyStack
 
 _LONGEST = 200
 """Most characters of a name."""
 
 
 class GivenRank(NamedTuple):
-    """The arguments of init_process_group or init_rpc; ``size`` is None if it is not given as a number."""
+    """The arguments of init_process_group or init_rpc."""
 
     rank: int
     size: int | None
+    """``world_size``; None if it is not given as a number."""
     method: str
     """``init_method``, "" if it is not given."""
 
@@ -37,13 +36,14 @@ def given_rank(stack: PyStack) -> GivenRank | None:
 
 
 def group_argument(stack: PyStack) -> PyRef | None:
-    """The group that the collective on the stack was called with; Python's None stands for the whole job."""
+    """The argument ``group`` of the collective on the stack (Python's None: the whole job); None without one."""
     groups = (stack.locals(frame)["group"] for frame in stack if frame.file.endswith(DISTRIBUTED_FILE))
     return next(filter(None, groups), None)
 
 
 def absent_workers(stack: PyStack) -> tuple[str, ...]:
-    """Workers that rpc.shutdown's leader still waits for; for a follower, its leader; empty for any other call."""
+    """Names of the workers that rpc.shutdown on this stack still waits for: a leader for those that have not called it,
+    a follower for its leader; () for any other call."""
     variables = stack.locals_of("_all_gather", RPC_FILE)
     workers, joined = variables["worker_names"].elements(), variables["states"]["gathered_objects"].keys()
     if not workers or joined.fault:
@@ -56,12 +56,15 @@ def absent_workers(stack: PyStack) -> tuple[str, ...]:
 
 
 class Rendezvous(NamedTuple):
-    """A rendezvous of torchrun's agents that is not complete: nodes that have joined, and the numbers allowed."""
+    """A rendezvous of torchrun's agents that is not complete."""
 
     joined: int
+    """Number of nodes that have joined."""
     least: int
     most: int
+    """Least and most numbers of nodes that it is complete with (``min_nodes``, ``max_nodes``)."""
     name: str
+    """``run_id``."""
     endpoint: str
 
     @property

@@ -17,11 +17,9 @@ from gdbext.errors import GdbextError
 
 
 def measure_for_process(pid: int, terminal: int | None) -> None:
-    """Measure the layout of the process's PyTorch if it is not known; after an error, the session says why it is not.
-
-    ``terminal`` is a file descriptor for progress. Takes a millisecond if the layout is known, and the process runs
-    meanwhile.
-    """
+    """Measure the layout of the PyTorch of process ``pid``, while it runs, if no layout of that build is known. An
+    error is ignored here: the session that follows says why there is none. ``terminal`` is a file descriptor for
+    progress."""
     with suppress(OSError, GdbextError):
         name = f"/{store.TORCH_LIBRARY}".encode()
         mappings = proc_files.read(f"/proc/{pid}/maps").splitlines()

@@ -51,6 +51,7 @@ def start(torch: str, folder: str, rights: list[object] | None) -> int:
 
 
 def _show(line: str) -> None:
+    """Send a line to the process that reads our standard output."""
     print(line, flush=True)
 
 
@@ -65,6 +66,7 @@ class ParentWatch(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        """Wait for the end of standard input, then remove the folder and kill the process group."""
         while os.read(0, 1):
             continue
         self._ending.set()

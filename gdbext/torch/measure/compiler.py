@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,6 @@ from typing import Any
 
 from gdbext.cache import find_program
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.measurement import no_pyelftools
 from gdbext.torch.measure.wants import FILE, Wants
@@ -61,11 +59,6 @@ def kill_tree(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def ended_by_signals() -> contextlib.AbstractContextManager[None]:
-    """Have SIGTERM and SIGHUP raise SystemExit meanwhile, so that programs are killed and folders are removed."""
-    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda received, _frame: sys.exit(128 + received))
-
-
 _ERROR_LINE = re.compile(
     rf"^{FILE}:(\d+):(?:\d+:)? *(?:fatal )?error|^ *{FILE}:(\d+):(?:\d+:)? +required from here", re.MULTILINE
 )
@@ -77,27 +70,28 @@ _REPEATED = (b"struct _object;", b"using PyObject = _object;")
 
 @dataclass(frozen=True)
 class Unit:
-    """A translation unit whose headers were expanded.
-
-    ``absent`` are the wants, by number, with a name that no header has. Two units with the same ``digest`` are the same
-    text to the compiler, so that their types have the same layout.
-    """
+    """A translation unit whose headers were expanded."""
 
     wants: Wants
     compiler: str
     flags: tuple[str, ...]
     source: Path
     absent: frozenset[int]
+    """Indices of the wants with a name that no header has."""
     digest: str
+    """Units with the same one are the same text to the compiler, so their types have the same layout."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A shared library with debug information, the numbers of the wants that it lacks, the compiler's version."""
+    """The result of compiling a unit."""
 
     library: Path
+    """A shared library with debug information."""
     absent: frozenset[int]
+    """Indices of the wants that it lacks."""
     compiler: str
+    """The compiler's version."""
 
 
 def find_compiler(candidates: Sequence[str]) -> str:
@@ -114,7 +108,8 @@ def find_compiler(candidates: Sequence[str]) -> str:
 
 
 def preprocess(wants: Wants, compiler: str, flags: Sequence[str], folder: Path) -> Unit:
-    """Expand the headers of ``wants`` in ``folder``; that takes a second. Raises LayoutError."""
+    """Expand the headers of ``wants`` with a compiler and its ``flags``, working in ``folder``; takes a second. Raises
+    LayoutError."""
     source = folder / ("wants.cpp" if wants.cplusplus else "wants.c")
     source.write_text(wants.source(()))
     command = [compiler, *flags, "-E", "-dD", "-w", str(source)]
@@ -156,7 +151,7 @@ def build(unit: Unit) -> Compiled:
 
 
 def _failure(messages: str, command: Sequence[str]) -> LayoutError:
-    """The error for a compiler that printed these ``messages``."""
+    """The error for a ``command`` of a compiler that failed with these ``messages``."""
     first = next((line for line in messages.splitlines() if "error" in line), messages) or "no message"
     return LayoutError(
         f"the headers do not compile: {first[:300]}",
@@ -192,9 +187,9 @@ def dispatch_section(torch: Path, compiler: str, flags: Sequence[str], folder: P
     try:
         answer = json.loads(output.decode(errors="replace"))
     except ValueError as error:
-        raise LayoutError(f"libc10.so gave an answer that cannot be read: {error}") from error
+        raise LayoutError(f"libc10.so gave an unreadable answer: {error}") from error
     if not isinstance(answer, dict):
-        raise LayoutError("libc10.so gave an answer that cannot be read")
+        raise LayoutError("libc10.so gave an unreadable answer")
     return answer
 
 
@@ -203,7 +198,7 @@ def check_owner(library: Path) -> None:
     try:
         statuses = [path.stat() for path in (library, library.parent)]
     except OSError as error:
-        raise LayoutError(f"cannot look at {library}: {error.strerror}") from error
+        raise LayoutError(f"cannot examine {library}: {error.strerror}") from error
     if any(status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002 for status in statuses):
         raise LayoutError(
             f"{library} belongs to another user",
@@ -236,7 +231,7 @@ _MAX_OPENED = 64
 
 
 def value_of(die: Die, attribute: str, default: Any = None) -> Any:
-    """Value of an attribute such as "DW_AT_byte_size"."""
+    """The value of a DIE's attribute such as "DW_AT_byte_size"; ``default`` without it."""
     entry = die.attributes.get(attribute)
     return entry.value if entry else default
 
@@ -330,7 +325,8 @@ class StructReader:
         self._names: dict[int, str] = {}
 
     def struct(self, die: Die, opened: bool) -> dict[str, Any]:
-        """One entry of "structs". ``opened``: members of nested classes are listed, too, with dotted names."""
+        """The entry of "structs" in a layout document for the class ``die``. ``opened``: with the members of members,
+        by dotted names."""
         fields: dict[str, dict[str, Any]] = {}
         for member, entry in self._fields(die, 0, "", opened or self.type_name(die).startswith(_OPEN_NAMESPACES), 0):
             fields.setdefault(member, entry)
@@ -406,8 +402,9 @@ class StructReader:
     def _fields(
         self, die: Die, start: int, prefix: str, opened: bool, depth: int, base: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(name, entry of "fields") of each member of ``die``, which is ``start`` bytes into the outermost class; bases
-        come last. ``opened``: also members of members; ``base`` is the base class that ``die`` belongs to."""
+        """(name with ``prefix``, entry of "fields") of each member of the class ``die``, which is ``start`` bytes into
+        the outermost one; those of bases come last. ``opened``: also members of members; ``depth``: the classes around
+        it; ``base``: the base class of the outermost one that ``die`` is or is in."""
         if depth > 12:
             return
         bases = []
@@ -429,7 +426,8 @@ class StructReader:
     def _member(
         self, member: Die, kind: Die | None, offset: int, prefix: str, opened: bool, depth: int, base: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The member itself, as in ``_fields``; if it is ``opened``, then the members of its class ``kind``."""
+        """``member``, of type ``kind`` and at ``offset`` in the outermost class, as ``_fields`` yields it; if
+        ``opened``, then the members of its class."""
         name = prefix + ("_vptr" if name_of(member).startswith("_vptr") else name_of(member))
         type_text = self.type_name(kind)[:200]
         entry: dict[str, Any] = {"offset": offset, "size": self.size(kind), "type": type_text}
@@ -472,15 +470,17 @@ def shorten(name: str) -> str:
 
 @dataclass
 class Measured:
-    """The results by the names of the document; ``absent`` are the wants that these headers lack, ``units`` the digests
-    of the compiled units."""
+    """The answers to wants, by the names in the layout document."""
 
     compiler: str
+    """The compiler's version."""
     structs: dict[str, Any] = field(default_factory=dict)
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
+    """Names of the wants that these headers lack."""
     units: list[str] = field(default_factory=list)
+    """Digests of the compiled units."""
 
     def add(self, other: Measured) -> None:
         """Add the results of ``other``; where both have a class, the one that is here stays."""
@@ -496,7 +496,8 @@ Known = dict[str, Measured]
 
 
 def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path, known: Known | None = None) -> Measured:
-    """Compile ``wants`` in ``folder`` and read the results; a unit in ``known`` is not compiled. Raises LayoutError."""
+    """The answers to ``wants`` by the headers that the compiler ``command`` finds with ``flags``, working in
+    ``folder``. A unit in ``known`` is not compiled; another one is added to it. Raises LayoutError."""
     unit = preprocess(wants, command, flags, folder)
     measured = known.get(unit.digest) if known is not None else None
     if not measured:
@@ -508,7 +509,7 @@ def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path, know
 
 
 def _read_answers(wants: Wants, built: Compiled) -> Measured:
-    """The answer of the debug information to each want."""
+    """The answers to ``wants`` in the constants and the debug information of the compiled library."""
     unit = CompileUnit(built.library)
     reader = StructReader(unit)
     contents, variables = unit.contents(), unit.variables()

@@ -1,4 +1,4 @@
-"""Makes layout documents from installed headers: PyTorch's from site-packages/torch, CPython's from a prefix.
+"""Makes the layout document of a PyTorch from the headers and libraries in its folder site-packages/torch.
 
 Used by scripts/gen_layouts.py for the shipped files, and on the user's machine if no shipped one fits. The target is
 not touched: only headers and libraries on disk are read.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 import tempfile
 import time
 import zlib
@@ -25,14 +24,13 @@ from gdbext.engine.layouts.store import torch_version
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError
-from gdbext.torch.distributed.group_structures import NCCL
 from gdbext.torch.measure import compiler
 from gdbext.torch.measure.compiler import Known, Measured, measure
 from gdbext.torch.measure.pack import write
-from gdbext.torch.measure.wants import SAVED_MEMBERS_HEADER, Wants, saved_member_wants, wants_of, write_stubs
+from gdbext.torch.measure.wants import wants_of, write_stubs
 
 LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
-_CXX = ("g++", "c++", "clang++")
+CXX = ("g++", "c++", "clang++")
 
 
 class Parts:
@@ -99,17 +97,17 @@ def torch_document(
     version, git = torch_version(torch, HostFiles())
     own = uses_cxx11_abi(torch / "lib" / "libc10.so")
     cxx11 = own if cxx11 is None else cxx11
-    command = cxx or compiler.find_compiler(_CXX)
+    command = cxx or compiler.find_compiler(CXX)
     measured, dispatch = _torch_parts(
-        torch, command, _torch_flags(torch, context.folder, cxx11, version, command), context
+        torch, command, torch_flags(torch, context.folder, cxx11, version, command), context
     )
     constants = {  # sets of keys are unsigned
         name: value & (1 << 64) - 1 if name.startswith("keyset.") else value
         for name, value in measured.constants.items()
     }
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
-    document = _document("torch", identity, version, measured)
-    document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11, units=measured.units)
+    document = layout_document("torch", identity, version, measured)
+    document["provenance"].update(git=git, wheel=wheel_name(torch), cxx11_abi=cxx11, units=measured.units)
     if cxx11 == own:
         build_ids = {name: build_id_of_file(torch / "lib" / name) for name in LIBRARIES}
         document["build_ids"] = {name: build_id for name, build_id in build_ids.items() if build_id}
@@ -119,9 +117,11 @@ def torch_document(
 
 
 def _torch_parts(torch: Path, command: str, flags: list[str], context: MeasuringContext) -> tuple[Measured, Any]:
-    """(types as the compiler lays them out, the "dispatch" section); each part comes from the cache if it is there."""
+    """(types as the compiler lays them out, the "dispatch" section) of a layout document; each part is taken from the
+    context's cache if it is there."""
 
     def ask_for_keys() -> dict[str, Any]:
+        """The "dispatch" section, by running a program."""
         context.show("asking libc10.so for its dispatch keys")
         return compiler.dispatch_section(torch, command, flags, context.folder)
 
@@ -161,74 +161,7 @@ def _measure_table(table: str, command: str, flags: list[str], context: Measurin
         return asdict(Measured(command, absent=[want.name for want in wants.all]))
 
 
-def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
-    """Class → member → offset in bytes, for the PyTorch installed in ``torch``, or for its headers under that ABI of
-    the standard library. Raises LayoutError."""
-    header = torch / "include" / SAVED_MEMBERS_HEADER
-    if not header.exists():
-        raise LayoutError(f"{header} does not exist", why="the wheel was stripped of its headers")
-    wants = saved_member_wants(header.read_text())
-    document, measured = _offsets_document("saved-members", torch, wants, cxx, cxx11)
-    for want, offset in measured.constants.items():
-        kind, _, member = want.partition(".")
-        document["structs"].setdefault(kind, {})[member] = offset
-    return document
-
-
-def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
-    """As ``saved_members_document``, for the members of NCCL's process groups that are read."""
-    document, measured = _offsets_document("nccl-groups", torch, wants_of("nccl-groups"), cxx, cxx11)
-    for struct in NCCL:
-        if struct.OF in measured.structs:
-            fields = measured.structs[struct.OF]["fields"]
-            paths = (member.path for member in struct.members() if member.path in fields)
-            document["structs"][struct.OF] = {path: fields[path]["offset"] for path in paths}
-    return document
-
-
-def _offsets_document(
-    kind: str, torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None
-) -> tuple[dict[str, Any], Measured]:
-    """(document of offsets whose "structs" are empty, the measured results to fill them from)."""
-    version, git = torch_version(torch, HostFiles())
-    command = cxx or compiler.find_compiler(_CXX)
-    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        folder = Path(name)
-        write_stubs(kind, folder / "stubs")
-        cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so") if cxx11 is None else cxx11
-        includes = [f"-I{folder}/stubs", f"-I{sysconfig.get_path('include')}"]
-        measured = measure(wants, command, [*includes, *_torch_flags(torch, folder, cxx11, version, command)], folder)
-    document = {
-        "kind": kind,
-        "id": f"{kind}-{version.partition('+')[0]}{'' if cxx11 else '-precxx11'}",
-        "provenance": {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)},
-        "absent": measured.absent,
-        "structs": {},
-    }
-    return document, measured
-
-
-def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
-    """The layout document of the CPython whose headers are in ``prefix``/include/python3.X. Raises LayoutError."""
-    headers = sorted(prefix.glob("include/python3.*/Python.h"))
-    if not headers:
-        raise LayoutError(
-            f"{prefix}/include holds no CPython headers",
-            why="they come with a development package (python3-dev) or with pyenv",
-            help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
-        )
-    include = headers[0].parent
-    command = cc or compiler.find_compiler(("gcc", "cc", "clang"))
-    flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
-    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        measured = measure(wants_of("cpython"), command, flags, Path(name))
-    hexversion = measured.constants["PY_VERSION_HEX"]
-    version = f"{hexversion >> 24}.{hexversion >> 16 & 255}.{hexversion >> 8 & 255}"
-    suffix = "t" if measured.constants.get("Py_GIL_DISABLED") else ""
-    return _document("cpython", f"cpython-{version.rpartition('.')[0]}{suffix}", version, measured)
-
-
-def _document(kind: str, identity: str, version: str, measured: Measured) -> dict[str, Any]:
+def layout_document(kind: str, identity: str, version: str, measured: Measured) -> dict[str, Any]:
     """A layout document with all measured sections."""
     return {
         "schema": "gdbext-layout/1",
@@ -250,7 +183,7 @@ def _document(kind: str, identity: str, version: str, measured: Measured) -> dic
     }
 
 
-def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str) -> list[str]:
+def torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str) -> list[str]:
     """The compiler's flags for the headers of a PyTorch; writes stand-ins for missing ones into ``folder``."""
     write_stubs("every", folder / "stub")
     include = torch / "include"
@@ -274,8 +207,8 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
 
 
 def _standard(version: str) -> str:
-    """The C++ standard of the headers: 2.13 needs C++20, 2.1 and later C++17. It is not known which release changed it;
-    compilers accept recent headers of both kinds as C++20."""
+    """The C++ standard for the headers of a release: 2.13 needs C++20, 2.1 C++17; which release changed it is unknown,
+    and those between are valid as either."""
     release = tuple(number(digits) or 0 for digits in re.findall(r"\d+", version)[:2])
     return "c++20" if release >= (2, 9) else "c++17"
 
@@ -289,7 +222,7 @@ def uses_cxx11_abi(libc10: Path) -> bool:
     return b"_ZN3c108toStringB5cxx11ENS_14DispatchKeySetE\0" in data
 
 
-def _wheel_name(torch: Path) -> str:
+def wheel_name(torch: Path) -> str:
     """The file name of the wheel that ``torch`` was installed from, "" if it is not recorded."""
     for info in sorted(torch.parent.glob("torch-*.dist-info/WHEEL")):
         tags = [line[5:].strip() for line in info.read_text(errors="replace").splitlines() if line.startswith("Tag: ")]

@@ -57,7 +57,7 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
         try:
             process = MeasuringProcess(package, rights)
         except OSError as error:
-            raise LayoutError(f"the process that measures cannot be started: {error}") from error
+            raise LayoutError(f"the measuring process cannot be started: {error}") from error
         try:
             process.wait(line.show)
         finally:
@@ -76,19 +76,19 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
         if may_fill(str(path.parent)):
             write(document, path)
     except OSError as error:
-        print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
+        print(f"gdbext: cannot cache the layout: {error}", file=sys.stderr)
     return layout
 
 
 def _check_allowed(package: Path, build_id: str | None) -> None:
     """Raise LayoutError if measuring is forbidden, of a container's PyTorch, or has failed for that build before."""
     if os.environ.get(PERMISSION) == FORBIDDEN:
-        raise LayoutError(f"that is forbidden ({PERMISSION}={FORBIDDEN})")
+        raise LayoutError(f"measuring is forbidden ({PERMISSION}={FORBIDDEN})")
     if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container
         inside = "/" + "/".join(package.parts[4:])
         raise LayoutError(
-            "the process lives in another root (a container); in there, this makes one to be copied into "
-            f"{store.layout_cache()} here: scripts/dispatch measure {inside}"
+            f"the process is in another root (a container): run scripts/dispatch measure {inside} in there, and copy "
+            f"the layout into {store.layout_cache()} here"
         )
     failed, _, why = os.environ.get(FAILED, "").partition(" ")
     if build_id and failed == build_id:
@@ -110,6 +110,7 @@ class _MeasuringLine:
         self.write(f"\rgdbext: measuring the layout of {where} (once): {escape(step)}, {seconds:.0f} s\033[K")
 
     def write(self, text: str) -> None:
+        """Write to the terminal, if there is one; an error is ignored."""
         if self._terminal is not None:
             with suppress(OSError):
                 os.write(self._terminal, text.encode(errors="replace"))
@@ -136,6 +137,7 @@ class MeasuringProcess:
     """Measures the PyTorch in the folder ``torch``, with ``rights`` (None: ours). Raises LayoutError, OSError."""
 
     def __init__(self, torch: Path, rights: Rights | None = None) -> None:
+        """Start the process, which makes its own folder in a directory that the user with these rights can reach."""
         self._rights = rights
         try:
             parent = "/tmp" if rights else tempfile.gettempdir()  # $TMPDIR may be out of the other's reach
@@ -169,7 +171,7 @@ class MeasuringProcess:
                 lines = self._output[: 1 << 16].decode(errors="replace").splitlines()
                 show(next((step for step in reversed(lines) if not step.startswith("{")), "starting"))
                 if self._rights and time.monotonic() - started > _LIMIT_SECONDS:
-                    raise LayoutError(f"it was not measured within {_LIMIT_SECONDS:g} s")
+                    raise LayoutError(f"measuring took more than {_LIMIT_SECONDS:g} s")
                 if not select.select([output], [], [], 1.0)[0]:
                     continue
                 piece = os.read(output.fileno(), 1 << 16)
@@ -177,7 +179,7 @@ class MeasuringProcess:
                     return
                 self._output += piece
                 if len(self._output) > 16 << 20:  # a layout has 2 MB
-                    raise LayoutError("the process that measures said more than a layout has")
+                    raise LayoutError("the measuring process printed more than a layout has")
         finally:
             self.end()
 
@@ -191,10 +193,10 @@ class MeasuringProcess:
             self._messages.seek(max(0, self._messages.seek(0, os.SEEK_END) - _MESSAGE_BYTES))
             messages = self._messages.read(_MESSAGE_BYTES).decode(errors="replace").splitlines()
             status = self._process.returncode
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
             raise LayoutError(
-                f"the process that measures {how}" + (f": {messages[-1][:300]}" if messages else ""),
-                why="it was killed, perhaps for lack of memory (it takes 1.4 GB)",
+                f"the measuring process {how}" + (f": {messages[-1][:300]}" if messages else ""),
+                why="it may have run out of memory (it needs 1.4 GB)",
             ) from None
         if error is not None:
             what, why, advice = (str(error.get(key, "")) for key in ("what", "why", "help"))
@@ -257,9 +259,10 @@ def find_python() -> str:
 
 
 def no_pyelftools() -> LayoutError:
+    """The error for a machine without pyelftools."""
     return LayoutError(
-        "pyelftools is missing: with it the debug information of a measured layout is read",
-        why="no Python that was found has it, nor the folder in which install.sh keeps it",
+        "pyelftools is missing, which reads the debug information of a measured layout",
+        why="no Python that was found has it, and neither does install.sh's folder",
         help="run ./install.sh, or: python3 -m pip install pyelftools (GDBEXT_PYTHON names the Python to use)",
     )
 
@@ -269,23 +272,26 @@ _ELSEWHERE = "or measure on a machine with the same torch: scripts/dispatch meas
 
 
 def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | None]:
-    """(folder of the PyTorch that a mapped libtorch_cpu.so belongs to, with links resolved; rights to measure it with,
-    None: our own). ``pid`` is the process, if it runs. Raises LayoutError if measuring would not be safe."""
+    """(folder of the PyTorch that the mapped libtorch_cpu.so at the path ``library`` belongs to, with links resolved;
+    rights to measure it with, None for our own). ``pid`` is the process if it runs, whose user's rights are needed.
+    Raises LayoutError if another user could decide what the compiler runs."""
     package = Path(os.path.realpath(store.package_of(library)))
     beside = package / "lib" / Path(library).name
     try:
         same = not (package / "include").exists() or os.path.samefile(library, beside)  # noqa: PTH121
         problem = "" if same else f"{beside} is not the library that the process has mapped, {library}"
     except OSError as error:
-        problem = f"cannot look at {beside}: {error.strerror}"
+        problem = f"cannot examine {beside}: {error.strerror}"
     if problem:
-        raise LayoutError(problem, why="headers tell only of the library that was installed with them", help=_ELSEWHERE)
+        raise LayoutError(
+            problem, why="headers describe only the library that was installed with them", help=_ELSEWHERE
+        )
     if os.environ.get(PERMISSION) == AS_ME:
         return package, None
     try:
         rights = rights_of(pid) if pid is not None else None
     except OSError as error:
-        raise LayoutError(f"it cannot be known whose process {pid} is: {error}", help=_ON_REQUEST) from error
+        raise LayoutError(f"the owner of process {pid} cannot be determined: {error}", help=_ON_REQUEST) from error
     ours = os.geteuid()
     if not rights or (rights.uid == ours and ours == 0):
         _check_files(library, package, (0, ours), (0,) if ours == 0 else (0, os.getegid()))
@@ -294,9 +300,9 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
         return package, None
     if ours != 0:
         raise LayoutError(
-            f"the process belongs to user {rights.uid}, with whose rights alone its headers are compiled (be "
-            "that user, or root, or say --measure-as-me)",
-            why="whoever owns the headers beside its library decides what the compiler runs",
+            f"the process belongs to user {rights.uid}, and its headers are compiled only with that user's rights (run "
+            "as that user or root, or add --measure-as-me)",
+            why="the owner of the headers beside its library controls what the compiler runs",
             help=f"{or_root('run it as that user')}; {_ON_REQUEST}",
         )
     _check_files(library, package, (0, rights.uid), (0, rights.gid))
@@ -304,17 +310,18 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
 
 
 def _check_files(library: str, package: Path, owners: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Raise LayoutError if other users or groups than these (ids) could change what is compiled or run."""
+    """Raise LayoutError if other users or groups than ``owners`` and ``groups`` (ids) could change what is compiled or
+    run of the PyTorch in ``package``."""
     for path in (library, str(package / "include"), str(package / "lib"), str(package / "lib" / "libc10.so")):
         try:
             foreign_path = resolve(path, owners, groups)[1]
         except FileNotFoundError:
             continue  # the compilation reports it
         except OSError as error:
-            raise LayoutError(f"cannot look at {path}: {error.strerror or error}") from error
+            raise LayoutError(f"cannot examine {path}: {error.strerror or error}") from error
         if foreign_path:
             raise LayoutError(
-                f"{foreign_path} belongs to another user, or others may write there (--measure-as-me would not mind)",
+                f"{foreign_path} belongs to another user, or is writable by others (--measure-as-me ignores that)",
                 why="generating a layout compiles the headers and runs a program linked to the library there",
                 help=f"{_ON_REQUEST}; {_ELSEWHERE}",
             )
@@ -333,7 +340,7 @@ _LIMITS = {
 def take_rights(rights: Rights, temporary: str) -> None:
     """Give up root's rights for these, for good; ``temporary`` becomes $TMPDIR. Raises LayoutError, OSError."""
     if rights.uid == 0 or os.geteuid() != 0:
-        raise LayoutError(f"the rights of user {rights.uid} cannot be taken on")
+        raise LayoutError(f"the process cannot switch to the rights of user {rights.uid}")
     os.umask(0o077)
     os.chdir("/")
     processes = _thread_count(rights.uid) + 64  # besides the user's: a compiler's driver, its parts, the linker
@@ -343,7 +350,7 @@ def take_rights(rights: Rights, temporary: str) -> None:
         resource.setrlimit(kind, (allowed, allowed))
     # PR_SET_NO_NEW_PRIVS (linux/prctl.h): no program that is started has more rights, whatever its file says
     if not libc.prctl(38, 1):
-        raise LayoutError("this kernel lets programs win rights (no PR_SET_NO_NEW_PRIVS)")
+        raise LayoutError("this kernel lets programs gain rights (no PR_SET_NO_NEW_PRIVS)")
     os.setgroups(rights.groups)
     os.setresgid(rights.gid, rights.gid, rights.gid)
     os.setresuid(rights.uid, rights.uid, rights.uid)
@@ -351,7 +358,7 @@ def take_rights(rights: Rights, temporary: str) -> None:
         raise LayoutError("root's rights could not be given up")
     with suppress(OSError):
         os.setresuid(0, 0, 0)
-        raise LayoutError("root's rights could be had back")
+        raise LayoutError("root's rights could be regained")
     os.environ.clear()
     os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C.UTF-8", TMPDIR=temporary, HOME=temporary)
 

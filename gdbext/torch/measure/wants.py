@@ -42,11 +42,14 @@ _STUBS = {
 
 
 class Want(NamedTuple):
-    """One line: ``kind`` is "struct", "enum" or "constant", ``name`` is the name in the document."""
+    """One question to the compiler."""
 
     kind: str
+    """"struct", "enum" or "constant"."""
     name: str
+    """The name in the layout document."""
     expression: str
+    """The type or the constant in C++ or C."""
 
     def source(self, index: int, cplusplus: bool) -> str:
         """The source line: a variable want_INDEX, which is the constant, or a pointer to the type (a complete one)."""
@@ -71,18 +74,21 @@ class Wants:
 
     @cached_property
     def all(self) -> tuple[Want, ...]:
+        """The wants in the order of their source lines, which are their indices."""
         tables = {"struct": self.structs, "enum": self.enums, "constant": self.constants}
         return tuple(
             Want(kind, name, expression or name) for kind, table in tables.items() for name, expression in table.items()
         )
 
     def source(self, absent: Collection[int]) -> str:
-        """The translation unit. Line N + 1 is want N, empty if N is in ``absent``."""
+        """The text of the translation unit. In the compiler's messages line N + 1 is want N; it is empty if N is in
+        ``absent``."""
         lines = ("" if i in absent else want.source(i, self.cplusplus) for i, want in enumerate(self.all))
         return f'{self.prologue}\n#line 1 "{FILE}"\n' + "\n".join(lines) + "\n"
 
     def absent_from(self, headers: bytes) -> set[int]:
-        """Numbers of the wants with a name that the preprocessed ``headers`` nowhere have: they cannot compile."""
+        """Indices of the wants with a name that the preprocessed ``headers`` do not have, so that they cannot
+        compile."""
         words = {*_TABLES["keywords"]} | {word.decode() for word in set(re.findall(rb"[A-Za-z_]\w*", headers))}
         identifier = re.compile(r"(?<!\w)[A-Za-z_]\w*")
         return {
@@ -120,20 +126,3 @@ def write_stubs(table: str, folder: Path) -> None:
             path = folder.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-
-
-SAVED_MEMBERS_HEADER = "torch/csrc/autograd/generated/Functions.h"
-"""The header, in every wheel, with the generated class of each node of autograd."""
-
-
-def saved_member_wants(header: str) -> Wants:
-    """The offset of each member in which a node of autograd keeps tensors, as a constant "Class.member" or, for a
-    vector, "Class.member[]". ``header`` is the text of SAVED_MEMBERS_HEADER."""
-    offsets = {"THPFunction.saved_variables[]": "__builtin_offsetof(THPFunction, saved_variables)"}
-    for declared in re.finditer(r"^struct TORCH_API (\w+) : public \w+ \{(.*?)^\};", header, re.S | re.M):
-        node = declared[1]
-        for kind, name in re.findall(r"^  (SavedVariable|std::vector<SavedVariable>) (\w+);", declared[2], re.M):
-            suffix = "" if kind == "SavedVariable" else "[]"
-            offsets[f"{node}.{name}{suffix}"] = f"__builtin_offsetof(torch::autograd::generated::{node}, {name})"
-    includes = f"#include <{SAVED_MEMBERS_HEADER}>\n#include <torch/csrc/autograd/python_function.h>\n"
-    return Wants(includes, {}, {}, offsets)

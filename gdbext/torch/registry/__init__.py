@@ -17,6 +17,7 @@ from gdbext.engine.glibc.sync_objects import recorded_owner
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
+from gdbext.torch.memoized import memoized
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_operator_name
@@ -68,7 +69,7 @@ class Operator:
 
     @property
     def struct(self) -> str:
-        """NAME of its ``at::_ops::NAME`` (torchgen/model.py), "" for one that was not generated into libtorch."""
+        """NAME of the generated struct ``at::_ops::NAME`` for it (torchgen/model.py); "" if it is not of aten."""
         namespace, _, base = self.name.partition("::")
         if namespace != "aten":
             return ""
@@ -76,7 +77,8 @@ class Operator:
 
     @cached_property
     def is_named(self) -> bool:
-        """Its name is one, and the one under which the dispatcher has it."""
+        """True if its name is a valid one, and the one under which the dispatcher's lookup table has it: else the
+        memory at ``address`` is damaged, or no OperatorDef."""
         return is_operator_name(*self._names) and self.dispatcher.is_registered_as(self.address, *self._names)
 
     @cached_property
@@ -84,7 +86,7 @@ class Operator:
         return self.dispatcher.read_table(self.address)
 
     def kernel(self, index: int) -> KernelFunction:
-        """The entry of ``dispatchTable_`` at a table index. Raises BadData for an index out of range."""
+        """The kernel in ``dispatchTable_`` at a table index. Raises BadData for an index out of range."""
         kernel = self._kernels.get(index)
         if not kernel:
             if not 0 <= index < self.dispatcher.keys.num_slots:
@@ -105,7 +107,8 @@ class Operator:
         self._kernels.clear()
 
     def kernel_for(self, keyset: int) -> tuple[int, KernelFunction]:
-        """(table index, kernel) that ``OperatorEntry::lookup`` finds for a keyset. Raises BadData for a bad keyset."""
+        """(table index, kernel) that ``OperatorEntry::lookup`` returns for the bits of a keyset. Raises BadData for a
+        bit that no key has."""
         index = self.dispatcher.keys.table_index(keyset)
         return index, self.kernel(index)
 
@@ -152,10 +155,8 @@ class Operator:
 
     def function_type(self, symbolic: bool = False) -> str:
         """The C++ type of its kernels, without their keyset: ``at::Tensor (at::Tensor const&, long)``; "" if all are
-        boxed. ``symbolic``: of those that take ``c10::SymInt``. Raises also LayoutError.
-
-        It is the type that the kernels were checked with at registration: operators without symbols have it, too.
-        """
+        boxed. ``symbolic``: of those that take ``c10::SymInt``. It is kept to check registrations, so operators of
+        stripped libraries have it, too. Raises also LayoutError."""
         entry, memory = self._entry, self.dispatcher.memory
         signature = entry.sym_cpp_signature_ if symbolic else entry.cpp_signature_
         shape = optional_shape(self.dispatcher.layout, CppSignature.OF)
@@ -181,6 +182,7 @@ class Dispatcher:
     def __init__(
         self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: PythonSource | None = None
     ) -> None:
+        """``python_source`` names kernels that are Python functions."""
         self.memory = memory
         self.layout = layout
         self.space = Space(memory, layout)
@@ -188,7 +190,6 @@ class Dispatcher:
         self.keys = KeyNames(layout)
         self.kernels = KernelReader(memory, layout, symbolizer, python_source)
         self.strings = string_reader(memory, layout)
-        self._operators: dict[int, Operator] = {}
         self.nameless: dict[int, MemoryFault] = {}
         """OperatorDefs whose names are in memory that cannot be read, once ``names`` has been read."""
         table = OperatorEntry.dispatchTable_.field(layout)
@@ -206,7 +207,7 @@ class Dispatcher:
 
     @cached_property
     def schemas(self) -> SchemaReader:
-        """The reader of schemas; it is made when it is first needed. Raises LayoutError."""
+        """The reader of schemas. Raises LayoutError."""
         return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
 
     @cached_property
@@ -215,7 +216,8 @@ class Dispatcher:
         return self.memory.read_consistently(self._read_slots)
 
     def _read_slots(self) -> MapSlots:
-        # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
+        """As ``_slots``, in one attempt. A c10::LeftRight keeps two copies of the table; readers use the one at
+        _foregroundDataIndex (c10/util/LeftRight.h)."""
         lookup = self._members.operatorLookupTable_
         second = LookupTable._data.field(self.layout).size // 2
         data = lookup._data + (lookup._foregroundDataIndex & 1) * second
@@ -232,7 +234,8 @@ class Dispatcher:
         return self._slot_of.keys()
 
     def is_registered_as(self, address: int, name: str, overload: str) -> bool:
-        """The lookup table has that OperatorDef under this name, as far as its slots themselves tell."""
+        """True if the lookup table has the OperatorDef at ``address`` under this name; a long name is compared by its
+        length only."""
         slot, size = self._slots.at(self._slot_of[address]), self.strings.size
         texts = ((name, 0), (overload, size))
         return all(self.strings.may_be(text, slot.raw, offset, slot.address + offset) for text, offset in texts)
@@ -241,10 +244,10 @@ class Dispatcher:
         """The operator whose OperatorDef is at ``address``, None when no such operator is registered."""
         return self._operator(address) if address in self.entries else None
 
+    @memoized
     def _operator(self, address: int) -> Operator:
-        if address not in self._operators:
-            self._operators[address] = Operator(self, address)
-        return self._operators[address]
+        """The one object for the operator whose OperatorDef is at ``address``."""
+        return Operator(self, address)
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -255,11 +258,11 @@ class Dispatcher:
         return self.memory.read_consistently(self._read_names)
 
     def _read_names(self) -> dict[str, int]:
-        """As ``names``; sets ``nameless``, too."""
+        """As ``names``, in one attempt; sets ``nameless``, too. A second attempt reads the slots again."""
         names: dict[str, int] = {}
         self.nameless.clear()
         size, unpack = self.strings.size, struct.Struct("<Q").unpack_from
-        slots = self.__dict__.pop("_slots", None) or self._read_slots()  # read again, those of another moment
+        slots = self.__dict__.pop("_slots", None) or self._read_slots()
         for entry in slots:
             address = unpack(entry.raw, 2 * size)[0]
             try:
@@ -281,8 +284,8 @@ class Dispatcher:
         return [self._operator(self.names[name]) for name in sorted(self.names)]
 
     def find(self, pattern: str) -> list[Operator]:
-        """Operators that match a user's word, sorted by name; [] if none does. A qualified name means just that
-        operator; see ``operator_names.matcher`` for the other forms."""
+        """Operators that match a user's ``pattern`` (see ``operator_names.matcher``), sorted by name; [] if none does.
+        A qualified name matches only that operator."""
         if pattern in self.names:
             return [self._operator(self.names[pattern])]
         matches = matcher(pattern)
@@ -312,7 +315,7 @@ class Dispatcher:
         return self.strings.parse(raw, 0, start, 4096), self.strings.parse(raw, size, start + size, 4096)
 
     def read_table(self, address: int) -> bytes:
-        """The bytes of ``dispatchTable_``. Raises MemoryFault."""
+        """The bytes of ``dispatchTable_`` in the OperatorEntry at ``address``. Raises MemoryFault."""
         return self.memory.read(address + self._table_at, self._table_size)
 
     @property
@@ -321,11 +324,11 @@ class Dispatcher:
         return range(self._table_at, self._table_at + self.kernels.size)
 
     def table_entry(self, address: int, index: int) -> int:
-        """Address of the entry of ``dispatchTable_`` at a table index."""
+        """Address of the entry of ``dispatchTable_`` at a table index, in the OperatorEntry at ``address``."""
         return address + self._table_at + index * self.kernels.size
 
     def schema_of(self, address: int) -> int:
-        """Address of the entry's FunctionSchema, if it has one."""
+        """Address of the FunctionSchema of the OperatorEntry at ``address``, if that has one."""
         return address + self._schema_at
 
     @property

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.torch.memoized import memoized
 from gdbext.torch.registry.kernel import UNNAMED, KernelFacts, KernelFunction, RegisteredKernel
 from gdbext.torch.structures import AnnotatedKernel, OperatorEntry
 from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_slots
@@ -77,20 +78,21 @@ class OperatorRegistration(_AnnotatedKernel, KernelFacts):
 
 
 class ComputedEntry(NamedTuple):
-    """One entry of a dispatch table.
-
-    ``kernel`` is what memory holds; ``reason`` (PyTorch's word), ``path`` and ``debug`` say which registration it
-    should be. ``expected`` is that registration's kernel; if it differs from ``kernel``, the table and the
-    registrations contradict each other.
-    """
+    """One entry of a dispatch table, as it is in memory and as PyTorch computes it from the registrations."""
 
     slot: int
+    """The table index."""
     key: str
     kernel: KernelFunction
+    """The kernel in memory."""
     expected: KernelFunction
+    """The kernel that the registrations lead to; another one contradicts the table."""
     reason: str
+    """PyTorch's word for the step that chose ``expected``: "kernel", "math kernel"."""
     path: str
+    """The number of that step: "1", "2.3"."""
     debug: str
+    """Where ``expected`` was registered."""
     source: str
     """The key, alias key or "fallback" under which the kernel was registered; "" when missing."""
 
@@ -104,6 +106,7 @@ class DispatchTables:
     """Registrations and tables of all operators of one dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
+        """Prepare what is the same for all operators: which registrations may fill each entry. Raises LayoutError."""
         self.dispatcher = dispatcher
         self._memory = dispatcher.memory
         self._strings = dispatcher.strings
@@ -140,10 +143,8 @@ class DispatchTables:
         """Keys with an active kernel → the table of the first operator that has kernels for just these."""
 
     def registrations(self, operator: Operator) -> list[OperatorRegistration]:
-        """Everything in ``kernels_``, by rising key value, the active kernel of each key first.
-
-        Raises BadData when the map or one of its lists does not hold together, MemoryFault.
-        """
+        """Everything in ``kernels_``, by rising value of the DispatchKey, the active kernel of each key first. Raises
+        BadData if the map or one of its lists is inconsistent, MemoryFault."""
         entry, names = OperatorEntry(self.dispatcher.space, operator.address), self._keys.key_names
         address = entry.place(OperatorEntry.kernels_)
         entries = list(map_slots(self._memory, address, self._value_size))
@@ -180,7 +181,8 @@ class DispatchTables:
         )
 
     def inferred_schema(self, registration: OperatorRegistration) -> str | None:
-        """The schema inferred from a C++ kernel's signature, None without one. Raises BadData, MemoryFault."""
+        """The schema that PyTorch inferred from the signature of the registered C++ kernel, None without one. Raises
+        BadData, MemoryFault."""
         if not registration.schema_address:
             return None
         return self.dispatcher.schemas.read(registration.schema_address).text
@@ -188,7 +190,8 @@ class DispatchTables:
     def table(
         self, operator: Operator, registrations: Sequence[OperatorRegistration] | None = None
     ) -> list[ComputedEntry]:
-        """The whole table, missing entries included. Raises BadData, MemoryFault."""
+        """All entries of the operator's table, computed from ``registrations`` (by default they are read). Raises
+        BadData, MemoryFault."""
         if registrations is None:
             registrations = self.registrations(operator)
         computation = _Computation(self, operator, registrations)
@@ -205,11 +208,12 @@ class DispatchTables:
 
 
 class _Computation:
-    """The table of one operator, from its registrations."""
+    """Computes the table of one operator from its registrations."""
 
     def __init__(
         self, tables: DispatchTables, operator: Operator, registrations: Sequence[OperatorRegistration]
     ) -> None:
+        """``registrations`` are all of the operator's."""
         self._operator = operator
         self._dispatcher = operator.dispatcher
         self._tables = tables
@@ -224,8 +228,8 @@ class _Computation:
         """The bits of each runtime key that has an active kernel of its own."""
 
     def as_planned(self, plan: Sequence[ComputedEntry]) -> list[ComputedEntry]:
-        """All entries, from the registrations under the same keys as in ``plan``, the table of another operator with
-        the same ``keys``."""
+        """All entries, taken from ``plan``: the table of another operator with registrations under the same ``keys``,
+        which alone decide the steps."""
         fills = {key: (active.kernel.words, active.debug) for key, active in self._active.items()}
         entries = []
         for kernel, (slot, key, _, expected, reason, path, debug, source) in zip(self._operator.table, plan):
@@ -263,60 +267,56 @@ class _Computation:
         return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
 
     def _has_kernel_within(self, keyset: int) -> bool:
-        """``hasKernelForAnyDispatchKey``: a key with a kernel of its own is wholly inside the set."""
+        """True if a runtime key whose bits are all in ``keyset`` has a kernel of its own
+        (``hasKernelForAnyDispatchKey``)."""
         return any(keyset & bits == bits for bits in self._direct)
 
 
 class KernelEntry(NamedTuple):
-    """A function of registered kernels. ``jumped_to``: not an entry of the table itself, but what an entry ends in."""
+    """A function of registered kernels."""
 
     boxed: bool
     """It is the boxed function of every kernel that has it."""
     has_unboxed: bool
     """Some kernel whose boxed function it is has an unboxed one, too."""
     jumped_to: bool
+    """It is not in a dispatch table itself: a function that is leaves by a jump for it."""
     operators: tuple[int, ...]
-    """OperatorDefs whose tables have such a kernel."""
+    """Addresses of the OperatorDefs whose tables have such a kernel."""
 
 
 class RegisteredKernels:
     """Recognizes functions of registered kernels in one process; the tables are read when it is first used."""
 
     def __init__(self, dispatcher: Dispatcher, jumps: Jumps) -> None:
+        """``jumps`` takes a function of a kernel and the kernel's functor, and returns the functions for which that may
+        leave by jumps (``TailCalls.ends``)."""
         self._dispatcher = dispatcher
         self._jumps = jumps
-        self._entries: dict[tuple[int, int], KernelEntry | None] = {}
-        """By a function's start and its module's."""
-        self._reached: dict[int, dict[int, set[int]]] = {}
-        """By the start of a module: functions that its entries jump to in the end → these entries."""
 
+    @memoized
     def at(self, start: int, module: Module) -> KernelEntry | None:
-        """The facts of the function at ``start`` as a kernel: of the entries that are this function, or of those in
-        the module that jump there; None if no registered kernel has it."""
-        if (start, module.start) not in self._entries:
-            direct = self._definitions_by_word.get(start)
-            if direct:
-                entry = self._entry(start, {start}, direct, False)
-            else:
-                entries = self._reached_in(module).get(start, set())
-                definitions = {definition for word in entries for definition in self._definitions_by_word[word]}
-                entry = self._entry(start, entries, definitions, True) if entries else None
-            self._entries[start, module.start] = entry
-        return self._entries[start, module.start]
+        """The function at ``start`` as one of registered kernels: it is in their tables, or functions of ``module``
+        that are leave by a jump for it; None if no registered kernel has it."""
+        direct = self._definitions_by_word.get(start)
+        if direct:
+            return self._entry(start, {start}, direct, False)
+        entries = self._reached_in(module).get(start, set())
+        definitions = {definition for word in entries for definition in self._definitions_by_word[word]}
+        return self._entry(start, entries, definitions, True) if entries else None
 
     def _entry(self, start: int, entries: set[int], definitions: Iterable[int], jumped_to: bool) -> KernelEntry | None:
-        """The facts of the function at ``start``, by the kernels of the operators at ``definitions`` that have one of
-        the functions ``entries``; None if no kernel has."""
+        """As ``at``, by the kernels of the operators at ``definitions`` that have one of the functions ``entries``: the
+        function at ``start`` itself, or, if ``jumped_to``, functions that jump there."""
         boxed = unboxed = both = False
         operators = set()
         for operator, kernel in self._kernels(definitions):
-            if jumped_to and not any(
-                word in kernel[1:] and start in self._jumps(word, kernel.functor) for word in entries
-            ):
+            own_entries = entries.intersection(kernel.same_code)
+            if jumped_to and not any(start in self._jumps(entry, kernel.functor) for entry in own_entries):
                 continue
-            if kernel.boxed in entries:
+            if kernel.boxed in own_entries:
                 boxed, both = True, both or bool(kernel.unboxed)
-            elif kernel.unboxed in entries or kernel.sym_unboxed in entries:
+            elif own_entries:
                 unboxed = True
             else:
                 continue
@@ -332,7 +332,7 @@ class RegisteredKernels:
 
     @cached_property
     def _definitions_by_word(self) -> dict[int, set[int]]:
-        """Every word of every dispatch table, functions among them → OperatorDefs of the operators that have it."""
+        """Every word of every dispatch table, functions among them → addresses of the OperatorDefs that have it."""
         definitions: dict[int, set[int]] = {}
         with suppress(GdbextError):
             for definition in self._dispatcher.entries:
@@ -342,17 +342,16 @@ class RegisteredKernels:
         definitions.pop(0, None)
         return definitions
 
+    @memoized
     def _reached_in(self, module: Module) -> dict[int, set[int]]:
-        """Functions that the entries in that module jump to in the end → these entries. {} for a module with thousands
-        of them (a stripped libtorch); a user's library has tens."""
-        if module.start not in self._reached:
-            low, high = module.span
-            words = [word for word in self._definitions_by_word if low <= word < high]
-            reached: dict[int, set[int]] = {}
-            for word in words if len(words) <= 4096 else ():
-                kernels = self._kernels(self._definitions_by_word[word])
-                for functor in {kernel.functor for _, kernel in kernels if word in kernel[1:]}:
-                    for target in self._jumps(word, functor):
-                        reached.setdefault(target, set()).add(word)
-            self._reached[module.start] = reached
-        return self._reached[module.start]
+        """Start of a function → functions of kernels in ``module`` that leave by jumps for it. {} for a module with
+        thousands of kernels (a stripped libtorch); a user's library has tens."""
+        low, high = module.span
+        words = [word for word in self._definitions_by_word if low <= word < high]
+        reached: dict[int, set[int]] = {}
+        for word in words if len(words) <= 4096 else ():
+            kernels = self._kernels(self._definitions_by_word[word])
+            for functor in {kernel.functor for _, kernel in kernels if word in kernel.same_code}:
+                for target in self._jumps(word, functor):
+                    reached.setdefault(target, set()).add(word)
+        return reached

@@ -13,12 +13,14 @@ from __future__ import annotations
 import re
 import struct
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts.declarations import Space
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import assumed_symbols
+from gdbext.torch.memoized import memoized
 from gdbext.torch.structures import BoxedKernel, KernelFunctionStruct, OperatorKernel, SafePyObject
 
 if TYPE_CHECKING:
@@ -36,40 +38,40 @@ if TYPE_CHECKING:
 
 
 class KernelFunction(NamedTuple):
-    """A ``c10::KernelFunction``: the addresses it consists of. All zero if nothing is registered."""
+    """A ``c10::KernelFunction``: the addresses of its functor object and of its functions; 0 for each that it lacks."""
 
     functor: int
     boxed: int
     unboxed: int
     sym_unboxed: int
+    """The unboxed function if that takes ``c10::SymInt``."""
 
     @property
     def valid(self) -> bool:
-        """``isValid()``: there is a boxed function (every valid kernel has one)."""
+        """True if a kernel is registered: every one has a boxed function (``isValid()``)."""
         return self.boxed != 0
 
     @property
     def same_code(self) -> tuple[int, int, int]:
-        """The words that ``_equalsBoxedAndUnboxed`` compares, without the functor: the three functions."""
+        """The addresses of the three functions, which ``_equalsBoxedAndUnboxed`` compares."""
         return (self.boxed, self.unboxed, self.sym_unboxed)
 
 
 class KernelName(NamedTuple):
-    """The name of a kernel. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
-
-    ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are for a
-    Python function; a C++ kernel's source line is not in a release build.
-    """
+    """The name of a kernel."""
 
     function: str
     kind: str = "c++"
+    """"c++", "python", "fallthrough", "ambiguous", "missing" or "unknown"."""
     aliases: tuple[str, ...] = ()
+    """Other functions whose code the linker folded into the same address."""
     file: str = ""
+    """The file of a Python function; the C++ source is not in a release build."""
     line: int | None = None
 
     @property
     def text(self) -> str:
-        """The function, with the place of one in Python: ``my_mm at model.py:8``."""
+        """The function for people, with the file and line of one in Python: ``my_mm at model.py:8``."""
         line = "" if self.line is None else f":{self.line}"
         return f"{self.function} at {self.file}{line}" if self.file else self.function
 
@@ -85,14 +87,20 @@ class PythonPlace(NamedTuple):
 
 
 class RegisteredKernel(NamedTuple):
-    """A ``c10::KernelFunction``. ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead."""
+    """A ``c10::KernelFunction`` for reports: what can call it."""
 
     function: str | None
+    """Its name; None if there is no kernel."""
     valid: bool
+    """There is a kernel."""
     boxed: bool
+    """It can be called with a stack of IValues."""
     unboxed: bool
+    """It can be called with C++ arguments."""
     sym_unboxed: bool
+    """It can be called with C++ arguments, ``c10::SymInt`` among them."""
     fallthrough: bool
+    """The dispatcher skips it."""
     python: Sparse[PythonPlace | None] = None
     """None for a kernel written in C++."""
     aliases: Explained[Sparse[tuple[str, ...]]] = ()
@@ -101,65 +109,37 @@ class RegisteredKernel(NamedTuple):
 
 
 class KernelFacts:
-    """The facts of ``kernel`` under the names that a JSON document has beside it."""
+    """The members of ``kernel`` as attributes of the record that has it, as in its JSON object."""
 
     kernel: RegisteredKernel
-
-    @property
-    def function(self) -> str | None:
-        """The kernel's function, None if there is none."""
-        return self.kernel.function
-
-    @property
-    def valid(self) -> bool:
-        """True if there is a kernel."""
-        return self.kernel.valid
-
-    @property
-    def boxed(self) -> bool:
-        """It can be called with a stack."""
-        return self.kernel.boxed
-
-    @property
-    def unboxed(self) -> bool:
-        """It can be called with C++ arguments."""
-        return self.kernel.unboxed
-
-    @property
-    def sym_unboxed(self) -> bool:
-        """It can be called with C++ arguments, SymInts among them."""
-        return self.kernel.sym_unboxed
-
-    @property
-    def fallthrough(self) -> bool:
-        """The dispatcher skips it."""
-        return self.kernel.fallthrough
+    function = property(attrgetter("kernel.function"))
+    valid = property(attrgetter("kernel.valid"))
+    boxed = property(attrgetter("kernel.boxed"))
+    unboxed = property(attrgetter("kernel.unboxed"))
+    sym_unboxed = property(attrgetter("kernel.sym_unboxed"))
+    fallthrough = property(attrgetter("kernel.fallthrough"))
 
 
 class KernelReader:
-    """Reads and names kernels. ``python_source`` is used for kernels written in Python; None shows them as such."""
+    """Reads and names kernels."""
 
     def __init__(
         self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: PythonSource | None = None
     ) -> None:
+        """``python_source`` returns the Python function at an address; None leaves kernels in Python without names."""
         self._memory = memory
         self._symbolizer = symbolizer
         self.python_source = python_source
         space = Space(memory, layout)
         self.size = KernelFunctionStruct.size(space)
         self.parse = kernel_parser(layout)
-        """The KernelFunction whose bytes are at an offset of others."""
         self._functor_size = OperatorKernel.size(space)
         self._python_function = self._functor_size + SafePyObject.data_.offset(space)
         self.fallthrough_address = assumed_symbols.FALLTHROUGH.address(symbolizer)
         self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer)
-        self._names: dict[tuple[KernelFunction, int], KernelName] = {}
-        """By kernel and the address of its function that is known to run, 0 if none is."""
-        self._functions: dict[tuple[int, int], tuple[str, ...]] = {}
-        """Names of functions by the address of an entry and of its functor, 0 if the functor does not matter."""
 
     def registered(self, kernel: KernelFunction, name: KernelName) -> RegisteredKernel:
-        """A kernel with its name and abilities."""
+        """The report of a kernel with this name."""
         return RegisteredKernel(
             function=name.function or None,
             valid=kernel.valid,
@@ -173,28 +153,25 @@ class KernelReader:
         )
 
     def parse_table(self, raw: bytes) -> tuple[KernelFunction, ...]:
-        """The KernelFunctions of a whole table: a hundred entries, a few kernels. Equal ones are one object."""
+        """The kernels of a whole dispatch table by its bytes: a hundred entries, a few kernels, so equal ones are one
+        object."""
         entries = [raw[start : start + self.size] for start in range(0, len(raw), self.size)]
         kernels = {words: self.parse(words, 0) for words in set(entries)}
         return tuple(map(kernels.__getitem__, entries))
 
     def fallthrough(self, kernel: KernelFunction) -> bool:
-        """``isFallthrough()``: its boxed function is the marker, it is never called."""
+        """True for the marker that the dispatcher skips (``isFallthrough()``)."""
         return kernel.boxed != 0 and kernel.boxed == self.fallthrough_address
 
     def ambiguous(self, kernel: KernelFunction) -> bool:
-        """The kernel that reports "ambiguous autogradother"."""
+        """True for the kernel that raises "ambiguous autogradother"."""
         return kernel.boxed != 0 and kernel.boxed == self.ambiguous_address
 
     def name(self, kernel: KernelFunction, key: str = "", operator: str = "", entry: int = 0) -> KernelName:
-        """The kernel's own function. ``key`` and ``operator`` help to choose among folded functions; ``entry`` is the
-        one of its functions which is known to run.
-
-        Never raises: what cannot be read or named is of kind "unknown".
-        """
-        name = self._names.get((kernel, entry))
-        if not name:
-            name = self._names[kernel, entry] = self._read_name(kernel, entry)
+        """The name of the kernel's own function, behind its wrappers; of kind "unknown" if it cannot be read, so that
+        nothing is raised. ``key`` and ``operator`` choose among folded functions; ``entry`` is the address of the one
+        of the kernel's functions that runs, 0 if none does."""
+        name = self._read_name(kernel, entry)
         if name.aliases and (key or operator):
             functions = (name.function, *name.aliases)
             best = best_function_name(functions, key, operator)
@@ -202,6 +179,7 @@ class KernelReader:
                 return KernelName(best, name.kind, tuple(function for function in functions if function != best))
         return name
 
+    @memoized
     def _read_name(self, kernel: KernelFunction, entry: int) -> KernelName:
         """As ``name``, without a choice among folded functions."""
         if not kernel.valid:
@@ -220,30 +198,28 @@ class KernelReader:
         return KernelName(functions[0], "c++", functions[1:])
 
     def _functions_at(self, entry: int, functor: int) -> tuple[str, ...]:
-        """Names of the functions behind all wrappers at ``entry``; the plain names there if none is a wrapper."""
-        if (entry, 0) not in self._functions:
-            names = [demangle(name) for name in self._symbolizer.names_at(entry)]
-            targets = [target for target in map(kernel_target, names) if target]
-            if not targets:
-                targets = [plain_name(name) for name in names if not is_wrapper(name)] or names
-            self._functions[entry, 0] = tuple(dict.fromkeys(targets))
-        functions = self._functions[entry, 0]
-        if FUNCTION_POINTER not in functions:
-            return functions
-        if (entry, functor) not in self._functions:
-            pointed: tuple[str, ...] = ()
+        """Names of the functions behind the wrappers at ``entry``, which are called with that functor; the names at
+        ``entry`` if none is a wrapper."""
+        functions = self._wrapped_at(entry)
+        if FUNCTION_POINTER in functions:
             with suppress(MemoryFault):  # a WrapFunctionIntoRuntimeFunctor_ has the function's address as only member
                 pointer = self._memory.u64(functor + self._functor_size)
                 plain = dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer))
-                pointed = tuple(plain) or (self._place(pointer),)
-            self._functions[entry, functor] = pointed
-        return self._functions[entry, functor] or functions
+                return tuple(plain) or (self._place(pointer),)
+        return functions
+
+    @memoized
+    def _wrapped_at(self, entry: int) -> tuple[str, ...]:
+        """As ``_functions_at``, but FUNCTION_POINTER for a function that only the functor tells."""
+        names = [demangle(name) for name in self._symbolizer.names_at(entry)]
+        targets = [target for target in map(kernel_target, names) if target]
+        if not targets:
+            targets = [plain_name(name) for name in names if not is_wrapper(name)] or names
+        return tuple(dict.fromkeys(targets))
 
     def _python_name(self, kernel: KernelFunction) -> KernelName | None:
-        """The Python function of a ``PythonKernelHolder`` (torch/csrc/utils/python_dispatch.cpp), else None.
-
-        Its first member is ``c10::SafePyObject func_``. The pointer counts only when it is a Python function.
-        """
+        """The name of the Python function if the kernel is a ``PythonKernelHolder``, whose first member is
+        ``c10::SafePyObject func_`` (torch/csrc/utils/python_dispatch.cpp); None for any other kernel."""
         if not any(assumed_symbols.PYTHON_KERNEL_CLASS in name for name in self._symbolizer.names_at(kernel.boxed)):
             return None
         try:
@@ -264,10 +240,8 @@ class KernelReader:
 
 
 def kernel_parser(layout: Layout) -> Callable[[bytes, int], KernelFunction]:
-    """Makes a KernelFunction of the bytes at an offset. Raises LayoutError.
-
-    Versions before 1.12 have no sym_unboxed_kernel_func_; it reads as 0 then.
-    """
+    """A function that takes bytes and an offset in them, and returns the KernelFunction there. Raises LayoutError for a
+    layout that is not known. Versions before 1.12 have no sym_unboxed_kernel_func_: it is 0 then."""
     kernel, boxed = KernelFunctionStruct, BoxedKernel
     base = kernel.boxed_kernel_func_.field(layout).offset
     offsets = [base + member.field(layout).offset for member in (boxed.functor_, boxed.boxed_kernel_func_)]
@@ -303,12 +277,10 @@ def is_wrapper(demangled: str) -> bool:
 
 
 def kernel_target(demangled: str) -> str | None:
-    """The function, functor or lambda behind a wrapper's demangled name; None when it is not a wrapper.
-
-    FUNCTION_POINTER if the wrapper calls through a pointer that is not part of its type.
-    """
-    functors = (arguments[0] for wrapper in _FUNCTOR_WRAPPERS if (arguments := _arguments_of(demangled, wrapper)))
-    functor = next(functors, None)
+    """The name of the function, functor or lambda that a wrapper with that demangled name calls: FUNCTION_POINTER if
+    only the functor object holds its address; None if the name is not a wrapper's."""
+    wrapped = (_arguments_of(demangled, wrapper) for wrapper in _FUNCTOR_WRAPPERS)
+    functor = next((arguments[0] for arguments in wrapped if arguments), None)
     if functor is None:
         arguments = _arguments_of(demangled, assumed_symbols.BOXED_FUNCTION_TEXT)
         return _function_name(arguments[0]) if arguments else None
@@ -323,16 +295,14 @@ def kernel_target(demangled: str) -> str | None:
 
 
 def _arguments_of(text: str, opening: str) -> list[str]:
-    """The template arguments behind the first ``opening``; [] without one."""
+    """The template arguments behind the first ``opening`` (a template's name and ``<``) in ``text``; [] without one."""
     start = text.find(opening)
     return [] if start < 0 else template_arguments(text, start + len(opening))
 
 
 def template_arguments(text: str, start: int) -> list[str]:
-    """The template arguments from ``start`` (just behind the ``<``) to the matching ``>``.
-
-    Brackets of all kinds nest; the ``>`` of an ``operator>`` or ``->`` is not a bracket.
-    """
+    """The template arguments in ``text`` from ``start`` (just behind the ``<``) to the matching ``>``; [] without one.
+    Brackets of all kinds nest; the ``>`` of an ``operator>`` or ``->`` is not a bracket."""
     arguments: list[str] = []
     depth, first = 0, start
     for match in _PUNCTUATION.finditer(text, start):
@@ -380,14 +350,12 @@ def plain_name(signature: str) -> str:
 
 
 def best_function_name(functions: Sequence[str], key: str = "", operator: str = "") -> str:
-    """The function, of several at one address, that names this key and operator best; the first if none does.
-
-    Folded code has the names of all that were folded: ``wrapper_CPU__add``, ``wrapper_SparseCPU__add``. A name
-    that has the key between underscores is better than one that merely contains it.
-    """
+    """The one of ``functions`` at one address whose name fits the key and operator best; the first if none does. The
+    linker folds equal code (``wrapper_CPU__add``, ``wrapper_SparseCPU__add``) into one address."""
     base = operator.rpartition("::")[2].rstrip("_")
 
     def score(function: str) -> tuple[bool, bool, bool]:
+        """(the key is between underscores, the operator is in the last part, the key is anywhere)."""
         last = function.rpartition("::")[2]
         return bool(key) and f"_{key}_" in last + "_", bool(base) and base in last, bool(key) and key in function
 

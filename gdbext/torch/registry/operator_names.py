@@ -40,11 +40,11 @@ def split(qualified: str) -> tuple[str, str]:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """A predicate over qualified names.
+    """A function that says whether a qualified name ("aten::mm.out") matches a user's pattern.
 
     ``mm``: any operator with that base name, all overloads; ``aten::mm``: that name, all overloads; ``mm.out`` and
     ``aten::mm.out``: that overload (``.default``: the one without a name); ``*mm*``: a glob over base names, over whole
-    names when it holds ``::``.
+    names if it has ``::``.
     """
     word, dot, overload = pattern.partition(".")
     wanted = ("" if overload == "default" else overload) if dot else None
@@ -55,6 +55,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         fits = word.__eq__
 
     def matches(qualified: str) -> bool:
+        """True if the name, or its base, fits, and the overload is the wanted one."""
         name, named = split(qualified)
         if wanted is not None and named != wanted:
             return False
@@ -64,8 +65,8 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def continuations(names: Iterable[str], current: str) -> set[str]:
-    """Completions of ``current``: base names, or qualified ones once it has ``::`` or begins only a namespace;
-    overloads once it has a whole name."""
+    """Shell completions of ``current`` among qualified operator ``names``: base names, or qualified ones once it has
+    ``::`` or begins only a namespace; overloads once it has a whole name."""
     is_qualified = "::" in current
     completions: set[str] = set()
     namespaces: set[str] = set()
@@ -97,11 +98,9 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, re
         close = by_word[word][:8]  # the name is right, the overload is not
     else:
         close = [split(by_word[similar][0])[0] for similar in words_like(word, by_word, 4)]
-    hint = (
-        f"did you mean {', '.join(close)}?"
-        if close
-        else f"list them: dispatch-op {f'--torch {release} ' if release else ''}'*'"
-    )
+    hint = f"list them: dispatch-op {f'--torch {release} ' if release else ''}'*'"
+    if close:
+        hint = f"did you mean {', '.join(close)}?"
     why = f"the names of {nameless} registered operators cannot be read" if nameless else ""
     if release:
         why = "only what native_functions.yaml declares is known without a process"
@@ -109,7 +108,7 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, re
     namespace = pattern.partition("::")[0] + "::"
     is_named = pattern.startswith(namespace) and namespace[:-2].isidentifier()
     if is_named and not why and not any(name.startswith(namespace) for name in names):
-        why = f"nothing of {namespace} is: the library or module that defines it is not loaded in this process"
+        why = f"no operator of {namespace} is registered: the library or module with them is not loaded in this process"
     return UsageError(f"no operator {pattern!r} is registered in the target", why=why, help=hint)
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from struct import unpack
+from typing import NamedTuple
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
+from gdbext.torch.memoized import memoized
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
-from gdbext.torch.values.value_text import ValueReader, quoted
-
-if TYPE_CHECKING:
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.value_text import double_text, quoted
 
 _ALIAS_LIMIT = 256
 _UNKNOWN = "?"
@@ -68,7 +69,8 @@ _ELEMENT = {
 
 
 class TypeReader:
-    """Prints types. Raises LayoutError at construction if the layout does not know their kinds."""
+    """Reads ``c10::Type`` objects as text. Raises LayoutError at construction if the layout does not know their
+    kinds."""
 
     def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
         self._memory = memory
@@ -77,7 +79,6 @@ class TypeReader:
         self._space = Space(memory, layout)
         self._kind_at = structures.Type.kind_.offset(self._space)
         self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
-        self._texts: dict[int, str] = {}
 
     def kind(self, address: int) -> str:
         """The name of the type's ``TypeKind``: "TensorType". Raises BadData, MemoryFault."""
@@ -88,21 +89,18 @@ class TypeReader:
         return kind
 
     def element(self, address: int) -> int:
-        """The type inside a list, an optional, a future, … Raises BadData (it has none), LayoutError, MemoryFault."""
+        """Address of the type inside the list, optional, future, … type at ``address``. Raises BadData (it has none),
+        LayoutError, MemoryFault."""
         kind = self.kind(address)
         if kind not in _ELEMENT:
             raise BadData(f"the {kind} at {address:#x} has no element type")
         member, _ = _ELEMENT[kind]
         return member.read(self._space, address + member.offset(self._space))
 
+    @memoized
     def text(self, address: int, depth: int = 0) -> str:
-        """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
-        if address not in self._texts:
-            self._texts[address] = self._read(address, depth)
-        return self._texts[address]
-
-    def _read(self, address: int, depth: int) -> str:
-        """As ``text``, not cached; ``depth`` is the number of types around this one."""
+        """The type at ``address`` as PyTorch writes it in a schema; ``depth`` is the number of types around it. Raises
+        BadData (it cannot be shown), LayoutError, MemoryFault."""
         if depth > 32:
             raise BadData(f"the type at {address:#x} is nested deeper than 32 levels")
         kind = self.kind(address)
@@ -129,7 +127,7 @@ class TypeReader:
         raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
 
     def _joined(self, vector: int, depth: int) -> str:
-        """The types of a vector, separated by commas."""
+        """The types in the vector of TypePtr at ``vector`` as text, separated by commas; ``depth`` as in ``text``."""
         # c10::TypePtr and shared_ptr<Type> have 16 bytes: the pointer is the first word of both
         first, count = vector_span(self._memory, vector, 16, 1024)
         members = (self._memory.u64(first + index * 16) for index in range(count))
@@ -137,14 +135,16 @@ class TypeReader:
 
 
 class SchemaText(NamedTuple):
-    """A schema. ``missing`` says what could not be read; each such place is "?" in ``text``."""
+    """A schema as PyTorch prints it."""
 
     text: str
+    """``aten::mm(Tensor self, Tensor mat2) -> Tensor``, with "?" in place of what could not be read."""
     arguments: tuple[str, ...]
     """Names of the arguments, in order; "" for an unnamed one."""
     returns: int
     """Number of results; -1 for a variable number."""
     missing: tuple[str, ...]
+    """A sentence for each part that could not be read."""
 
 
 class SchemaArgument(NamedTuple):
@@ -167,23 +167,24 @@ class _ArgumentOffsets(NamedTuple):
 
 
 class SchemaReader:
-    """Prints schemas. If the layout lacks something, only the argument that needs it is unknown."""
+    """Reads ``c10::FunctionSchema`` objects as text. If the layout lacks something, only the argument that needs it is
+    unknown."""
 
     def __init__(self, memory: Memory, layout: Layout, strings: StringReader, symbolizer: Symbolizer) -> None:
         self._memory = memory
         self._strings = strings
         self._types = TypeReader(memory, layout, strings)
-        self._values = ValueReader(memory, layout, strings)
+        self._values = CppValues(memory, layout, lambda _: "")  # no schema has a tensor
         self._layout = layout
         self._space = Space(memory, layout)
         self._symbols_at = INTERNED_STRINGS.address(symbolizer)
-        self._symbol_names: dict[int, str] = {}
         self._missing: list[str] = []
+        """As in SchemaText, of the schema that is being read."""
         self._plain: dict[int, str] = {}
         """Type address → text, for types of arguments without alias or length."""
 
     def read(self, address: int) -> SchemaText:
-        """The FunctionSchema at ``address``. Raises MemoryFault, BadData when it is none at all."""
+        """The FunctionSchema at ``address``. Raises MemoryFault, BadData if there is none."""
         self._missing = []
         name = self._strings.read(address)
         overload = self._strings.read(address + self._strings.size)
@@ -207,7 +208,7 @@ class SchemaReader:
 
     @staticmethod
     def _results(returns: list[SchemaArgument], open_ended: bool) -> str:
-        """The text behind the arrow; ``open_ended``: any number of results may follow."""
+        """The text of results behind the arrow; ``open_ended``: any number of further results may follow."""
         text = ", ".join([result.text for result in returns] + ["..."] * bool(open_ended))
         single = (len(returns) == 1 and not open_ended) or (not returns and open_ended)
         return text if single and not text.startswith("(") else f"({text})"
@@ -230,6 +231,7 @@ class SchemaReader:
 
     @cached_property
     def _offsets(self) -> _ArgumentOffsets:
+        """The offsets in this build's ``c10::Argument``. Raises LayoutError."""
         argument, space = structures.ArgumentStruct, self._space
         default, length = optional_shape(self._layout, structures.IValue.OF), optional_shape(self._layout, "int")
         return _ArgumentOffsets(
@@ -242,8 +244,8 @@ class SchemaReader:
         )
 
     def _plain_argument(self, raw: bytes, address: int, offsets: _ArgumentOffsets) -> SchemaArgument | None:
-        """The argument at ``address``, whose bytes ``raw`` begins with, if it is nothing but a known type and a name:
-        most are."""
+        """The argument at ``address``, whose bytes ``raw`` begins with, if it has only a name and a type that was read
+        before, as most have; else None, so that ``_read_argument`` reads it."""
         name_at, type_at, keyword_at, alias_at, default_at, length_at = offsets
         if raw[default_at] or raw[length_at] or any(raw[alias_at : alias_at + 8]):
             return None
@@ -254,7 +256,7 @@ class SchemaReader:
         return SchemaArgument(f"{text} {name}" if name else text, name, raw[keyword_at] != 0)
 
     def _read_argument(self, argument: structures.ArgumentStruct) -> SchemaArgument:
-        """Any argument; its type is "?" if that cannot be read."""
+        """The printed form of any argument; its type is "?" if that cannot be read."""
         name = self._strings.read(argument.name_)
         keyword_only = argument.kwarg_only_
         try:
@@ -298,19 +300,43 @@ class SchemaReader:
             return _UNKNOWN
 
     def _optional_value(self, optional: int, inner: str) -> int | None:
-        """Address of the value in an optional ``inner``; None without one."""
+        """Address of the value in the optional ``inner`` (a C++ type) at ``optional``; None if it has none."""
         shape = optional_shape(self._layout, inner)
         return optional + shape.value if self._memory.u8(optional + shape.engaged) else None
 
     def _default(self, value: int, whole: int, inner: int) -> str:
-        """The default, an IValue at ``value``, of an argument of type ``whole``; ``inner``: that type, not optional."""
+        """The default value of an argument as text. ``value`` is the IValue's address, ``whole`` that of the argument's
+        type, ``inner`` that of the type in it if it is optional, else the same."""
         if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
-            return quoted(self._values.text(value))
+            return quoted(self._value_text(value))
         if self._types.kind(whole) == "ListType" and self._types.kind(self._types.element(whole)) == "IntType":
-            items = self._values.list_texts(value)
+            items = self._list_texts(value)
             if len(items) > 1 and len(set(items)) == 1:
                 return items[0]
-        return self._values.text(value)
+        return self._value_text(value)
+
+    def _value_text(self, address: int, depth: int = 0) -> str:
+        """The IValue at ``address`` as PyTorch prints it (operator<<); a string without quotes. ``depth`` is the number
+        of lists around it. Raises BadData for kinds that are no defaults, MemoryFault."""
+        tag, payload = self._values.tag(address), structures.IValue(self._space, address).payload
+        if tag == "Double":
+            return double_text(unpack("<d", self._memory.read(payload, 8))[0])
+        if tag == "String":
+            return self._strings.read(structures.ConstantString(self._space, self._memory.u64(payload)).str_, 4096)
+        if tag == "GenericList" and depth < 8:
+            return f"[{', '.join(self._list_texts(address, depth))}]"
+        if tag in ("None", "Int", "Bool", "Device"):
+            return self._values.boxed(address).text
+        raise BadData(f"the value at {address:#x} is a {tag}, which is not shown")
+
+    def _list_texts(self, address: int, depth: int = 0) -> list[str]:
+        """The elements of the list in the IValue at ``address``, as ``_value_text``. Raises BadData, MemoryFault."""
+        if self._values.tag(address) != "GenericList":
+            raise BadData(f"the value at {address:#x} is not a list")
+        payload = structures.IValue(self._space, address).payload
+        items, size = structures.ListImpl(self._space, self._memory.u64(payload)).list, self._values.ivalue_size
+        first, count = vector_span(self._memory, items, size, 1024)
+        return [self._value_text(first + index * size, depth + 1) for index in range(count)]
 
     def _alias_text(self, alias: structures.AliasInfo, needed: bool) -> str:
         """``(a! -> b)``; "" without alias information, or if there is no before-set and it is not ``needed``."""
@@ -324,7 +350,7 @@ class SchemaReader:
         return f"({text})"
 
     def _symbols(self, symbols: structures.UnorderedSet) -> list[str]:
-        """The unqualified names of an ``unordered_set<Symbol>``, in its order."""
+        """The unqualified names of the Symbols in an ``unordered_set``, in its order. Raises BadData, MemoryFault."""
         count = symbols.elements
         if count > _ALIAS_LIMIT:
             raise BadData(f"the alias set at {symbols.address:#x} claims {count} elements")
@@ -339,22 +365,20 @@ class SchemaReader:
                 names.append(_UNKNOWN)
             node = self._memory.u64(node)
         if len(names) != count:
-            raise BadData(f"the alias set at {symbols.address:#x} has other than {count} elements")
+            raise BadData(f"the alias set at {symbols.address:#x} does not have the {count} elements that it claims")
         return names
 
+    @memoized
     def symbol_text(self, symbol: int) -> str:
-        """The unqualified name of a ``c10::Symbol``. Raises BadData, MemoryFault, LayoutError."""
+        """The unqualified name of the ``c10::Symbol`` of that number. Raises BadData, MemoryFault, LayoutError."""
         if not self._symbols_at:
             raise BadData("the table of interned strings has no symbol")
-        if symbol not in self._symbol_names:
-            size = structures.SymbolInfo.size(self._space)
-            table = structures.InternedStrings(self._space, self._symbols_at)
-            first, count = vector_span(self._memory, table.sym_to_info_, size, 1 << 20)
-            if symbol >= count:
-                raise BadData(f"there is no interned string {symbol}")
-            info = structures.SymbolInfo(self._space, first + symbol * size)
-            self._symbol_names[symbol] = self._strings.read(info.unqual_name)
-        return self._symbol_names[symbol]
+        size = structures.SymbolInfo.size(self._space)
+        table = structures.InternedStrings(self._space, self._symbols_at)
+        first, count = vector_span(self._memory, table.sym_to_info_, size, 1 << 20)
+        if symbol >= count:
+            raise BadData(f"there is no interned string {symbol}")
+        return self._strings.read(structures.SymbolInfo(self._space, first + symbol * size).unqual_name)
 
 
 _COMMA = r", (?![^(\[]*[)\]])"
@@ -362,19 +386,16 @@ _COMMA = r", (?![^(\[]*[)\]])"
 
 
 def schema_types(text: str) -> list[tuple[str, str]]:
-    """(type without alias mark, name) of each argument of a schema."""
+    """(schema type without alias mark, name) of each argument in the text of a schema: ("Tensor", "self")."""
     inside = text[text.find("(") + 1 : text.rfind(") ->")]
     parts = (re.sub(r"\([^)]*\)", "", part).split("=")[0].split() for part in re.split(_COMMA, inside))
     return [(words[0], words[1]) for words in parts if len(words) == 2]
 
 
 def hidden_result(schema: str) -> bool | None:
-    """True if the result goes through a hidden first argument: new tensors, several results, and all that has a
-    destructor; False for a reference, a number or an enumeration; None for any other result.
-
-    Results of C++ functions: torchgen/api/cpp.py; classes with destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h,
-    SymBool.h.
-    """
+    """True if C++ functions of an operator with that schema return the result through a pointer that the caller passes
+    first (sret): a new tensor, several results, and all with a destructor (c10/core/Scalar.h, SymInt.h, SymFloat.h,
+    SymBool.h). False for a reference, a number or an enumeration; None for any other result (torchgen/api/cpp.py)."""
     result = schema.rpartition("-> ")[2].strip()
     if result.startswith("Tensor"):
         return "!" not in result
@@ -384,15 +405,17 @@ def hidden_result(schema: str) -> bool | None:
 
 
 class SchemaResult(NamedTuple):
-    """One result. ``alias`` is the letter that it shares with the argument that is returned; "" for a new value."""
+    """One result of an operator."""
 
     kind: str
+    """Its schema type."""
     name: str
     alias: str
+    """The letter that it shares with the argument that is returned; "" for a new value."""
 
 
 def schema_results(text: str) -> tuple[SchemaResult, ...]:
-    """The results, unnamed ones as ``result0``, ``result1``, …"""
+    """The results in the text of a schema, unnamed ones as ``result0``, ``result1``, …"""
     results = text.rpartition("-> ")[2].strip()
     inside = results[1:-1] if results.startswith("(") else results
     parsed = []
@@ -404,13 +427,13 @@ def schema_results(text: str) -> tuple[SchemaResult, ...]:
 
 
 def aliased_arguments(text: str) -> dict[str, str]:
-    """Alias letter → name of the argument with that alias, which the operator writes to."""
+    """Alias letter → name of the argument that the operator writes to, for each ``(a!)`` in the text of a schema."""
     inside = text[text.find("(") + 1 : text.rfind(") ->")]
     return dict(re.findall(r"\w+\((\w)!\)\S* (\w+)", inside))
 
 
 def is_operator_name(name: str, overload: str) -> bool:
-    """PyTorch's parser of schemas accepts this name and overload, as ``aten::add`` and ``Tensor`` (parseName in
-    torch/csrc/jit/frontend/function_schema_parser.cpp). Up to 1,024 letters: PyTorch's longest has a tenth of that."""
+    """True if PyTorch's parser of schemas accepts this name and overload, as ``aten::add`` and ``Tensor`` (parseName in
+    torch/csrc/jit/frontend/function_schema_parser.cpp), of up to 1,024 letters: its longest has a tenth of that."""
     is_qualified = re.fullmatch(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", name, re.ASCII)
     return max(len(name), len(overload)) <= 1024 and bool(is_qualified and re.fullmatch(r"\w*", overload, re.ASCII))

@@ -9,10 +9,16 @@ each other make the argument unknown.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.arch import Slot
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABLE_KERNEL
@@ -22,37 +28,31 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frame
 from gdbext.torch.stack.kernel_match import BETWEEN, functor_words, registered_signature, unboxed_entry_signature
 from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import LIST_LIMIT, Value, has_destructor, list_value, used_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from gdbext.engine.arch import Slot
-    from gdbext.engine.process.code_reader import FunctionCode
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.cpp_values import LIST_LIMIT, CppValues, Value, has_destructor, list_value, used_bytes
 
 _MOVABLE = "the copy that was passed, as it is now"
 """The place of a value that need not be the one that was passed."""
 
 
 class Sighting(NamedTuple):
-    """The value of an argument in one place."""
+    """The value of one argument of an operator as one register, stack slot or boxed stack has it."""
 
+    position: int
+    """The argument's index in the schema."""
     value: Value
     certainty: Certainty
     place: str
+    """Where the value was read, for people: "frame #3"."""
     boxed: bool = False
     """It is from the stack of a boxed kernel."""
 
 
 class FoundArgument(NamedTuple):
-    """An argument; ``value`` None if it is unknown."""
+    """An argument as all sightings together tell it; ``value`` is None if it is unknown."""
 
     name: str
     type: str
+    """The type in the schema."""
     value: Value | None
     certainty: Certainty
     place: str
@@ -60,12 +60,12 @@ class FoundArgument(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """The signature of a function that is called: the slots of each schema argument, behind whatever else it takes."""
+    """How a function of a dispatch takes the operator's arguments: the C++ type of each, and the registers or stack
+    slots that it is passed in; ``keyset`` is the slot of the function's DispatchKeySet, None if it takes none."""
 
     kinds: tuple[str, ...]
     slots: tuple[tuple[Slot, ...], ...]
     keyset: Slot | None
-    """The slot of the keyset, for functions that take one."""
 
 
 class _InspectedCall(NamedTuple):
@@ -75,30 +75,28 @@ class _InspectedCall(NamedTuple):
     call: DispatchCall
     recovered: RecoveredCall
     schema: str
-    num_arguments: int
-    """Number of the operator's arguments."""
+    types: tuple[str, ...]
+    """Schema types of the operator's arguments."""
     kinds: tuple[str, ...] | None
     """C++ types of the arguments by the operator's own functions; None if these do not say them."""
-    hidden: bool | None
-    """The result goes through a hidden pointer; None if that is unknown."""
+    uses_sret: bool | None
+    """The result is returned through a pointer before the arguments; None if that is unknown."""
 
 
 class ArgumentRecovery:
-    """Finds arguments on stacks of one process.
-
-    The methods that look in one kind of place yield (number of the argument, value in that place).
-    """
+    """Finds the arguments of dispatch calls on stacks of one process."""
 
     def __init__(
         self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, code: FunctionCode, values: CppValues
     ) -> None:
+        """``sites`` tells what callers passed, ``code`` what callees saved, ``values`` what such words mean."""
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites
         self._code = code
         self._values = values
-        self._parameters: dict[str, tuple[str, ...] | None] = {}
-        """C++ types of the arguments, by an operator's struct."""
+        self._kinds: dict[str, tuple[str, ...] | None] = {}
+        """C++ types of the arguments by NAME of ``at::_ops::NAME``; None if the first call seen does not say them."""
 
     def find(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> tuple[FoundArgument, ...]:
         """The arguments of a call in the order of the schema; () without a schema. Raises MemoryFault, BadData."""
@@ -107,29 +105,28 @@ class ArgumentRecovery:
         if not operator or not schema:
             return ()
         wanted = schema_types(schema.text)
-        if operator.struct not in self._parameters:
-            # the C++ types of the operator's arguments, by the names of its own functions
-            name, event = operator_method(call.mangled)
-            is_own = call.mangled and name == operator.struct
-            types = parameters(demangle(call.mangled))[1 if event == "redispatch" else 0 :] if is_own else None
-            self._parameters[operator.struct] = None if types is None else tuple(types)
-        kinds = self._parameters[operator.struct]
+        if operator.struct not in self._kinds:
+            struct, event = operator_method(call.mangled)
+            own_types = parameters(demangle(call.mangled)) if call.mangled and struct == operator.struct else None
+            if own_types and event == "redispatch":
+                del own_types[0]  # the keyset
+            self._kinds[operator.struct] = None if own_types is None else tuple(own_types)
+        kinds = self._kinds[operator.struct]
         if kinds is not None and len(kinds) != len(wanted):
             kinds = None
-        hidden = hidden_result(schema.text)
-        inspected = _InspectedCall(stack, call, recovered, schema.text, len(wanted), kinds, hidden)
+        types = tuple(kind for kind, _ in wanted)
+        inspected = _InspectedCall(stack, call, recovered, schema.text, types, kinds, hidden_result(schema.text))
         sightings: list[list[Sighting]] = [[] for _ in wanted]
-        sources = chain(
+        for sighting in chain(
             self._on_boxed_stack(inspected),
             self._at_opener(inspected),
             self._at_unboxed_entry(inspected),
             self._at_body(inspected),
-            self._in_stable_values(inspected, [kind for kind, _ in wanted]),
+            self._in_stable_values(inspected),
             self._at_typed_frames(inspected) if kinds is None else (),
-        )
-        for number, sighting in sources:
-            value = self._values.of_schema_type(wanted[number][0], sighting.value)
-            sightings[number].append(sighting._replace(value=value))
+        ):
+            value = self._values.of_schema_type(types[sighting.position], sighting.value)
+            sightings[sighting.position].append(sighting._replace(value=value))
         return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
 
     def with_inner_values(
@@ -139,65 +136,60 @@ class ArgumentRecovery:
         inner: DispatchCall,
         inside: tuple[FoundArgument, ...],
     ) -> tuple[FoundArgument, ...]:
-        """The arguments of a call of autograd's fallback, with those that are known ``inside`` its own call ``inner``.
+        """The arguments of a call of autograd's fallback; those that are unknown and nowhere contradicted are taken
+        from ``inside``, the arguments of the call ``inner`` that the fallback made.
 
-        It passes on the boxed stack that it was given, and an unboxed kernel may have moved the values out of it since
-        (basicAutogradNotImplementedFallbackImpl, torch 2.0 to 2.13).
+        The fallback passes on the boxed stack that it was given, and an unboxed kernel may have moved the values out of
+        it since (basicAutogradNotImplementedFallbackImpl, torch 2.0 to 2.13).
         """
         function = stack.function(inner.header[0])
         texts = " ".join(function.demangled) if function else ""
         if len(arguments) != len(inside) or not any(mark in texts for mark in AUTOGRAD_KERNELS[1:]):
             return arguments
-        return tuple(
-            further._replace(certainty=min(further.certainty, Certainty.VERIFIED), place=f"{further.place}, further in")
-            if not own.value and further.value and not own.place
-            else own
-            for own, further in zip(arguments, inside)
-        )
+        completed = list(arguments)
+        for index, (own, further) in enumerate(zip(arguments, inside)):
+            if further.value and not own.value and not own.place:
+                certainty = min(further.certainty, Certainty.VERIFIED)
+                completed[index] = further._replace(certainty=certainty, place=f"{further.place}, further in")
+        return tuple(completed)
 
-    def _on_boxed_stack(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """The IValues that a boxed kernel was given."""
-        stack, recovered, kernel = inspected.stack, inspected.recovered, inspected.recovered.kernel
+    def _on_boxed_stack(self, inspected: _InspectedCall) -> Iterator[Sighting]:
+        """The IValues on the boxed stack (a ``std::vector``) that a boxed kernel was given.
+
+        None if it does not hold as many as there are arguments: a kernel may have taken them off already. A None may
+        be what was left when an unboxed kernel was given the value (``std::move`` in
+        make_boxed_from_unboxed_functor.h), so it says nothing.
+        """
+        stack, keyset, kernel = inspected.stack, inspected.recovered.keyset, inspected.recovered.kernel
+        size, count = self._values.ivalue_size, len(inspected.types)
         for level in reversed(inspected.call.header):
-            values = self._sites.arguments(stack, level, 5)  # result, functor, operator, keyset, boxed stack
-            if recovered.keyset is None or recovered.keyset not in values or not kernel:
+            passed = self._sites.arguments(stack, level, 5)  # result, functor, operator, keyset, boxed stack
+            if keyset is None or keyset not in passed or not kernel:
                 continue
-            address = (*values, None)[values.index(recovered.keyset) + 1]
+            vector = (*passed, None)[passed.index(keyset) + 1]
             inner = self._sites.function(stack, level - 1) if level else None
             # it calls the boxed function of the kernel: directly, or there is no other
             is_boxed = (inner and inner.start == kernel.boxed) or not (kernel.unboxed or kernel.sym_unboxed)
-            if address is None or address & 7 or not is_boxed:
+            if vector is None or vector & 7 or not is_boxed:
                 continue
-            boxed_values = self._boxed_values(address, inspected.num_arguments)
-            for number, value in boxed_values:
-                yield number, Sighting(value, Certainty.EXACT, "the boxed stack", True)
-            if boxed_values:
+            try:
+                first, length = vector_span(self._memory, vector, size, 1 << 12)
+                boxed = [self._values.boxed(first + size * index) for index in range(count if length == count else 0)]
+            except GdbextError:
+                continue
+            values = [(index, value) for index, value in enumerate(boxed) if value.text != "None"]
+            if values:
+                yield from (Sighting(*row, Certainty.EXACT, "the boxed stack", True) for row in values)
                 return
 
-    def _boxed_values(self, vector: int, count: int) -> list[tuple[int, Value]]:
-        """(number, value) of the arguments on the boxed stack, a vector of IValues at that address.
-
-        [] if it does not hold just ``count`` arguments: a kernel may have taken them off already. A None may be what
-        was left when an unboxed kernel was given the value (``std::move`` in make_boxed_from_unboxed_functor.h), so it
-        says nothing.
-        """
-        try:
-            size = self._values.ivalue_size
-            first, length = vector_span(self._memory, vector, size, 1 << 12)
-            if length != count:
-                return []
-            values = [(number, self._values.boxed(first + size * number)) for number in range(count)]
-            return [(number, value) for number, value in values if value.text != "None"]
-        except GdbextError:
-            return []
-
-    def _at_opener(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """Places where the opening function was called, and where it has saved what it was given."""
+    def _at_opener(self, inspected: _InspectedCall) -> Iterator[Sighting]:
+        """What the caller of ``at::_ops::NAME::call`` (or of another function that opens the call) passed to it, and
+        what that function has saved of it."""
         stack, call = inspected.stack, inspected.call
-        if inspected.kinds is None or inspected.hidden is None:
+        if inspected.kinds is None or inspected.uses_sret is None:
             return
         before = ["keyset"] if call.event.startswith("redispatch") else []
-        signature = self._signature(inspected.kinds, inspected.hidden, before)
+        signature = self._signature(inspected.kinds, inspected.uses_sret, before)
         if not signature:
             return
         opener = call.header[0]
@@ -206,14 +198,14 @@ class ArgumentRecovery:
             target = self._sites.direct_target(stack, caller)
             called = self._symbolizer.function(target) if target else None
             if called and called.start == target and call.mangled in called.names:
-                yield from self._passed(stack, caller, signature, inspected.recovered, not call.elided)
+                yield from self._passed(stack, caller, signature, inspected.recovered, on_stack=not call.elided)
         function = stack.function(opener)
         if not call.elided and function and call.mangled and call.mangled in function.names:
             yield from self._saved(stack, opener, signature)
 
-    def _at_unboxed_entry(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """Places where the unboxed function of a kernel was called, and where it has saved what it was given. Its types
-        are known by the operator's own functions, or by the kernel itself."""
+    def _at_unboxed_entry(self, inspected: _InspectedCall) -> Iterator[Sighting]:
+        """What was passed to the unboxed function of the kernel, and what it has saved of it. Its C++ types are known
+        by the operator's own functions, or by the kernel itself."""
         stack, kernel_level = inspected.stack, inspected.call.kernel
         kernel, operator = inspected.recovered.kernel, inspected.recovered.operator
         function = self._sites.function(stack, kernel_level) if kernel_level is not None else None
@@ -222,19 +214,19 @@ class ArgumentRecovery:
         entered: KernelSignature | None = None
         if inspected.kinds is None:
             entered = unboxed_entry_signature(operator, kernel, function.start, function.names)
-        elif kernel.unboxed and function.start == kernel.unboxed and inspected.hidden is not None:
-            entered = KernelSignature(inspected.kinds, inspected.hidden)
-        if not entered or len(entered.parameters) != inspected.num_arguments:
+        elif kernel.unboxed and function.start == kernel.unboxed and inspected.uses_sret is not None:
+            entered = KernelSignature(inspected.kinds, inspected.uses_sret)
+        if not entered or len(entered.parameters) != len(inspected.types):
             return
         signature = self._signature(entered.parameters, entered.hidden, ["functor", "keyset"])
         if signature:
             is_pointer_call = self._sites.site(stack, kernel_level + 1).through_pointer is True
-            certain = not inspected.call.elided and is_pointer_call
-            yield from self._called(stack, kernel_level, signature, inspected.recovered, certain)
+            is_certain = not inspected.call.elided and is_pointer_call
+            yield from self._called(stack, kernel_level, signature, inspected.recovered, is_certain)
 
-    def _at_body(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """Places where the kernel's own function was called, if no name tells it: its wrapper has called it through the
-        pointer that the functor holds. The operator has its type, but for a keyset that it may take first."""
+    def _at_body(self, inspected: _InspectedCall) -> Iterator[Sighting]:
+        """What was passed to the kernel's own function if that has no name: the kernel's wrapper has called it through
+        the pointer that the functor holds. It takes what the operator takes, and perhaps a keyset first."""
         stack, kernel_level, recovered = inspected.stack, inspected.call.kernel, inspected.recovered
         kernel, operator = recovered.kernel, recovered.operator
         if not kernel or not operator or kernel_level is None or not kernel.functor or recovered.keyset is None:
@@ -245,7 +237,7 @@ class ArgumentRecovery:
         if level is None or not function or function.start not in functor_words(self._memory, kernel.functor):
             return
         registered = registered_signature(operator, symbolic=not kernel.unboxed)
-        if not registered or len(registered.parameters) != inspected.num_arguments:
+        if not registered or len(registered.parameters) != len(inspected.types):
             return
         keyed = self._signature(registered.parameters, registered.hidden, ["keyset"])
         plain = self._signature(registered.parameters, registered.hidden, [])
@@ -254,48 +246,50 @@ class ArgumentRecovery:
         first = self._sites.argument(stack, level + 1, keyed.keyset.register)
         if first is not None:
             signature = keyed if first == recovered.keyset else plain
-            yield from self._called(stack, level, signature, recovered, True)
+            yield from self._called(stack, level, signature, recovered, is_certain=True)
 
-    def _at_typed_frames(self, inspected: _InspectedCall) -> Iterator[tuple[int, Sighting]]:
-        """Places where layers of the call and the kernel's own function, whose names have the types, were called, and
-        where they have saved what they were given."""
+    def _at_typed_frames(self, inspected: _InspectedCall) -> Iterator[Sighting]:
+        """What was passed to frames of the call whose mangled names have the operator's types (layers of the
+        dispatcher, the kernel's own function), and what they have saved of it."""
         stack, call = inspected.stack, inspected.call
-        if inspected.hidden is None:
+        if inspected.uses_sret is None:
             return
-        for frame in frames_with_types(stack, call, inspected.num_arguments):
-            signature = self._signature(frame.kinds, inspected.hidden, frame.before)
+        for frame in frames_with_types(stack, call, len(inspected.types)):
+            signature = self._signature(frame.kinds, inspected.uses_sret, frame.before)
             outer = frame.level + 1
             if not signature:
                 continue
-            certain = False
+            is_certain = False
             is_inside = call.kernel is not None and frame.level < call.kernel  # of the kernel: nothing left between
             if outer < len(stack) and (is_inside or not call.elided):  # did the outer frame call just this function?
                 inner, target = stack.function(frame.level), self._sites.direct_target(stack, outer)
                 through_pointer = self._sites.site(stack, outer).through_pointer
-                certain = through_pointer is True or bool(inner and inner.start == target)
-            yield from self._called(stack, frame.level, signature, inspected.recovered, certain)
+                is_certain = through_pointer is True or bool(inner and inner.start == target)
+            yield from self._called(stack, frame.level, signature, inspected.recovered, is_certain)
 
     def _called(
-        self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, certain: bool
-    ) -> Iterator[tuple[int, Sighting]]:
-        """Places where the function of frame ``level`` was called, if it is ``certain`` that the frame around it did
-        so, and where it has saved what it was given."""
-        sightings = self._saved(stack, level, signature)
-        if certain:
-            sightings = chain(self._passed(stack, level + 1, signature, recovered, True), sightings)
-        for number, sighting in sightings:
-            # a class with a destructor that is passed by value is in the caller's memory, from where it may have been
-            # moved to the next function since (``std::forward`` in KernelFunction_impl.h)
-            kind = signature.kinds[number].removeprefix("std::optional<").removesuffix(">").rstrip()
-            if not has_destructor(kind):
-                yield number, sighting
-            elif sighting.value.text not in ("0", "undefined", '""', "[]"):  # what is left behind after a move
-                certainty = min(sighting.certainty, Certainty.INFERRED)  # it may have been given another value, too
-                yield number, sighting._replace(certainty=certainty, place=_MOVABLE)
+        self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, is_certain: bool
+    ) -> Iterator[Sighting]:
+        """What was passed to the function of frame ``level``, and what it has saved of it. ``is_certain``: the frame
+        around it called that very function; else what that frame passed is not considered.
 
-    def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
-        """The signature with a hidden result and the words ``before`` the arguments; None for an unknown type."""
-        leading = self._memory.architecture.leading_arguments(hidden) + len(before)
+        A class with a destructor that is passed by value is in the caller's memory, from where it may have been moved
+        to the next function since (``std::forward`` in KernelFunction_impl.h); it is INFERRED at most.
+        """
+        sightings = self._saved(stack, level, signature)
+        if is_certain:
+            sightings = chain(self._passed(stack, level + 1, signature, recovered, on_stack=True), sightings)
+        for sighting in sightings:
+            kind = signature.kinds[sighting.position].removeprefix("std::optional<").removesuffix(">").rstrip()
+            if not has_destructor(kind):
+                yield sighting
+            elif sighting.value.text not in ("0", "undefined", '""', "[]"):  # what is left behind after a move
+                yield sighting._replace(certainty=min(sighting.certainty, Certainty.INFERRED), place=_MOVABLE)
+
+    def _signature(self, kinds: Sequence[str], uses_sret: bool, before: Sequence[str]) -> Signature | None:
+        """The signature of a function that takes a result's address (if it ``uses_sret``), one word for each name in
+        ``before``, and parameters of the C++ types ``kinds``; None for an unknown type."""
+        leading = self._memory.architecture.leading_arguments(uses_sret) + len(before)
         slots = self._values.slots(kinds, leading)
         if not slots:
             return None
@@ -304,9 +298,10 @@ class ArgumentRecovery:
 
     def _passed(
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool
-    ) -> Iterator[tuple[int, Sighting]]:
-        """The words that frame ``level`` passed to the function that it called, with ``on_stack`` also those in memory;
-        none if the word in the keyset's slot is another keyset: then the signature is another one."""
+    ) -> Iterator[Sighting]:
+        """What frame ``level`` passed to the function that it called: in registers, and if ``on_stack`` (they are not
+        overwritten) also in stack slots. None if another keyset was passed than ``recovered`` has: the function has
+        another signature then."""
         passed = self._sites.arguments(stack, level, 6)
         keyset_slot = signature.keyset
         keyset = passed[keyset_slot.register] if keyset_slot and keyset_slot.register is not None else None
@@ -314,109 +309,114 @@ class ArgumentRecovery:
             return
         sp = stack.frames[level].sp
 
-        def word(slot: Slot, _size: int) -> tuple[int | None, bool]:
+        def read(slot: Slot, _size: int) -> _SlotWord:
+            """The word in a slot; certain in a register, whose origin is in the calling code."""
             if slot.register is not None:
-                return passed[slot.register], True
+                return _SlotWord(passed[slot.register], True)
             if slot.float_register is not None:
-                return self._sites.float_argument(stack, level, slot.float_register), True
+                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), True)
             if slot.offset is None or not on_stack:
-                return None, False
-            return self._memory.try_u64(sp + slot.offset), False
+                return _SlotWord(None, False)
+            return _SlotWord(self._memory.try_u64(sp + slot.offset), False)
 
-        yield from self._sightings(signature, word, f"the call in frame #{level}")
+        yield from self._sightings(signature, read, f"the call in frame #{level}")
 
-    def _saved(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
-        """The words that the function of frame ``level`` was given, if it has saved them."""
+    def _saved(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[Sighting]:
+        """What the function of frame ``level`` was given, if it has saved it, or has only just been entered."""
         frame, function = stack.frames[level], self._sites.function(stack, level)
         if not function or not frame.cfa:
             return
         saved = SavedArguments(self._memory, self._code, stack, level, function)
 
-        def word(slot: Slot, size: int) -> tuple[int | None, bool]:
-            return saved.argument_word(slot, size), slot.offset is None and frame.pc == function.start
+        def read(slot: Slot, size: int) -> _SlotWord:
+            """The word in a slot; certain in a register if none of the function's instructions has run."""
+            return _SlotWord(saved.argument_word(slot, size), slot.offset is None and frame.pc == function.start)
 
-        yield from self._sightings(signature, word, f"frame #{level}")
+        yield from self._sightings(signature, read, f"frame #{level}")
 
     def _sightings(
-        self, signature: Signature, word: Callable[[Slot, int], tuple[int | None, bool]], place: str
-    ) -> Iterator[tuple[int, Sighting]]:
-        """The values of the arguments whose words are all known.
-
-        ``word`` takes a slot and the number of its bytes that matter, and returns its word (None if unknown) and
-        whether that is certainly what was passed.
-        """
-        for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
-            read = [word(slot, used_bytes(kind, position)) for position, slot in enumerate(slots)]
-            words = [value for value, _ in read if value is not None]
-            if len(words) != len(read):
+        self, signature: Signature, read: Callable[[Slot, int], _SlotWord], place: str
+    ) -> Iterator[Sighting]:
+        """The values of the arguments whose words are all known; ``read`` takes a slot and the number of its bytes that
+        the argument uses. ``place`` is that of the sightings."""
+        for index, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
+            read_words = [read(slot, used_bytes(kind, position)) for position, slot in enumerate(slots)]
+            words = [word.value for word in read_words if word.value is not None]
+            if len(words) != len(read_words):
                 continue
             try:
                 value = self._values.read(kind, words)
             except GdbextError:
                 continue
             certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
-            yield number, Sighting(value, Certainty.EXACT if all(exact for _, exact in read) else certainty, place)
+            if all(word.is_certain for word in read_words):
+                certainty = Certainty.EXACT
+            yield Sighting(index, value, certainty, place)
 
-    def _in_stable_values(self, inspected: _InspectedCall, kinds: Sequence[str]) -> Iterator[tuple[int, Sighting]]:
-        """The arguments, of schema types ``kinds``, of an operator with the stable ABI (torch/csrc/shim_common.cpp,
-        torch/csrc/stable, 2.9 to 2.13). Raises MemoryFault, BadData.
+    def _in_stable_values(self, inspected: _InspectedCall) -> Iterator[Sighting]:
+        """The arguments of an operator with the stable ABI (torch/csrc/shim_common.cpp, torch/csrc/stable, 2.9 to
+        2.13). Raises MemoryFault, BadData.
 
         The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The
         extension's wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of
         library.h). Results are written over the first words.
         """
-        stack, call = inspected.stack, inspected.call
+        stack, call, types = inspected.stack, inspected.call, inspected.types
         function = stack.function(call.kernel) if call.kernel else None
         if call.kernel is None or not function or STABLE_KERNEL not in function.name:
             return
         array, count = self._sites.arguments(stack, call.kernel, 2)
-        if array is None or count != len(kinds):
+        if array is None or count != len(types):
             return
         words = self._memory.words(array, count)
         overwritten = len(schema_results(inspected.schema)) if may_write_stable_results(stack, call.kernel) else 0
-        for number, (kind, word) in enumerate(zip(kinds, words)):
-            if number < overwritten:
+        for index, (kind, word) in enumerate(zip(types, words)):
+            if index < overwritten:
                 continue
             if kind.endswith("?") and not word:
-                yield number, Sighting(Value("None"), Certainty.VERIFIED, "its StableIValues")
+                yield Sighting(index, Value("None"), Certainty.VERIFIED, "its StableIValues")
             elif kind in _WORD_TYPES:
                 value = self._values.read(_WORD_TYPES[kind], [word])
                 certainty = Certainty.VERIFIED if value.proven or value.text == "None" else Certainty.INFERRED
-                yield number, Sighting(value, certainty, "its StableIValues")
-        if kinds and not overwritten:
-            for number, value in self._read_tuple(stack, call.kernel, kinds, words):
-                yield number, Sighting(value, Certainty.INFERRED, "the wrapper's tuple")
+                yield Sighting(index, value, certainty, "its StableIValues")
+        if types and not overwritten:
+            yield from self._in_stable_tuple(stack, call.kernel, types, words)
 
-    def _read_tuple(
-        self, stack: NativeStack, kernel_level: int, kinds: Sequence[str], words: Sequence[int]
-    ) -> Iterator[tuple[int, Value]]:
-        """Optionals and lists, which are nowhere else, by number; none if no tuple has arguments of these schema
-        types, or several differ. The tuple is recognized by the elements whose ``words`` are known."""
+    def _in_stable_tuple(
+        self, stack: NativeStack, kernel_level: int, types: Sequence[str], words: Sequence[int]
+    ) -> Iterator[Sighting]:
+        """Optionals and lists among arguments of these schema types, which only the ``std::tuple`` of an extension's
+        wrapper has while the frame at ``kernel_level`` waits for it; none if no tuple is found, or several differ.
+
+        The tuple is recognized by the elements whose value is in ``words``, the StableIValues of the arguments.
+        """
         offsets: list[int] = []
         size = 0
-        for shape in map(_shape, reversed(kinds)):  # libstdc++ has a tuple's elements in reverse
-            if not shape or "Tensor" not in kinds:
+        for shape in map(_shape, reversed(types)):  # libstdc++ has a tuple's elements in reverse
+            if not shape or "Tensor" not in types:
                 return
             offsets.insert(0, _aligned(size, shape[1]))
             size = offsets[0] + shape[0]
         # without optimization six frames are the wrapper's: ``boxer::boxed_fn``, ``std::apply``, …
         low, high = stack.frames[max(kernel_level - 6, 0)].sp, stack.frames[kernel_level].sp
         raw = self._memory.read(low, high - low) if 0 < high - low <= 1 << 16 else b""
-        tuples = [
-            low + start
-            for start in range(0, len(raw) - size + 1, 8)
-            if all(
+
+        def may_be_tuple(start: int) -> bool:
+            """Each element of a tuple at ``raw[start:]`` fits the StableIValue of its argument."""
+            return all(
                 _may_be_element(kind, word, raw[start + offset :], low + start + offset)
-                for kind, word, offset in zip(kinds, words, offsets)
+                for kind, word, offset in zip(types, words, offsets)
             )
-        ]
-        for number, kind in enumerate(kinds if tuples else ()):
-            values = [self._element(kind, address + offsets[number]) for address in tuples]
+
+        tuples = [low + start for start in filter(may_be_tuple, range(0, len(raw) - size + 1, 8))]
+        for index, kind in enumerate(types if tuples else ()):
+            values = [self._element(kind, address + offsets[index]) for address in tuples]
             if kind not in _WORD_TYPES and values[0] and all(value == values[0] for value in values):
-                yield number, values[0]
+                yield Sighting(index, values[0], Certainty.INFERRED, "the wrapper's tuple")
 
     def _element(self, kind: str, address: int) -> Value | None:
-        """The value of the tuple's element at ``address``, of a schema type; None if it cannot be read."""
+        """The value of the element, of schema type ``kind``, at an address in a wrapper's tuple; None if it cannot be
+        read. A Tensor is a shared pointer to a handle: two words."""
         try:
             if kind.endswith("?"):
                 size = (_shape(kind[:-1]) or (0, 0))[0]
@@ -435,8 +435,16 @@ class ArgumentRecovery:
             return None
 
 
+class _SlotWord(NamedTuple):
+    """The word in an argument's slot, None if it is unknown, and whether it is certainly what was passed."""
+
+    value: int | None
+    is_certain: bool
+
+
 def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgument:
-    """The argument by all places together: the most certain value; unknown if equally certain ones differ."""
+    """The argument by its sightings: the most certain value; unknown if equally certain ones differ. An INFERRED value
+    that two places have is VERIFIED."""
     if not sightings:
         return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
     best = max(sighting.certainty for sighting in sightings)
@@ -475,14 +483,15 @@ _STORED_TYPES = {
 
 
 def may_write_stable_results(stack: NativeStack, kernel_level: int) -> bool:
-    """The extension's wrapper, which frame ``kernel_level`` called, may be writing its results, or have written them:
-    it runs itself, or makes or deletes what only has a handle."""
+    """True if the extension's wrapper, called by frame ``kernel_level``, may have begun to write its results over the
+    StableIValues: it runs itself, or has called a function that makes or deletes a handle."""
     inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None
     return kernel_level < 2 or bool(inner and any(name.startswith(STABLE_HANDLES) for name in inner.names))
 
 
 def _may_be_element(kind: str, word: int, raw: bytes, address: int) -> bool:
-    """The bytes ``raw`` at ``address`` may be the tuple's element of a schema type whose StableIValue is ``word``."""
+    """True if ``raw``, the bytes from ``address`` on, can begin with an element of schema type ``kind`` of a wrapper's
+    tuple, for an argument whose StableIValue is ``word``."""
     if kind in _WORD_TYPES:
         size = 1 if kind == "bool" else 8
         return raw[:size] == word.to_bytes(8, "little")[:size]
@@ -498,7 +507,7 @@ def _may_be_element(kind: str, word: int, raw: bytes, address: int) -> bool:
 
 
 def _shape(kind: str) -> tuple[int, int] | None:
-    """Bytes and alignment of a tuple's element of a schema type; None for one that is not known."""
+    """(size, alignment), in bytes, of an element of schema type ``kind`` in a wrapper's tuple; None if unknown."""
     if kind.endswith("?"):
         inner = _shape(kind[:-1])
         return (_aligned(inner[0] + 1, inner[1]), inner[1]) if inner else None
@@ -508,4 +517,5 @@ def _shape(kind: str) -> tuple[int, int] | None:
 
 
 def _aligned(offset: int, alignment: int) -> int:
+    """``offset`` rounded up to a multiple of ``alignment``."""
     return -(-offset // alignment) * alignment

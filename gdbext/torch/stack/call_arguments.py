@@ -7,21 +7,19 @@ may have saved them, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gdbext.engine.arch import Slot
-    from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Function
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.engine.unwind.frame_steps import FrameTables
+from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.unwind import NativeStack
+from gdbext.engine.unwind.frame_steps import FrameTables
+from gdbext.torch.memoized import memoized
 
 
 class CallSite(NamedTuple):
@@ -30,9 +28,9 @@ class CallSite(NamedTuple):
     through_pointer: bool | None
     """None if the instruction is unknown."""
     target: int
-    """0 if it is unknown."""
+    """Address of the called function; 0 if it is unknown."""
     sources: tuple[Location | None, ...]
-    """Where its arguments (integers and pointers, by number) came from."""
+    """By argument register: where the calling code took the word from that it put there."""
 
 
 UNKNOWN = CallSite(None, 0, ())
@@ -48,15 +46,10 @@ class CallSites:
         self._architecture = memory.architecture
         self._code = code
         self._sites: dict[int, CallSite] = {}
-        self._floats: dict[tuple[int, int], Location | None] = {}
-        """By return address and number of the argument."""
-        self._targets: dict[int, int] = {}
-        self._leaving: dict[int, bool] = {}
-        """Functions that may end in a jump through a pointer, by their start."""
+        """By return address."""
         self._last_stack: NativeStack | None = None
         self._last_arguments: dict[int, list[int | None]] = {}
-        """Arguments by level, of the stack that was asked for last: the operator and its keyset are looked for among
-        the same ones."""
+        """Arguments by level, of ``_last_stack``: operator and keyset are looked for among the same ones."""
 
     def function(self, stack: NativeStack, level: int) -> Function | None:
         """The function of frame ``level``; one without a name if no symbol, but call frame information covers it."""
@@ -78,72 +71,75 @@ class CallSites:
         return self._code.of(self.function(stack, level))
 
     def site(self, stack: NativeStack, level: int) -> CallSite:
-        """The call that frame ``level`` made to the next inner frame."""
+        """The call that frame ``level`` made to the next inner frame; UNKNOWN if it made none: it is the innermost one,
+        or was interrupted by a signal."""
         frame = stack.frames[level]
         if level == 0 or frame.lookup_pc == frame.pc:
-            return UNKNOWN  # nothing is called: innermost, or interrupted by a signal
+            return UNKNOWN
         if frame.pc not in self._sites:
             code = self.code(stack, level)
             before = code.up_to(frame.pc)
-            if not before or not before[-1].is_call:
-                self._sites[frame.pc] = UNKNOWN
-            else:
+            site = UNKNOWN
+            if before and before[-1].is_call:
                 call = before[-1]
                 target = call.target
                 if not target and call.fixed_operand:  # compiled with -fno-plt: through the slot of an import
                     target = self._memory.try_u64(call.fixed_operand) or 0
                 names = self._architecture.argument_registers
                 sources = tuple(argument_source(self._architecture, before, name, code.labels) for name in names)
-                self._sites[frame.pc] = CallSite(not target, target, sources)
+                site = CallSite(not target, target, sources)
+            self._sites[frame.pc] = site
         return self._sites[frame.pc]
 
     def direct_target(self, stack: NativeStack, level: int) -> int:
-        """The target of the direct call that frame ``level`` made, through a PLT stub if need be; 0 if not direct.
-
-        It reads only the call instruction itself, so it is cheap enough for every frame.
-        """
+        """Address of the function that frame ``level`` called directly, behind a PLT stub if need be; 0 if the call is
+        not direct. Only the call instruction is read, so it is cheap enough for every frame."""
         frame = stack.frames[level]
-        if level == 0 or frame.lookup_pc == frame.pc:
-            return 0
-        pc, size = frame.pc, self._architecture.longest_direct_call
-        if pc not in self._targets:
-            code = self._memory.try_read(pc - size, size)
-            slot = self._architecture.call_slot(code, pc) if code else None
-            target = self._architecture.call_target(code, pc) if code and not slot else None
-            if slot:
-                self._targets[pc] = self._memory.try_u64(slot) or 0
-            else:
-                self._targets[pc] = follow_stub(self._memory, target) if target else 0
-        return self._targets[pc]
+        return 0 if level == 0 or frame.lookup_pc == frame.pc else self._target_before(frame.pc)
+
+    @memoized
+    def _target_before(self, pc: int) -> int:
+        """As ``direct_target``, for the call instruction that ends at ``pc``."""
+        size = self._architecture.longest_direct_call
+        code = self._memory.try_read(pc - size, size)
+        slot = self._architecture.call_slot(code, pc) if code else None
+        if slot:
+            return self._memory.try_u64(slot) or 0
+        target = self._architecture.call_target(code, pc) if code else None
+        return follow_stub(self._memory, target) if target else 0
 
     def ends_in_pointer(self, stack: NativeStack, level: int) -> bool | None:
-        """Frame ``level`` called its inner frame through a pointer: itself, or by a function that left by a jump
-        through one (``BoxedKernel::callBoxed`` where it was not inlined). None where the call cannot be read."""
+        """True if frame ``level`` called its inner frame through a pointer: itself, or by a function that left by a
+        jump through one (``BoxedKernel::callBoxed`` if not inlined). None if the call cannot be read."""
         site = self.site(stack, level)
         if site.through_pointer is not False:
             return site.through_pointer
         target = self.direct_target(stack, level)
         inner = self.function(stack, level - 1)
-        if not target or not inner or inner.start == target:
-            return False
-        if target not in self._leaving:
-            called = self.function_at(target)
-            code = self._code.of(called).instructions if called and called.start == target else ()
-            self._leaving[target] = any(insn.kind == "jmp" and not insn.leads_to_fixed for insn in code)
-        return self._leaving[target]
+        return bool(target and inner and inner.start != target and self._may_jump_through_pointer(target))
+
+    @memoized
+    def _may_jump_through_pointer(self, start: int) -> bool:
+        """The code of the function at ``start`` has a jump through a register or memory."""
+        function = self.function_at(start)
+        code = self._code.of(function).instructions if function and function.start == start else ()
+        return any(insn.kind == "jmp" and not insn.leads_to_fixed for insn in code)
 
     def is_through_pointer(self, stack: NativeStack, level: int) -> bool:
-        """The call that frame ``level`` made is not a direct one, by its instruction alone; False if that is unread."""
+        """True if the call that frame ``level`` made is not a direct one, by its instruction alone; False if that
+        cannot be read."""
         size = self._architecture.longest_direct_call
         code = self._memory.try_read(stack.frames[level].pc - size, size)
         return bool(code) and not self.direct_target(stack, level)
 
     def argument(self, stack: NativeStack, level: int, number: int) -> int | None:
-        """Argument ``number`` (from 0) of the call that frame ``level`` made, None if that is not certain."""
+        """The word in argument register ``number`` (from 0) at the call that frame ``level`` made, None if that is not
+        certain."""
         return self.arguments(stack, level, number + 1)[number]
 
     def arguments(self, stack: NativeStack, level: int, count: int) -> list[int | None]:
-        """The first ``count`` arguments in registers of the call that frame ``level`` made."""
+        """The words in the first ``count`` argument registers at the call that frame ``level`` made; None for each that
+        is not certain."""
         if stack is not self._last_stack:
             self._last_stack, self._last_arguments = stack, {}
         if level not in self._last_arguments:
@@ -154,27 +150,28 @@ class CallSites:
         return values + [None] * (count - len(values))
 
     def float_argument(self, stack: NativeStack, level: int, number: int) -> int | None:
-        """The low 8 bytes of floating-point argument ``number`` in registers, None if that is not certain."""
-        pc, names = stack.frames[level].pc, self._architecture.float_argument_registers
-        if (pc, number) not in self._floats:
-            location = None
-            if self.site(stack, level).sources and number < len(names):
-                code = self.code(stack, level)
-                location = argument_source(self._architecture, code.up_to(pc), names[number], code.labels)
-            self._floats[pc, number] = location
-        location = self._floats[pc, number]
+        """The low 8 bytes of floating-point argument register ``number`` at the call that frame ``level`` made, None if
+        they are not certain."""
+        names = self._architecture.float_argument_registers
+        if not self.site(stack, level).sources or number >= len(names):
+            return None
+        code = self.code(stack, level)
+        before = code.up_to(stack.frames[level].pc)
+        location = argument_source(self._architecture, before, names[number], code.labels)
         return self._evaluate(location, stack, level) if location else None
 
     def place(self, number: int) -> str:
-        """The register in which argument ``number`` is passed."""
+        """The name of argument register ``number``."""
         return self._architecture.argument_registers[number]
 
     def places(self, stack: NativeStack, level: int, number: int) -> frozenset[str | int]:
-        """The places of an argument while the call is under way: registers of the frame, addresses of words; none if
-        the code itself has it."""
+        """All that the word in argument register ``number`` was computed from, at the call that frame ``level`` made:
+        names of registers and addresses of words; empty for a constant in the code. Two disjoint sets are independent
+        evidence for one value."""
         registers = stack.frames[level].registers
 
         def places_of(location: Location) -> Iterator[str | int]:
+            """The register or the address of the word at ``location``, and those of its parts."""
             for part in location.parts:
                 yield from places_of(part)
             if location.kind == "fixed":
@@ -189,7 +186,8 @@ class CallSites:
         return frozenset(places_of(location) if location else ())
 
     def _evaluate(self, location: Location, stack: NativeStack, level: int) -> int | None:
-        """The value at a location, masked to the location's width; None if it is no longer known."""
+        """The value that frame ``level`` has at a location, masked to the location's size; None if it may have changed
+        since the call."""
         registers = stack.frames[level].registers
         value: int | None = None
         if location.kind == "fixed":  # only if no code can have written to it since
@@ -211,16 +209,17 @@ class CallSites:
 
 
 def follow_stub(memory: Memory, target: int) -> int:
-    """``target`` itself, or the function that it jumps to if it is a PLT stub whose slot is bound; 0 if the slot cannot
-    be read."""
+    """The function that the code at ``target`` jumps to if it is a PLT stub whose slot is bound, else ``target``; 0 if
+    the slot cannot be read."""
     slot = memory.architecture.stub_slot(memory.try_read(target, 16), target)  # bytes up to the stub's jump, at most
     return (memory.try_u64(slot) or 0) if slot else target
 
 
 class SavedArguments:
-    """The arguments of ``function`` in frame ``level`` that it has saved, or has still in their registers."""
+    """The words that a function was called with, as far as its frame still has them."""
 
     def __init__(self, memory: Memory, code: FunctionCode, stack: NativeStack, level: int, function: Function) -> None:
+        """``function`` is that of frame ``level``."""
         self._memory = memory
         self._stack = stack
         self._level = level
@@ -249,7 +248,7 @@ class SavedArguments:
             return None
 
         def register(name: str) -> int | None:
-            """The word in a register of the frame; floating-point ones are known of the innermost frame only."""
+            """The word in a register of the frame; floating-point ones are known for the innermost frame only."""
             if name in self._float_names:
                 return self._stack.floats().get(name) if self._level == 0 else None
             return self._frame.registers.get(name)

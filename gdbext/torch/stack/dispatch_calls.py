@@ -14,99 +14,87 @@ operator's arguments last (ATen/core/dispatch/Dispatcher.h, boxing/KernelFunctio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Optional
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION
-from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.memoized import memoized
+from gdbext.torch.registry import Operator
+from gdbext.torch.registry.dispatch_table import RegisteredKernels
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.kernel_match import BETWEEN, is_wrapping
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
+from gdbext.torch.stack.roles import PLAIN, DispatcherLinks, FunctionRole, Role, classify, parameters, role_of_entry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Optional
-
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry import Operator
-    from gdbext.torch.registry.dispatch_table import RegisteredKernels
-    from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.stack.call_arguments import CallSites
-    from gdbext.torch.stack.roles import DispatcherLinks
-
-    CallKind = Callable[[int], Optional[bool]]
-    """Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
-    LayersOf = Callable[[int], list[int]]
-    """Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
+CallKind = Callable[[int], Optional[bool]]
+"""Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
+LayersOf = Callable[[int], list[int]]
+"""Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
 
 
+@dataclass(eq=False)
 class DispatchCall:
-    """One dispatch call; frames are named by their levels, counted from the innermost frame.
+    """One dispatch call; frames are named by their levels, counted from the innermost frame."""
 
-    ``header`` runs from the opening frame inwards; ``kernel`` is the outermost frame of the kernel, None if none was
-    entered. ``detail`` is LOOKUP or ENTERING if the innermost header frame is one.
-    """
+    header: list[int]
+    """The opening frame, and those from there inwards up to the kernel."""
+    event: str = ""
+    """A DispatchEvent's value; "" if the call has no opening function that tells it."""
+    is_inlined: bool = False
+    """The opening frame is other code, into which the dispatcher was inlined."""
+    needs_proof: bool = False
+    """Only a call through a pointer indicates a dispatch: it counts if an operator is proven, else it is none."""
+    elided: bool = False
+    """The opening function left by a tail call; ``header`` starts with the frame that called it."""
+    operator_struct: str = ""
+    """As in ``FunctionRole``, of the opening function; so is ``mangled``."""
+    mangled: str = ""
+    kernel: int | None = None
+    """The outermost frame of the kernel; None if none was entered."""
+    detail: Role = Role.PLAIN
+    """LOOKUP or ENTERING if the innermost header frame has that role."""
+    helpers: list[int] = field(default_factory=list)
+    """Frames below the header that are not the kernel: memory, locks, callbacks."""
+    level: int = -1
+    """The frame that contains the dispatcher's own code; by default the opening frame."""
 
-    def __init__(
-        self,
-        header: list[int],
-        event: str = "",
-        is_inlined: bool = False,
-        needs_proof: bool = False,
-        elided: bool = False,
-        operator_struct: str = "",
-        mangled: str = "",
-        kernel: int | None = None,
-        detail: Role = Role.PLAIN,
-        helpers: Sequence[int] = (),
-        level: int | None = None,
-    ) -> None:
-        self.header = header
-        self.event = event
-        """A DispatchEvent's value; "" if the call has no opening function that tells it."""
-        self.is_inlined = is_inlined
-        """The opening frame is other code, into which the dispatcher was inlined."""
-        self.needs_proof = needs_proof
-        """Only a call through a pointer indicates a dispatch: it counts if an operator is proven, else it is none."""
-        self.elided = elided
-        """The opening function left by a tail call; ``header`` starts with the frame that called it."""
-        self.operator_struct = operator_struct
-        """As in ``FunctionRole``, of the opening function; so is ``mangled``."""
-        self.mangled = mangled
-        self.kernel = kernel
-        self.detail = detail
-        self.helpers = list(helpers)
-        """Frames below the header that are not the kernel: memory, locks, callbacks."""
-        self.level = header[0] if level is None else level
-        """The frame that contains the dispatcher's own code."""
+    def __post_init__(self) -> None:
+        if self.level < 0:
+            self.level = self.header[0]
 
     def left_for(self, inner: DispatchCall, event: str) -> bool:
-        """The opener left by a tail call for the function into which ``inner`` is inlined, with that ``event``: they
-        are one pass, if ``OperatorHandle::callBoxed`` has a name and ``Dispatcher::callBoxed`` has none (-Os,
-        stripped)."""
+        """True if the opener left by a tail call for the function into which ``inner``, a call with this ``event``, is
+        inlined. Both are one pass through the dispatcher then: ``OperatorHandle::callBoxed`` has a name and
+        ``Dispatcher::callBoxed`` has none (-Os, stripped)."""
         return self.elided and inner.is_inlined and self.kernel == inner.header[0] and self.event == event
 
 
+@dataclass(eq=False)
 class RecoveredCall:
-    """The facts that are proven of a dispatch call. ``confidence`` is that of the keyset."""
+    """The facts that are proven of a dispatch call."""
 
-    def __init__(self, operator: Operator | None = None) -> None:
-        self.operator = operator
-        self.keyset: int | None = None
-        self.index: int | None = None
-        """The keyset's table index."""
-        self.kernel: KernelFunction | None = None
-        self.entry = 0
-        """The one of the kernel's functions that runs; 0 if none does yet."""
-        self.confidence = Certainty.UNKNOWN
-        self.evidence: list[str] = []
+    operator: Operator | None = None
+    keyset: int | None = None
+    index: int | None = None
+    """The keyset's table index."""
+    kernel: KernelFunction | None = None
+    entry: int = 0
+    """The one of the kernel's functions that runs; 0 if none does yet."""
+    confidence: Certainty = Certainty.UNKNOWN
+    """The confidence of the keyset."""
+    evidence: list[str] = field(default_factory=list)
 
     def accept(
         self, keyset: int | None, index: int, kernel: KernelFunction, confidence: Certainty, entry: int = 0
     ) -> None:
-        """Set the keyset and the table entry that it leads to."""
+        """Set the keyset, the table index and kernel that it leads to, and the kernel's function that runs
+        (``entry``)."""
         self.keyset, self.index, self.kernel, self.entry = keyset, index, kernel, entry
         self.confidence = confidence
         words = f"boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
@@ -149,7 +137,7 @@ class _Grouping:
         self._outermost = outermost
 
     def add(self, level: int, function: FunctionRole) -> None:
-        """Add the frame at ``level``, whose function has that role."""
+        """Add the frame at ``level``, whose function has that role: to the last call, as a new call, or to none."""
         current = self.calls[-1] if self.calls else None
         may_grow = current and current.kernel is None and not current.helpers and current.header[-1] == level + 1
         growing = current if may_grow else None
@@ -178,14 +166,16 @@ class _Grouping:
         self._outer_role = function
 
     def open(self, header: list[int], level: int, function: FunctionRole, elided: bool = False) -> None:
-        """Begin a call with ``function``, which opens it in the frame at ``level``."""
+        """Begin a call that ``function`` opens; ``level`` is the frame with the dispatcher's code: the one that is in
+        its place if it is ``elided``."""
         struct, mangled = function.operator_struct, function.mangled
         self.calls.append(
             DispatchCall(header, function.event, elided=elided, operator_struct=struct, mangled=mangled, level=level)
         )
 
     def _add_inlined(self, level: int, role: Role) -> None:
-        """Add the call that was inlined into the frame outside of ``level``, if it made one."""
+        """Add the dispatch call that was inlined into the caller of frame ``level``, if the frame's ``role`` shows that
+        there is one: it is a layer, a lookup, or a kernel called through a pointer."""
         host = level + 1
         if role.is_layer:
             call = DispatchCall([host, level], is_inlined=True)
@@ -206,14 +196,13 @@ class _Grouping:
 
 
 class TypedFrame(NamedTuple):
-    """A frame whose function has the operator's arguments last, of the types ``kinds``.
-
-    ``before``: words before the arguments, the last of which is "keyset" if the function takes one.
-    """
+    """A frame whose function takes the operator's arguments last."""
 
     level: int
     before: tuple[str, ...]
+    """What it takes before them, a word each; the last is "keyset" if the function takes one."""
     kinds: tuple[str, ...]
+    """C++ types of the operator's arguments."""
 
 
 def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Iterator[TypedFrame]:
@@ -240,7 +229,8 @@ def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Ite
 
 
 def _typed_frame(level: int, mangled: str, count: int) -> TypedFrame | None:
-    """The frame by its function's name; None if its last parameters cannot be the operator's."""
+    """The frame at ``level`` by the ``mangled`` name of its function; None if the last ``count`` parameters cannot be
+    the operator's arguments."""
     types = parameters(demangle(mangled).split(" [clone ", 1)[0])
     if len(types) < count or ".part." in mangled or ".isra." in mangled or ".constprop." in mangled:
         return None
@@ -272,7 +262,6 @@ class FrameRoles:
         self._links = links
         self._registered = registered
         self._by_pc: dict[int, FunctionRole] = {}
-        self._by_start: dict[int, FunctionRole] = {}
         self._by_place: dict[tuple[int, int], FunctionRole] = {}
         self._elided_by_place: dict[tuple[int, int], FunctionRole | None] = {}
 
@@ -285,8 +274,8 @@ class FrameRoles:
         return [*map(self._by_place.__getitem__, stack.places), *outermost]
 
     def elided(self, stack: NativeStack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
-        """Openers that left by a tail call, by the level of the frame that runs in their place: the caller's call names
-        them, and another function is there."""
+        """Functions that opened a dispatch call and left by a tail call, by the level of the frame that is in their
+        place: the caller's call instruction names them."""
         openers: dict[tuple[int, int], FunctionRole] = {}
         for place, level in stack.distinct_places.items():
             if place not in self._elided_by_place:
@@ -302,20 +291,21 @@ class FrameRoles:
         if function.role.opens or function.role in (Role.LOOKUP, Role.ENTERING):
             return None
         target = self._sites.direct_target(stack, level + 1)
-        if not target:
-            return None
-        if target not in self._by_start:
-            called = self._symbolizer.function(target)
-            self._by_start[target] = classify(called) if called and called.start == target else PLAIN
-        opener = self._by_start[target]
+        opener = self._role_of_start(target) if target else PLAIN
         if not opener.role.opens or function.mangled == opener.mangled:
             return None
         pc = stack.frames[level].pc
         # in the PLT stub through which it is about to enter the opener, nothing has left
         return None if not stack.function(level) and follow_stub(self._memory, pc) != pc else opener
 
+    @memoized
+    def _role_of_start(self, start: int) -> FunctionRole:
+        """The role of the function with a name that begins at ``start``; PLAIN if there is none."""
+        function = self._symbolizer.function(start)
+        return classify(function) if function and function.start == start else PLAIN
+
     def of(self, stack: NativeStack, level: int) -> FunctionRole:
-        """The role of one frame."""
+        """The role of frame ``level``."""
         pc = stack.frames[level].lookup_pc
         role = self._by_pc.get(pc)
         if not role:
@@ -326,8 +316,8 @@ class FrameRoles:
         return role
 
     def _jumped_to_by_kernel(self, stack: NativeStack, level: int) -> FunctionRole | None:
-        """The role of a function with a name that a kernel of a library without names has jumped to (a backend's
-        fallback that ends with ``at::native::cpu_fallback(op, stack)``); None for another function."""
+        """The role of frame ``level``'s function if a kernel of a library without symbols jumped to it: a backend's
+        fallback may end with ``at::native::cpu_fallback(op, stack)``. None for any other function."""
         module, function = stack.frames[level + 1].module, stack.function(level)
         if not self._registered or not module or not function or not self._links.uses_dispatcher(module):
             return None
@@ -337,7 +327,7 @@ class FrameRoles:
         return role_of_entry(entry) if entry and entry.jumped_to else None
 
     def _nameless_role(self, stack: NativeStack, level: int) -> FunctionRole:
-        """The role of code without symbols, by the dispatch tables."""
+        """The role of frame ``level``, which has no symbol, by the dispatch tables that have its function."""
         function = self._sites.function(stack, level)
         if not function or not self._registered or not self._links.uses_dispatcher(function.module):
             return PLAIN

@@ -11,6 +11,7 @@ from gdbext.engine.unwind import NativeStack
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
+from gdbext.torch.memoized import memoized
 from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
@@ -25,7 +26,8 @@ from gdbext.torch.values.key_names import PRIVATE_USE
 
 
 class DispatchStackReader:
-    """Reads the steps of stacks of one process. Without a dispatcher (no layout) names are all there is."""
+    """Reads the passes of stacks of one process through the dispatcher (``steps``). Without a dispatcher (no layout)
+    only the names of functions tell of them."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class DispatchStackReader:
         tables: DispatchTables | None,
         note: Callable[[GdbextError, str], None],
     ) -> None:
-        """``note`` is called with an error that reading the tables raised, and with what was read."""
+        """``note`` reports an error in reading ``tables``, and the name of what was read."""
         dispatcher = tables.dispatcher if tables else None
         self._memory = memory
         self._symbolizer = symbolizer
@@ -51,23 +53,18 @@ class DispatchStackReader:
         registered = self._recovery.registered if self._recovery else None
         self._roles = FrameRoles(memory, symbolizer, self.sites, self._links, registered)
         self.roles = self._roles.all
-        self._kernels: dict[tuple[int, KernelFunction, int, str], Kernel] = {}
-        """Kernels by the operator's address, the table's kernel, its function that runs, and the key."""
+        # by a stack's path (return addresses), which many threads share
         self._calls_by_path: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
-        """Calls by a stack's path and the levels of its signal frames."""
+        """Calls by path and levels of signal frames."""
         self._engine_calls: dict[tuple[int, ...], list[int]] = {}
-        """Levels of the engine's calls, by a stack's path."""
         self._unread_levels: dict[tuple[int, ...], list[int]] = {}
-        """Levels of frames without names, by a stack's path."""
-        self._nameless: dict[tuple[int, int], bool] = {}
-        """Whether a frame without a name may be unread, by its place (its address and the one it returns to)."""
+        """Levels of frames without names, by path."""
         self._unproven: dict[tuple[int, ...], set[int]] = {}
-        """Levels of kernels without names whose operator was not found, by a stack's path."""
-        self._keysets: dict[int, DispatchKeySet] = {}
-        self._backends: dict[int, str] = {}
-        """The process's name of PrivateUse1, by the bits of a keyset; "" if the keyset does not have that key."""
+        """Levels of kernels without names whose operator was not found, by path."""
+        self._nameless: dict[tuple[int, int], bool] = {}
+        """Whether a frame without a name may be unread, by its address and the one that it returns to."""
         self._recovered: dict[int, tuple[NativeStack, Steps]] = {}
-        """Recovered calls by the identity of a stack: its arguments are asked for after its steps."""
+        """By the identity of a stack, which is kept alive with them: its arguments are asked for after its steps."""
 
     def engine_calls(self, stack: NativeStack) -> list[int]:
         """Levels of the autograd engine's calls of a node, innermost first."""
@@ -76,11 +73,11 @@ class DispatchStackReader:
         return self._engine_calls[stack.path]
 
     def steps(self, stack: NativeStack) -> tuple[DispatchFrame, ...]:
-        """The steps of a stack, innermost first."""
+        """The passes of a stack through the dispatcher, innermost first."""
         return tuple(step for step, _, _ in self.calls(stack))
 
     def calls(self, stack: NativeStack) -> Steps:
-        """The steps of a stack, each with the frames that it was made of and what was recovered from them."""
+        """The passes of a stack, each with the frames that it was made of and what was recovered from them."""
         if id(stack) not in self._recovered:
             self._recovered[id(stack)] = (stack, self._recover_steps(stack))
         return self._recovered[id(stack)][1]
@@ -100,7 +97,8 @@ class DispatchStackReader:
         return unread_stretches(stack, levels, self._links) if levels else []
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
-        """The frame, which ``_may_be_unread``, was called by code that looks kernels up."""
+        """True if frame ``level``, which passes ``_may_be_unread``, was called by code that looks kernels up, so that
+        it may be a kernel."""
         if not self.sites.function(stack, level):
             return True
         if not stack.function(level + 1):
@@ -109,8 +107,8 @@ class DispatchStackReader:
         return role.opens or role.is_layer or self._events.may_look_up(stack, level + 1)
 
     def _may_be_unread(self, stack: NativeStack, level: int) -> bool:
-        """The frame's code has no name, is in a library that can have kernels, and is no known kernel, but it may have
-        been called through a pointer, as a kernel is."""
+        """True if frame ``level`` may be an unknown kernel: its code has no name and is in a library that can have
+        kernels, and it may have been called through a pointer, as a kernel is."""
         module = stack.frames[level].module
         if not module or stack.function(level) or not self._links.uses_dispatcher(module):
             return False
@@ -120,8 +118,8 @@ class DispatchStackReader:
         return not is_entry and self.sites.ends_in_pointer(stack, level + 1) is not False
 
     def _recover_steps(self, stack: NativeStack) -> Steps:
-        """The steps of a stack. Calls without proof that they are dispatches are left out; ``_unproven`` notes those of
-        kernels without names."""
+        """As ``calls``, without cache. Calls without proof that they are dispatches are left out; those of kernels
+        without names are added to ``_unproven``."""
         calls = self._calls(stack)
         steps: Steps = []
         unproven = self._unproven.setdefault(stack.path, set())
@@ -156,37 +154,30 @@ class DispatchStackReader:
         return calls
 
     def _recover(self, stack: NativeStack, calls: list[DispatchCall]) -> list[RecoveredCall]:
-        """The facts that are proven of each dispatch call; the outermost one is recovered first."""
+        """The facts that are proven of each dispatch call, in the order of ``calls``. The outermost one is recovered
+        first: it says which keys the calls inside it can have."""
         results: list[RecoveredCall] = []
         outer: Operator | None = None
         enclosing: RecoveredCall | None = None
         for call in reversed(calls):
-            # True: it made its keyset of its arguments; False: it was given it
-            is_call = not call.event.startswith("redispatch") if call.event else self._events.is_call(stack, call)
             recovered = RecoveredCall()
             if self._recovery:
+                is_redispatch = call.event.startswith("redispatch")
+                makes_keyset = not is_redispatch if call.event else self._events.is_call(stack, call)
                 for_key = self._events.is_for_key(stack, call)
-                recovered = self._recovery.recover(stack, call, outer, enclosing, is_call, for_key)
+                recovered = self._recovery.recover(stack, call, outer, enclosing, makes_keyset, for_key)
             results.append(recovered)
             outer, enclosing = recovered.operator or outer, recovered
         results.reverse()
         return results
 
     def _step(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
-        """The report of one dispatch call."""
+        """The report of one dispatch call; ``innermost``: the stack has no dispatch inside it."""
         operator, overload = self._operator_name(call, recovered)
-        keyset = key = never_entered = None
-        backend = ""
-        if self._dispatcher:
-            keys, bits = self._dispatcher.keys, recovered.keyset
-            if bits is not None:
-                if bits not in self._keysets:
-                    self._keysets[bits] = DispatchKeySet.of_bits(bits, keys)
-                    is_private = any(name.endswith(PRIVATE_USE) for name in self._keysets[bits].keys)
-                    self._backends[bits] = keys.backend if is_private else ""
-                keyset, backend = self._keysets[bits], self._backends[bits]
-            if recovered.index is not None:
-                key = keys.key_of_index(recovered.index)
+        key = never_entered = None
+        if self._dispatcher and recovered.index is not None:
+            key = self._dispatcher.keys.key_of_index(recovered.index)
+        keyset, backend = self._reported_keyset(recovered.keyset) if recovered.keyset is not None else (None, "")
         if innermost and self._pending:
             never_entered = self._pending.next_key(stack, call, recovered, self.code)
         return DispatchFrame(
@@ -197,13 +188,22 @@ class DispatchStackReader:
             keyset=keyset,
             key=key,
             table_index=recovered.index,
-            kernel=self._kernel(stack, call, recovered, key or ""),
+            kernel=self._kernel(stack, call, recovered),
             stage=self._stage(stack, call, innermost),
             confidence=recovered.confidence,
             evidence=tuple(recovered.evidence),
             never_entered=never_entered,
             backend=backend,
         )
+
+    @memoized
+    def _reported_keyset(self, bits: int) -> tuple[DispatchKeySet | None, str]:
+        """(the keyset of these bits, the process's name of PrivateUse1 if the keyset has that backend, else "")."""
+        if not self._dispatcher:
+            return None, ""
+        keyset = DispatchKeySet.of_bits(bits, self._dispatcher.keys)
+        is_private = any(name.endswith(PRIVATE_USE) for name in keyset.keys)
+        return keyset, self._dispatcher.keys.backend if is_private else ""
 
     def _operator_name(self, call: DispatchCall, recovered: RecoveredCall) -> tuple[str | None, str]:
         """(name, overload) of the call's operator; (None, "") if it is unknown."""
@@ -217,33 +217,38 @@ class DispatchStackReader:
         # without an underscore inside the name of at::_ops::NAME, no overload can be part of it
         return (f"aten::{struct}" if struct and "_" not in struct.strip("_") else None), ""
 
-    def _kernel(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, key: str) -> Kernel | None:
+    def _kernel(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> Kernel | None:
         """The kernel by its table entry, else as its frame names it; None if neither tells it."""
-        kernel, operator = recovered.kernel, recovered.operator
-        if not kernel or not operator or not self._dispatcher:
-            function = stack.function(call.kernel) if call.kernel is not None else None
-            if call.kernel is None or not function or self._roles.of(stack, call.kernel).role.opens:
-                return None
-            wrapper = next(filter(is_wrapper, function.demangled), None)
-            if wrapper is not None:
-                return Kernel(kernel_target(wrapper) or wrapper)
-            return Kernel(plain_name(function.demangled[0].split(" [clone ", 1)[0]))
-        cache_key = (operator.address, kernel, recovered.entry, key)
-        if cache_key not in self._kernels:
-            name = self._dispatcher.kernels.name(kernel, key, operator.qualified, recovered.entry)
-            proven = None  # the entry, if it agrees with the registrations
-            try:
-                if self._tables and recovered.index is not None:
-                    entry = self._tables.entry(operator, recovered.index)
-                    proven = entry if entry.consistent else None
-            except GdbextError as error:
-                self._note(error, f"registrations of {operator.qualified}")
-            fallthrough = self._dispatcher.kernels.fallthrough(kernel)
-            self._kernels[cache_key] = Kernel.of_table(kernel, name.text, fallthrough, proven)
-        return self._kernels[cache_key]
+        if self._tables and recovered.kernel and recovered.operator:
+            return self._table_kernel(recovered.operator, recovered.kernel, recovered.entry, recovered.index)
+        function = stack.function(call.kernel) if call.kernel is not None else None
+        if call.kernel is None or not function or self._roles.of(stack, call.kernel).role.opens:
+            return None
+        wrapper = next(filter(is_wrapper, function.demangled), None)
+        if wrapper is not None:
+            return Kernel(kernel_target(wrapper) or wrapper)
+        return Kernel(plain_name(function.demangled[0].split(" [clone ", 1)[0]))
+
+    @memoized
+    def _table_kernel(self, operator: Operator, kernel: KernelFunction, entry: int, index: int | None) -> Kernel | None:
+        """A kernel of the operator's table; ``entry`` is its function that runs (0 for none), ``index`` its table index
+        (None if several entries have it)."""
+        if not self._tables:
+            return None
+        dispatcher = self._tables.dispatcher
+        key = "" if index is None else dispatcher.keys.key_of_index(index)
+        name = dispatcher.kernels.name(kernel, key, operator.qualified, entry)
+        registered = None  # the entry as the registrations have it, if they agree with the table
+        try:
+            computed = self._tables.entry(operator, index) if index is not None else None
+            registered = computed if computed and computed.consistent else None
+        except GdbextError as error:
+            self._note(error, f"registrations of {operator.qualified}")
+        return Kernel.of_table(kernel, name.text, dispatcher.kernels.fallthrough(kernel), registered)
 
     def _event(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> DispatchEvent | None:
-        """The event by the opening function's name, else by the code; None if neither proves one."""
+        """The method of c10::Dispatcher that was called, by the name of the opening function, else by the code into
+        which it was inlined; None if neither proves one."""
         if call.event:
             return DispatchEvent(call.event)
         if call.kernel is None:  # the function asks for callbacks in all its dispatches, or in none
@@ -254,7 +259,8 @@ class DispatchStackReader:
         return self._events.event(stack, call, kernel, boxed_entry or bool(kernel and not kernel.unboxed))
 
     def _stage(self, stack: NativeStack, call: DispatchCall, innermost: bool) -> DispatchStage:
-        """The stage that a call has reached, by its frames and the code of functions without names."""
+        """How far a call has got, by its frames and the code of functions without names; ``innermost``: the stack has
+        no dispatch inside it."""
         if call.kernel is not None:
             return DispatchStage.IN_KERNEL
         if call.detail is Role.ENTERING:

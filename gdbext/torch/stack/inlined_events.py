@@ -8,9 +8,15 @@ the arguments; ``callBoxed`` does not (KernelFunction_impl.h). If the paths disa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
+from gdbext.engine.process.code_reader import FunctionInstructions
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.torch.assumed_symbols import (
     DISPATCHER_CALL_BOXED_FOR_KEY,
     HANDLE_CALL_BOXED_FOR_KEY,
@@ -19,20 +25,12 @@ from gdbext.torch.assumed_symbols import (
     NEVER_RETURNING,
     STEP_CALLBACKS,
 )
+from gdbext.torch.memoized import memoized
+from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.roles import is_python_dispatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from gdbext.engine.arch import Architecture
-    from gdbext.engine.process.code_reader import FunctionInstructions
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.stack.dispatch_calls import DispatchCall
 
 _BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
 """Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""
@@ -42,10 +40,11 @@ KEYSET_BITS = 64
 
 
 class BackwardReach(NamedTuple):
-    """What the paths that lead to a call site meet first, followed backwards from it."""
+    """What the control-flow paths to a kernel's call site meet first, followed backwards from it; several members are
+    True if paths differ."""
 
     asks: bool
-    """The question for step callbacks."""
+    """A call of at::getStepCallbacksUnlessEmpty."""
     other_call: bool
     """Another call through a pointer: an earlier dispatch in the same function."""
     begins: bool
@@ -55,7 +54,7 @@ class BackwardReach(NamedTuple):
 
     @property
     def is_call(self) -> bool | None:
-        """It is a call (not a redispatch); None if the paths disagree."""
+        """True for a call, which asks for step callbacks first; False for a redispatch; None if the paths disagree."""
         if self.asks:
             return None if self.other_call or self.begins else True
         return False if self.other_call or self.begins else None
@@ -69,26 +68,30 @@ def backward_reach(
     never_returns: Callable[[int], bool] = lambda _: False,
     is_lookup: Callable[[Instruction], bool] = lambda _: False,
 ) -> BackwardReach | None:
-    """What leads to the call that returns to ``return_address``; None if the code has no such call there.
+    """What the paths to the call that returns to ``return_address`` meet; None if the code has no such call.
 
     ``asks`` and ``never_returns`` take the target of a direct call: it is at::getStepCallbacksUnlessEmpty, or does not
-    come back. ``is_lookup``: the instruction is part of a lookup; no code before it can test the kernel.
+    return. ``is_lookup``: the instruction is part of a lookup; no code before it can test the kernel.
     """
 
     def event_of(insn: Instruction) -> str:
+        """The member of BackwardReach that the instruction makes True; "" for none: the path goes on."""
         if not insn.is_call:
             return ""
         target = insn.target or insn.fixed_operand
-        return ("asks" if asks(target) else "") if target else "other_call"
+        if not target:
+            return "other_call"
+        return "asks" if asks(target) else ""
+
+    def event_or_lookup(insn: Instruction) -> str:
+        return event_of(insn) or ("lookup" if is_lookup(insn) else "")
 
     reached = walk_cfg_back(code.instructions, return_address, event_of, never_returns)
-    if not reached:
+    near = walk_cfg_back(code.instructions, return_address, event_or_lookup, never_returns)
+    if not reached or not near:
         return None
     met, seen = reached
-    near = walk_cfg_back(
-        code.instructions, return_address, lambda insn: event_of(insn) or "lookup" * is_lookup(insn), never_returns
-    )
-    if near and "lookup" in near[0]:
+    if "lookup" in near[0]:
         seen = near[1]
     tests_unboxed: bool | None = False
     for number in seen:
@@ -147,8 +150,8 @@ def walk_cfg_back(
 
 
 def offset_in_entry(offset: int | None, table: range) -> int | None:
-    """Offset within a dispatch table's entry of what an indexed access at ``offset`` of an OperatorEntry names; None if
-    that is no entry. ``table`` is the range of offsets of the first entry."""
+    """Offset in a KernelFunction of the member that an indexed access at ``offset`` of an OperatorEntry names; None if
+    the access is not to the dispatch table. ``table`` is the range of offsets of the table's first entry."""
     if offset is None:
         return None
     candidates = (offset, offset - KEYSET_BITS * len(table))
@@ -156,8 +159,8 @@ def offset_in_entry(offset: int | None, table: range) -> int | None:
 
 
 def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: range) -> bool:
-    """The kernel that the first instruction looks up is only entered by its boxed function. ``table`` is the range of
-    offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+    """True if ``code``, whose first instruction looks a kernel up, enters it by its boxed function whatever it has
+    besides (``callBoxed``). ``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
     kernel = {architecture.result_register} if code[0].is_call else set()
     """Registers that hold the address of the KernelFunction."""
     boxed: set[str | None] = set()
@@ -195,24 +198,17 @@ class InlinedDispatchEvents:
         num_backends: int | None,
         table: range = range(0),
     ) -> None:
-        """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+        """``num_backends`` is None without a layout; ``table`` is the range of offsets of
+        ``OperatorEntry::dispatchTable_``'s first entry."""
         self._table = table
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites
         self._num_backends = num_backends
         self._callbacks = STEP_CALLBACKS.address(symbolizer)
-        # caches by the target of a call
-        self._is_step_callbacks: dict[int, bool] = {}
-        self._is_kernel_for_key: dict[int, bool] = {}
-        self._is_noreturn: dict[int, bool] = {}
-        # caches by the return address of a call
+        # by the return address of a call
         self._kernel_is_for_key: dict[int, bool] = {}
         self._reach_before: dict[int, BackwardReach | None] = {}
-        # caches by the start of a function
-        self._has_lookup: dict[int, bool] = {}
-        self._dispatching: dict[int, bool] = {}
-        self._calls_for_key: dict[int, bool] = {}
 
     def event(
         self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None, boxed_entry: bool
@@ -232,7 +228,8 @@ class InlinedDispatchEvents:
         return DispatchEvent.REDISPATCH_BOXED if boxed else DispatchEvent.REDISPATCH
 
     def _is_boxed(self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None) -> bool | None:
-        """The event of a call that entered the boxed function of its kernel is a boxed one; None if nothing tells."""
+        """True if the caller of a kernel that was entered by its boxed function boxed the arguments itself
+        (``callBoxed``, ``redispatchBoxed``); False if a layer of the dispatcher did; None if nothing tells."""
         if kernel and (kernel.unboxed or kernel.sym_unboxed):
             return True  # unboxed arguments would have gone to the unboxed function
         lookup_level, layer = call.header[0], call.header[-1]
@@ -257,17 +254,16 @@ class InlinedDispatchEvents:
         return reach.is_call if reach else None
 
     def may_look_up(self, stack: NativeStack, level: int) -> bool:
-        """The code of the frame looks a kernel up, or cannot be read; the function's name is not considered."""
+        """True if the code of frame ``level`` looks a kernel up, or cannot be read; the function's name is not
+        considered."""
         function = self._sites.function(stack, level)
         if not function:
             return False
-        if function.start not in self._has_lookup:
-            is_read = bool(self._sites.decoded(function).calls)
-            self._has_lookup[function.start] = not is_read or self._looks_up(function, by_callbacks=False)
-        return self._has_lookup[function.start]
+        is_read = bool(self._sites.decoded(function).calls)
+        return not is_read or self._looks_up(function, False)  # autograd's Node::operator() asks for callbacks, too
 
     def is_for_key(self, stack: NativeStack, call: DispatchCall) -> bool:
-        """``callBoxedForDispatchKey``: it calls the kernel of a key that was named, whatever keyset it makes.
+        """True for ``callBoxedForDispatchKey``, which calls the kernel of a key that was named, whatever its keyset.
 
         In an inlined dispatch, some path to the call leads from the function that returns the kernel of a key, without
         another lookup between: the function of the frame may make ordinary calls, too.
@@ -280,18 +276,12 @@ class InlinedDispatchEvents:
         level = call.header[0]
         if is_python_dispatcher(stack, level):
             return True
-        function = self._sites.function(stack, level)
-        if not function:
-            return False
-        if function.start not in self._calls_for_key:
-            targets = self._call_targets(self._sites.decoded(function).calls)
-            self._calls_for_key[function.start] = any(map(self._calls_kernel_for_key, targets))
-        if not self._calls_for_key[function.start]:
-            return False
         pc = stack.frames[level].pc
         if pc not in self._kernel_is_for_key:
-            instructions = self._sites.code(stack, level).instructions
-            reached = walk_cfg_back(instructions, pc, self._kernel_origin, self._never_returns)
+            code = self._sites.code(stack, level)
+            reached = None
+            if any(map(self._returns_kernel_for_key, self._call_targets(code.calls))):
+                reached = walk_cfg_back(code.instructions, pc, self._kernel_origin, self._never_returns)
             self._kernel_is_for_key[pc] = bool(reached and "for key" in reached[0])
         return self._kernel_is_for_key[pc]
 
@@ -299,23 +289,24 @@ class InlinedDispatchEvents:
         """The origin of the kernel that is called after this instruction: "for key" or "looked up"; "other call" for a
         call through an unknown pointer, "" if the instruction says nothing."""
         if not insn.is_call:
-            return "looked up" if self._shifts(insn) or self._indexes_dispatch_table(insn) else ""
+            return "looked up" if self._is_part_of_lookup(insn) else ""
         target = next(self._call_targets((insn,)), 0)
         if not target:
             return "other call"
-        return "for key" if self._calls_kernel_for_key(target) else "looked up" if self._is_lookup(target) else ""
+        if self._returns_kernel_for_key(target):
+            return "for key"
+        return "looked up" if self._is_lookup(target) else ""
 
     def asks_for_callbacks(self, stack: NativeStack, level: int) -> bool:
-        """The function of the frame asks for step callbacks somewhere."""
-        return any(
-            self._is_get_step_callbacks(insn.target) for insn in self._sites.code(stack, level).calls if insn.target
-        )
+        """True if the function of frame ``level`` asks for step callbacks somewhere, as all that call operators do."""
+        calls = self._sites.code(stack, level).calls
+        return any(self._is_get_step_callbacks(call.target) for call in calls if call.target)
 
     def layers(self, stack: NativeStack, level: int) -> list[int]:
-        """The frames of an inlined dispatch that reaches its kernel from frame ``level``, the outermost first.
+        """Levels of the frames of an inlined dispatch that calls its kernel from frame ``level``, the outermost first:
+        without symbols there may be frames between the function that looks the kernel up and the one that calls it.
 
-        [] if no code looks a kernel up there: what is called is no dispatch then, but a wrapper's own function.
-        Code without symbols may have functions between the one that looks the kernel up and the one that calls it.
+        [] if no code looks a kernel up there: what is called is no kernel then, but a wrapper's own function.
         """
         levels = [level]
         while not self._dispatches(self._sites.function(stack, levels[0])):
@@ -330,7 +321,7 @@ class InlinedDispatchEvents:
         return levels
 
     def _backward_reach(self, stack: NativeStack, level: int) -> BackwardReach | None:
-        """What leads to the call that frame ``level`` made; None if its code has no such call."""
+        """What the paths to the call that frame ``level`` made meet; None if its code has no such call."""
         pc = stack.frames[level].pc
         if pc not in self._reach_before:
             self._reach_before[pc] = backward_reach(
@@ -343,82 +334,77 @@ class InlinedDispatchEvents:
             )
         return self._reach_before[pc]
 
+    @memoized
     def _never_returns(self, target: int) -> bool:
-        """``target``, a function or the slot of an import, raises an exception or ends the process."""
-        if target not in self._is_noreturn:
-            addresses = {follow_stub(self._memory, target), self._memory.try_u64(target) or 0}
-            names = (name for address in addresses for name in self._symbolizer.names_at(address))
-            self._is_noreturn[target] = any(name.startswith(NEVER_RETURNING) for name in names)
-        return self._is_noreturn[target]
+        """True if ``target``, a function or the slot of an import, raises an exception or ends the process."""
+        addresses = {follow_stub(self._memory, target), self._memory.try_u64(target) or 0}
+        names = (name for address in addresses for name in self._symbolizer.names_at(address))
+        return any(name.startswith(NEVER_RETURNING) for name in names)
 
+    @memoized
     def _is_get_step_callbacks(self, target: int) -> bool:
-        """``target``, a function or the slot of an import, is at::getStepCallbacksUnlessEmpty."""
-        if target not in self._is_step_callbacks:
-            leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
-            self._is_step_callbacks[target] = self._callbacks != 0 and self._callbacks in leads_to
-        return self._is_step_callbacks[target]
+        """True if ``target``, a function or the slot of an import, is at::getStepCallbacksUnlessEmpty."""
+        leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
+        return self._callbacks != 0 and self._callbacks in leads_to
 
     def _dispatches(self, function: Function | None) -> bool:
-        """The function contains a lookup, or calls one. A function with a name that is PyTorch's own, or whose code has
-        no known call, is trusted to do so."""
+        """True if the function contains a lookup, or calls one. A function of PyTorch that has a name, or one with a
+        name whose code has no known call, is trusted to do so."""
         if not function:
             return False
-        if function.start not in self._dispatching:
-            in_torch = function.module.name.startswith("libtorch")
-            is_trusted = bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
-            self._dispatching[function.start] = is_trusted or self._looks_up(function)
-        return self._dispatching[function.start]
+        in_torch = function.module.name.startswith("libtorch")
+        is_trusted = bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
+        return is_trusted or self._looks_up(function, True)
 
-    def _looks_up(self, function: Function, by_callbacks: bool = True) -> bool:
-        """``by_callbacks``: also count callers of getStepCallbacksUnlessEmpty; off where autograd's Node::operator(),
-        which calls it too, must not match."""
+    @memoized
+    def _looks_up(self, function: Function, by_callbacks: bool) -> bool:
+        """True if the function's code looks a kernel up, or calls a function that does. ``by_callbacks``: callers of
+        at::getStepCallbacksUnlessEmpty count, too."""
         code = self._sites.decoded(function)
-        if self._selects_key(code.instructions):
+        if any(map(self._is_part_of_lookup, code.instructions)):
             return True
         return any(
             self._is_lookup(target)
-            or self._calls_kernel_for_key(target)
+            or self._returns_kernel_for_key(target)
             or (by_callbacks and self._is_get_step_callbacks(target))
             for target in self._call_targets(code.calls)
         )
 
     def _call_targets(self, calls: Iterable[Instruction]) -> Iterator[int]:
-        """The targets of direct calls, and of those through the slots of imports (-fno-plt)."""
+        """Addresses of the functions that ``calls`` call directly, or through the slots of imports (-fno-plt)."""
         for call in calls:
             slot = call.fixed_operand
             target = call.target or (slot and self._memory.try_u64(slot))
             if target:
                 yield target
 
-    def _calls_kernel_for_key(self, target: int) -> bool:
-        """``target`` is the function that returns the kernel of a key."""
-        if target not in self._is_kernel_for_key:
-            names = self._symbolizer.names_at(follow_stub(self._memory, target))
-            self._is_kernel_for_key[target] = any(map(KERNEL_FOR_KEY.begins, names))
-        return self._is_kernel_for_key[target]
+    @memoized
+    def _returns_kernel_for_key(self, target: int) -> bool:
+        """True if ``target`` is ``OperatorEntry::kernelForDispatchKey``."""
+        names = self._symbolizer.names_at(follow_stub(self._memory, target))
+        return any(map(KERNEL_FOR_KEY.begins, names))
 
     def _is_lookup(self, target: int) -> bool:
-        """``target`` is an ``OperatorEntry::lookup`` that was not inlined."""
+        """True if ``target`` is an ``OperatorEntry::lookup`` that was not inlined, by its name or its code."""
         address = follow_stub(self._memory, target)
         if any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
             return True
         function = self._sites.function_at(address)
         if not function or function.start != address or function.names or function.size > 512:  # a lookup is smaller
             return False
-        return self._selects_key(self._sites.decoded(function).instructions)
-
-    def _selects_key(self, instructions: tuple[Instruction, ...]) -> bool:
-        """``DispatchKeySet::highestFunctionalityKey``: the keyset, shifted by the number of backends; of a keyset that
-        is a constant only the access to the table is left."""
-        return any(self._shifts(insn) or self._indexes_dispatch_table(insn) for insn in instructions)
+        return any(map(self._is_part_of_lookup, self._sites.decoded(function).instructions))
 
     def _shifts(self, insn: Instruction) -> bool:
-        """The instruction shifts a word by the number of backends: part of a lookup."""
+        """True if the instruction shifts a word by the number of backends: the keyset, in
+        ``DispatchKeySet::highestFunctionalityKey``."""
         return insn.kind == "shr" and insn.immediate == self._num_backends
 
-    def _indexes_dispatch_table(self, insn: Instruction) -> bool:
-        """An access, by an index, to an entry of a table that is part of an OperatorEntry."""
+    def _is_part_of_lookup(self, insn: Instruction) -> bool:
+        """True if the instruction shifts the keyset, or accesses an entry of a dispatch table by an index: for a
+        constant keyset only that is left of a lookup."""
         memory = insn.memory
+        if self._shifts(insn):
+            return True
         if not memory or not memory.index_register or insn.kind not in ("mov", "lea") or insn.stored:
             return False
         is_object = memory.base not in ("", PC_RELATIVE, self._memory.architecture.stack_pointer)

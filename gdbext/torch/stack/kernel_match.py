@@ -7,12 +7,16 @@ function is on the stack. The jumps are read from the wrapper's code, never gues
 from __future__ import annotations
 
 from _blake2 import blake2b
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
+from gdbext.engine.arch import Architecture
 from gdbext.engine.formats.symbol_cache import text_cache
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
@@ -21,19 +25,12 @@ from gdbext.torch.assumed_symbols import (
     POINTER_FUNCTOR_CLASSES,
     RUNTIME_FUNCTOR_CLASS,
 )
+from gdbext.torch.memoized import memoized
+from gdbext.torch.registry import Operator
+from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.roles import KernelSignature, kernel_signature, returns_by_sret, split_types
 from gdbext.torch.values.cpp_objects import mangled_class
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from gdbext.engine.arch import Architecture
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry import Operator
-    from gdbext.torch.registry.kernel import KernelFunction
 
 
 def unboxed_entry_signature(
@@ -63,25 +60,21 @@ def registered_signature(operator: Operator, symbolic: bool = False) -> KernelSi
 
 @lru_cache(maxsize=1024)
 def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tuple[str, int], ...]:
-    """The jumps in the code of a function: (kind, offset from ``start``).
+    """(kind, offset from ``start``) of each jump in a function whose bytes are ``code``: ("to", offset of the target),
+    ("by", offset of the PLT stub's slot that holds the target), or ("somewhere", 0) if a register or other memory does.
 
-    The kind is "to" for a jump to that offset, "by" for one through the slot there that holds the target (of a PLT
-    stub), "somewhere" for one through a register or other memory. They are cached, also for other processes, by a
-    digest of the code: that is all that they depend on.
+    They depend on nothing but the code, so they are cached by its digest, also for other processes.
     """
     cached = text_cache(cache_folder(), "jumps")
     key = f"{architecture.name} {blake2b(code, digest_size=16).hexdigest()}".encode()
     text = cached.text(key)
     if text is None:
-        jumps = [
-            f"to:{insn.target - start}"
-            if insn.target
-            else f"by:{insn.fixed_operand - start}"
-            if insn.fixed_operand
-            else "somewhere:0"
-            for insn in architecture.decode(code, start)
-            if insn.kind == "jmp"
-        ]
+        jumps = []
+        for insn in architecture.decode(code, start):
+            if insn.kind == "jmp" and insn.target:
+                jumps.append(f"to:{insn.target - start}")
+            elif insn.kind == "jmp":
+                jumps.append(f"by:{insn.fixed_operand - start}" if insn.fixed_operand else "somewhere:0")
         text = " ".join(jumps).encode()
         cached.keep(key, text)
     words = (word.partition(":") for word in text.decode().split())
@@ -89,50 +82,46 @@ def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tupl
 
 
 class TailCalls:
-    """The functions in which kernels of one process may end by jumps; answers are cached by a kernel's entry."""
+    """Finds the functions for which kernels of one process may leave by a jump (a tail call)."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, extents: FrameTables | None = None) -> None:
-        """``extents``: where functions without symbols end."""
+        """``extents``: the bounds of functions without symbols."""
         self._memory = memory
         self._symbolizer = symbolizer
         self._extents = extents
-        self._targets: dict[int, frozenset[int]] = {}
         self._by_pointer: set[int] = set()
-        """Entries that may end in a jump through a pointer."""
+        """Entries of kernels that may end in a jump through a pointer."""
 
     def reaches(self, entry: int, start: int, functor: int = 0) -> bool:
-        """True when the function at ``start`` is ``entry`` itself or what ``entry`` jumps to in the end.
-
-        ``functor`` is the object that ``entry`` is called with: a wrapper around a run-time function pointer jumps to
-        the pointer that is stored in it.
-        """
+        """True if the kernel's function at ``entry``, called with its ``functor``, is the one at ``start`` or leaves by
+        jumps for that one."""
         return bool(entry) and (entry == start or start in self.ends(entry, functor))
 
     def ends(self, entry: int, functor: int) -> frozenset[int]:
-        """Functions in which the one at ``entry`` may end by jumps, called with that functor."""
+        """Starts of functions for which the one at ``entry`` may leave by jumps. A jump through a pointer leads to one
+        of the words of the ``functor`` that it was called with (a wrapper of a run-time function pointer)."""
         ends = self._closure(entry)
         if functor and entry in self._by_pointer:
             return ends.union(functor_words(self._memory, functor))
         return ends
 
     def may_end_in(self, entry: int, start: int) -> bool:
-        """The function at ``entry`` may have been left by jumps for the one at ``start``: it jumps there, or through a
-        pointer."""
+        """True if the function at ``entry`` jumps to the one at ``start``, or through any pointer."""
         ends = self._closure(entry)
         return start in ends or not self._by_pointer.isdisjoint((entry, *ends))
 
+    @memoized
     def _closure(self, entry: int) -> frozenset[int]:
-        """The functions that up to four jumps, one after the other, lead to from ``entry``."""
-        if entry not in self._targets:
-            frontier, seen = {entry}, {entry}
-            for _ in range(4):
-                frontier = {target for start in frontier for target in self._jumps(start, entry)} - seen
-                seen |= frontier
-            self._targets[entry] = frozenset(seen - {entry})
-        return self._targets[entry]
+        """Starts of the functions to which up to four jumps in a row lead from ``entry``."""
+        frontier, seen = {entry}, {entry}
+        for _ in range(4):
+            frontier = {target for start in frontier for target in self._jumps(start, entry)} - seen
+            seen |= frontier
+        return frozenset(seen - {entry})
 
     def _jumps(self, start: int, entry: int) -> Iterator[int]:
-        """Targets of jumps that leave the function at ``start``."""
+        """Targets of jumps that leave the function at ``start``; ``entry``, from which jumps led there, is added to
+        ``_by_pointer`` for a target that is not in the code."""
         function, extents = self._symbolizer.function(start), self._extents
         if not function and extents:
             function = extents.extent(start)
@@ -144,8 +133,9 @@ class TailCalls:
         jumps = _jumps_in(self._memory.architecture, code, start)
         # if its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
         for kind, offset in jumps[: None if is_whole else 1]:
-            address = start + offset
-            target = address if kind == "to" else self._memory.try_u64(address) if kind == "by" else None
+            target: int | None = start + offset
+            if kind != "to":
+                target = self._memory.try_u64(start + offset) if kind == "by" else None
             if target is None:
                 self._by_pointer.add(entry)
             elif not start <= target < start + size:
@@ -156,8 +146,8 @@ class TailCalls:
 
 
 def functor_words(memory: Memory, functor: int) -> tuple[int, ...]:
-    """The words of a functor object, one of which may be the function that it wraps (its first member, behind the 16 or
-    24 bytes of c10::OperatorKernel); () where it cannot be read."""
+    """The first eight words of a functor object, one of which may be the function that it wraps (its first member,
+    behind the 16 or 24 bytes of c10::OperatorKernel); () if they cannot be read."""
     try:
         return memory.words(functor, 8)
     except GdbextError:
@@ -169,13 +159,13 @@ BETWEEN = 8
 
 
 def is_wrapping(mangled: str) -> bool:
-    """The function is a kernel's entry, or between that and the kernel's body."""
+    """True if the function of that name is a kernel's entry, or one between that and the kernel's own function."""
     parts = (RUNTIME_FUNCTOR_CLASS, *KERNEL_MACHINERY_PARTS)
     return mangled.startswith(KERNEL_MACHINERY) or any(part in mangled for part in parts)
 
 
 class KernelMatcher:
-    """Compares kernels with the functions on stacks of one process."""
+    """Tells which kernels the functions on stacks of one process are."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, sites: CallSites) -> None:
         self._memory = memory
@@ -184,118 +174,102 @@ class KernelMatcher:
         self._frame_tables = FrameTables(memory, symbolizer.modules)
         self._tail_calls = TailCalls(memory, symbolizer, self._frame_tables)
         self.jumps = self._tail_calls.ends
-        self._indices: dict[tuple[int, int], list[int]] = {}
-        """Table indices by operator and start of the function that runs."""
-        self._entries: dict[tuple[KernelFunction, int], int] = {}
-        """A kernel's entry that runs, 0 for none, by kernel and start of the function that runs."""
-        self._code: dict[KernelFunction, bool] = {}
-        self._pointers: dict[int, bool] = {}
-        """Whether a functor holds a pointer to a function, by its address."""
-        self._wrappers: dict[int, bool] = {}
-        """Whether a function is a wrapper of a pointer, by its start."""
-        self._starts: dict[int, int] = {}
-        """Start of the whole function, by the start of a part of it."""
-        self._calls_other: dict[tuple[int, int], bool] = {}
-        """Whether a function that a wrapper called is another one than that of a functor: by (function, functor)."""
 
+    @memoized
     def is_code(self, kernel: KernelFunction) -> bool:
-        """All functions of the kernel are in executable memory; else it is no kernel but something else."""
-        if kernel not in self._code:
-            entries = (kernel.boxed, kernel.unboxed, kernel.sym_unboxed)
-            self._code[kernel] = all(self._is_executable(entry) for entry in entries if entry)
-        return self._code[kernel]
+        """True if all functions of the kernel are in executable memory; else its words are those of something else."""
+        return all(self._is_executable(entry) for entry in kernel.same_code if entry)
 
     def _is_executable(self, address: int) -> bool:
+        """True if the address is in an executable mapping, or in one of which the core does not say so."""
         mapping = self._symbolizer.modules.mapping_at(address)
-        return bool(mapping and ("x" in mapping.permissions or not mapping.permissions))  # not all cores tell
+        return bool(mapping and ("x" in mapping.permissions or not mapping.permissions))
 
     def matches_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
-        """Frame ``level`` is one of the kernel's entries, or what these jump to."""
+        """True if frame ``level`` is one of the kernel's functions, or one for which these leave by a jump."""
         return self.entry_of_frame(stack, level, kernel) != 0
 
     def entry_of_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> int:
-        """The kernel's entry that frame ``level`` is, or that jumped to it; 0 for none."""
+        """Start of the kernel's function that frame ``level`` is, or that left by a jump for it; 0 for none."""
         start = self._function_start(stack, level)
         entry = self._entry(kernel, start) if start else 0
         return 0 if entry and self._calls_another(stack, level, kernel) else entry
 
+    @memoized
     def _entry(self, kernel: KernelFunction, start: int) -> int:
-        """The entry of the kernel that is the function at ``start``, or jumps there; 0 for none."""
-        if (kernel, start) not in self._entries:
-            entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed) if self.is_code(kernel) else ()
-            reaching = (entry for entry in entries if self._tail_calls.reaches(entry, start, kernel.functor))
-            self._entries[kernel, start] = next(reaching, 0)
-        return self._entries[kernel, start]
+        """As ``entry_of_frame``, for a frame whose function is at ``start``, whatever function a wrapper calls."""
+        entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed) if self.is_code(kernel) else ()
+        return next((entry for entry in entries if self._tail_calls.reaches(entry, start, kernel.functor)), 0)
 
     def wrapped_function(self, stack: NativeStack, level: int) -> int:
-        """Start of the function that the wrapper in frame ``level`` called through the pointer that its functor holds,
-        itself or by its helpers; 0 for other frames, and before it is called. It may have left by a jump for another.
-        """
+        """Start of the function that the wrapper in frame ``level`` called through the pointer in its functor; 0 if the
+        frame is no such wrapper, by its name, or has not called it yet. It may have left by a jump for another."""
         wrapper = stack.function(level)
-        if not wrapper:
-            return 0
-        if wrapper.start not in self._wrappers:
-            holds_pointer = any(part in name for name in wrapper.names for part in POINTER_FUNCTOR_CLASSES)
-            self._wrappers[wrapper.start] = holds_pointer
-        return self._called_by_wrapper(stack, level) if self._wrappers[wrapper.start] else 0
+        names = wrapper.names if wrapper else ()
+        holds_pointer = any(part in name for name in names for part in POINTER_FUNCTOR_CLASSES)
+        return self._called_by_wrapper(stack, level) if holds_pointer else 0
 
     def _called_by_wrapper(self, stack: NativeStack, level: int) -> int:
-        """Start of the first function further in that was called through a pointer; 0 for none."""
+        """Start of the first function inside frame ``level`` that was called through a pointer; 0 for none."""
         for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
             if self._sites.is_through_pointer(stack, inner + 1):
                 return self._function_start(stack, inner)
         return 0
 
     def _calls_another(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
-        """The wrapper in frame ``level``, an entry of the kernel, has called a function that is not this kernel's: the
-        wrappers of all functions of one type are the same code. A wrapper without a name is known by the class of the
-        kernel's functor."""
-        if stack.function(level) or not self._holds_pointer(kernel):
+        """True if the wrapper in frame ``level``, an entry of the kernel, has called a function that is not this
+        kernel's: the wrappers of all functions of one type are the same code, so that the entry alone proves nothing.
+        """
+        if stack.function(level) or not self._holds_pointer(kernel.functor):
             body = self.wrapped_function(stack, level)
-        else:
+        else:  # a wrapper without a name
             start = self._function_start(stack, level)
-            is_wrapper = start != 0 and start in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
-            body = self._called_by_wrapper(stack, level) if is_wrapper else 0
-        functor = kernel.functor
-        if not body or not functor:
-            return False
-        if (body, functor) not in self._calls_other:
-            pointers = [word for word in functor_words(self._memory, functor) if self._is_executable(word)]
-            calls = any(word == body or self._tail_calls.may_end_in(word, body) for word in pointers)
-            self._calls_other[body, functor] = bool(pointers) and not calls
-        return self._calls_other[body, functor]
+            body = self._called_by_wrapper(stack, level) if start and start in kernel.same_code else 0
+        return bool(body and kernel.functor) and self._holds_another(kernel.functor, body)
+
+    @memoized
+    def _holds_another(self, functor: int, body: int) -> bool:
+        """True if the object at ``functor`` holds pointers to functions, none of which leads to the one at ``body``."""
+        pointers = [word for word in functor_words(self._memory, functor) if self._is_executable(word)]
+        leads_there = any(word == body or self._tail_calls.may_end_in(word, body) for word in pointers)
+        return bool(pointers) and not leads_there
 
     def may_have_left(self, stack: NativeStack, level: int, kernel: KernelFunction, operator: Operator) -> bool:
-        """The boxed kernel may have been left by a jump through a pointer for another kernel of the operator, which
-        frame ``level`` is: a fallback that ends with ``op.redispatchBoxed(…)``."""
+        """True if frame ``level`` is another kernel of the operator, for which this boxed one may have left by a jump
+        through a pointer: a fallback that ends with ``op.redispatchBoxed(…)``."""
         start = self._function_start(stack, level)
         if not start or kernel.unboxed or kernel.sym_unboxed or not kernel.boxed or not self.is_code(kernel):
             return False
         return self._tail_calls.may_end_in(kernel.boxed, start) and bool(self.indices(stack, level, operator))
 
-    def _holds_pointer(self, kernel: KernelFunction) -> bool:
-        """The kernel is a pointer to a function, in a functor, by the name of the functor's class."""
-        if kernel.functor not in self._pointers:
-            name = ""
-            with suppress(GdbextError):
-                name = mangled_class(self._memory, kernel.functor) if kernel.functor else ""
-            self._pointers[kernel.functor] = any(part in name for part in POINTER_FUNCTOR_CLASSES)
-        return self._pointers[kernel.functor]
+    @memoized
+    def _holds_pointer(self, functor: int) -> bool:
+        """True if the object at ``functor`` wraps a pointer to a function, by the name of its class."""
+        with suppress(GdbextError):
+            name = mangled_class(self._memory, functor) if functor else ""
+            return any(part in name for part in POINTER_FUNCTOR_CLASSES)
+        return False
 
     def indices(self, stack: NativeStack, level: int | None, operator: Operator) -> list[int]:
-        """The table indices whose kernel runs in frame ``level``; [] if there is no kernel frame."""
+        """The indices of the operator's table whose kernel runs in frame ``level``; [] if ``level`` is None."""
         start = self._function_start(stack, level) if level is not None else 0
         if level is None or not start:
             return []
-        if (operator.address, start) not in self._indices:
-            running = {kernel for kernel in set(operator.table) if kernel.valid and self._entry(kernel, start)}
-            indices = [index for index, kernel in enumerate(operator.table) if kernel in running]
-            self._indices[operator.address, start] = indices
-        indices, table = self._indices[operator.address, start], operator.table
-        return [index for index in indices if not self._calls_another(stack, level, table[index])]
+        table = operator.table
+        return [
+            index
+            for index in self._indices_of_function(operator, start)
+            if not self._calls_another(stack, level, table[index])
+        ]
+
+    @memoized
+    def _indices_of_function(self, operator: Operator, start: int) -> list[int]:
+        """As ``indices``, for a frame whose function is at ``start``, whatever function a wrapper calls."""
+        running = {kernel for kernel in set(operator.table) if kernel.valid and self._entry(kernel, start)}
+        return [index for index, kernel in enumerate(operator.table) if kernel in running]
 
     def words(self, stack: NativeStack, level: int) -> Iterator[tuple[str, int]]:
-        """(place, word) of each callee-saved register and stack word of a frame."""
+        """(where it is, for people; word) of each callee-saved register and stack word of frame ``level``."""
         frame = stack.frames[level]
         for register in self._memory.architecture.callee_saved:
             value = frame.registers.get(register)
@@ -309,17 +283,13 @@ class KernelMatcher:
             yield f"stack word {frame.sp + offset:#x}", int.from_bytes(raw[offset : offset + 8], "little")
 
     def _function_start(self, stack: NativeStack, level: int) -> int:
-        """Address of the function of frame ``level``, 0 if it is unknown."""
+        """Start of the function of frame ``level``, of the whole one if GCC has moved a part of it away (``.cold``); 0
+        if it is unknown."""
         function = stack.function(level)
         if not function:  # code without symbols (a stripped extension)
             extent = self._frame_tables.extent(stack.frames[level].lookup_pc)
             if extent and extent.start:
                 return extent.start
             return self._sites.site(stack, level + 1).target if level + 1 < len(stack) else 0
-        if function.start not in self._starts:
-            # GCC has moved a part of the function away
-            cold = next((name for name in function.names if name.endswith(".cold")), "")
-            whole = cold[: -len(".cold")]
-            start = self._symbolizer.address_of(whole, function.module.name) if cold else function.start
-            self._starts[function.start] = start
-        return self._starts[function.start]
+        cold = next((name for name in function.names if name.endswith(".cold")), "")
+        return self._symbolizer.address_of(cold[: -len(".cold")], function.module.name) if cold else function.start

@@ -22,6 +22,7 @@ from gdbext.torch.assumed_symbols import (
     RAISING_KERNELS,
     VIEW_KERNELS,
 )
+from gdbext.torch.memoized import memoized
 from gdbext.torch.registry.kernel import KernelFacts
 from gdbext.torch.stack import Argument, DispatchFrame, DispatchKeySet
 from gdbext.torch.stack.call_arguments import follow_stub
@@ -49,7 +50,8 @@ Steps = list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]
 def with_key_choice(
     step: DispatchFrame, arguments: Sequence[Argument], tensors: TensorReader, keys: KeyNames
 ) -> DispatchFrame:
-    """The step, whose evidence also says why its key won: by the keys of each proven tensor among ``arguments``."""
+    """The pass ``step``, with sentences in its evidence that say why its key was chosen: its priority, and the keys of
+    each tensor among ``arguments`` that is proven (four of a list at most)."""
     if step.op is None or not step.keyset or step.key is None:
         return step
     highest = keys.key_of_index(keys.table_index(step.keyset.bits))
@@ -65,43 +67,31 @@ def with_key_choice(
 
 
 class PendingRedispatch:
-    """The key that an innermost kernel was expected to redispatch to and did not reach.
-
-    Only for the innermost dispatch call of a stack: further out, the next call is on the stack.
-    """
+    """Tells the key that the innermost kernel of a stack should redispatch to next. Further out, the next call is on
+    the stack."""
 
     def __init__(self, tables: DispatchTables, memory: Memory, symbolizer: Symbolizer) -> None:
         self._tables = tables
         self._predictor = RedispatchPredictor(tables)
         self._memory = memory
         self._symbolizer = symbolizer
-        self._lookups: dict[tuple[int, int, int], ExpectedLookup] = {}
-        """By operator, keyset and table index: threads of a pool wait in the same kernel."""
-        self._redispatching: dict[int, bool] = {}
-        """Whether a direct call of an address enters the dispatcher by a redispatch."""
 
     def next_key(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, code: FunctionCode
     ) -> str | None:
-        """The expected next key, None if none is expected or the kernel may have returned from it already.
-
-        Evidence is added to ``recovered``. Before the kernel is entered, it is the looked-up key itself.
-        """
+        """The expected next key; before the kernel is entered, the looked-up key itself. None if none is expected, or
+        the kernel may have returned from its redispatch already. Evidence is added to ``recovered``."""
         operator, keyset, index = recovered.operator, recovered.keyset, recovered.index
         if not operator or keyset is None or index is None:
             return None
         keys = self._tables.dispatcher.keys
         if call.kernel is None:
             return keys.key_of_index(index)
-        cache_key = (operator.address, keyset, index)
         try:
-            if cache_key not in self._lookups:
-                entry = self._tables.entry(operator, index)
-                self._lookups[cache_key] = self._predictor.expected_lookup(operator, keyset, entry)
+            lookup = self._expected_lookup(operator, keyset, index)
         except GdbextError as error:
             recovered.evidence.append(f"the expected next key is unknown: {error.what}")
             return None
-        lookup = self._lookups[cache_key]
         if lookup.certainty != EXPECTED or not lookup.next_keyset:
             return None
         ahead = self._redispatch_ahead(stack, call.kernel, code)
@@ -111,25 +101,28 @@ class PendingRedispatch:
         recovered.evidence.append(f"{key} was not entered: {lookup.why}; its redispatch at {ahead:#x} is still ahead")
         return key
 
+    @memoized
+    def _expected_lookup(self, operator: Operator, keyset: int, index: int) -> ExpectedLookup:
+        """The lookup with ``keyset``, which leads to that table index; threads of a pool wait in the same kernel."""
+        return self._predictor.expected_lookup(operator, keyset, self._tables.entry(operator, index))
+
     def _redispatch_ahead(self, stack: NativeStack, kernel_level: int, code: FunctionCode) -> int | None:
-        """Return address of the first redispatch in the kernel's code, if all of its redispatches lie behind the
-        frame's pc; else None."""
-
-        def is_redispatch(target: int) -> bool:
-            if target not in self._redispatching:
-                start = follow_stub(self._memory, target)
-                function = self._symbolizer.function(start)
-                role = classify(function) if function and function.start == start else PLAIN
-                opens = role.role in (Role.OPERATOR, Role.DISPATCHER)
-                self._redispatching[target] = opens and role.event.startswith("redispatch")
-            return self._redispatching[target]
-
+        """Return address of the first redispatch in the code of the kernel, or of the functions that it called; None if
+        there is none, or the frame's pc has passed one."""
         for level in range(kernel_level, -1, -1):
             calls = code.of(stack.function(level)).calls
-            redispatches = [call.end for call in calls if call.target and is_redispatch(call.target)]
+            redispatches = [call.end for call in calls if call.target and self._redispatches(call.target)]
             if redispatches:
                 return redispatches[0] if min(redispatches) > stack.frames[level].pc else None
         return None
+
+    @memoized
+    def _redispatches(self, target: int) -> bool:
+        """True if a direct call of ``target`` enters the dispatcher by a redispatch."""
+        start = follow_stub(self._memory, target)
+        function = self._symbolizer.function(start)
+        role = classify(function) if function and function.start == start else PLAIN
+        return role.role in (Role.OPERATOR, Role.DISPATCHER) and role.event.startswith("redispatch")
 
 
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
@@ -198,7 +191,7 @@ class RedispatchPredictor:
         self._backends = constant("keyset.autogradother_backends") | constant("keyset.backend_functionality_keys")
 
     def masked(self, operator: Operator, keyset: int) -> int:
-        """The keyset without the keys that a call of this operator skips because they fall through."""
+        """``keyset`` without the keys whose kernels fall through in this operator: calls skip them."""
         return keyset & operator.extractor.mask(self._keys, keyset)
 
     def computes(self, key: str) -> bool:
@@ -209,11 +202,8 @@ class RedispatchPredictor:
         return bits != 0 and bits & ~self._backends == 0
 
     def chain(self, operator: Operator, keyset: int) -> tuple[ExpectedLookup, ...]:
-        """All expected lookups (64 at most) from ``keyset`` on: that one as it is, later ones without keys that fall
-        through.
-
-        Raises BadData, MemoryFault.
-        """
+        """The lookup with ``keyset`` and all that are expected to follow it by redispatches (64 at most); these are
+        without keys that fall through. Raises BadData, MemoryFault."""
         registrations = self._tables.registrations(operator)
         entries = self._tables.table(operator, registrations)
         lookups: list[ExpectedLookup] = []
@@ -227,14 +217,15 @@ class RedispatchPredictor:
         return tuple(lookups)
 
     def expected_lookup(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:
-        """The lookup that enters the kernel of ``entry`` with ``keyset``, and the next one that is expected of it."""
+        """The lookup with ``keyset``, which leads to the table's ``entry``, and the keyset that its kernel is expected
+        to redispatch with. Raises BadData, MemoryFault."""
         keys = self._keys
         name = self._kernels.name(entry.kernel, entry.key, operator.name)
         following, certainty, why = self._next_keyset(keyset, entry, name)
         if following is not None:
             following = self.masked(operator, following)
             if (following >> keys.num_backends).bit_length() >= (keyset >> keys.num_backends).bit_length():
-                raise BadData(f"the chain of {operator.qualified} does not descend at {entry.key}")
+                raise BadData(f"the chain of {operator.qualified} does not descend in priority at {entry.key}")
         kernel = self._kernels.registered(entry.kernel, name)._replace(aliases=())
         return ExpectedLookup(
             entry.key,
@@ -247,7 +238,8 @@ class RedispatchPredictor:
         )
 
     def _next_keyset(self, keyset: int, entry: ComputedEntry, name: KernelName) -> tuple[int | None, str, str]:
-        """(keyset of the kernel's redispatch, certainty, reason); the keyset is None unless one is expected."""
+        """(keyset with which the kernel called ``name`` of ``entry`` redispatches, certainty, reason in words); the
+        keyset is None unless the certainty is EXPECTED."""
         key, function = entry.key, name.function
         if name.kind == "missing":
             return None, END, "missing: PyTorch raises NotImplementedError here"
@@ -260,7 +252,7 @@ class RedispatchPredictor:
         if raised:
             return None, END, raised
         if name.kind == "python":
-            return None, UNKNOWN, "a Python function: the tables do not tell what it calls next"
+            return None, UNKNOWN, "a Python function: the dispatch tables do not say what it calls next"
         if entry.source == "CompositeImplicitAutograd":
             return None, END, "composite: calls other operators"
         if entry.source.startswith("CompositeExplicitAutograd"):
@@ -278,7 +270,7 @@ class RedispatchPredictor:
             why = "autocast: casts the arguments and calls the operator again without autocast"
             return self._keys.minus(keyset, self._autocast), EXPECTED, why
         if key in ("Python", "PythonDispatcher", "PreDispatch", "Fake"):
-            return None, UNKNOWN, "goes to Python: the mode or tensor subclass decides"
+            return None, UNKNOWN, "calls Python: the mode or tensor subclass decides"
         if key == "BackendSelect":
             return None, UNKNOWN, "chooses the backend by the device argument"
         if function.endswith(BATCH_LOOPS):
@@ -289,4 +281,4 @@ class RedispatchPredictor:
             return None, END, "backend: computes the result"
         if key == "Undefined":
             return None, END, "no tensor arguments: computes the result"
-        return None, UNKNOWN, "a kernel of its own: what it calls next is not known"
+        return None, UNKNOWN, "a custom kernel: what it calls next is unknown"

@@ -34,37 +34,38 @@ from gdbext.torch.assumed_symbols import (
     STEP_CALLBACKS,
     UNBOXED_CALL,
 )
+from gdbext.torch.memoized import memoized
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.inlined_events import offset_in_entry, only_boxed
 
 
 class Invocation(NamedTuple):
-    """A call or jump through which the function may enter a kernel.
-
-    ``through`` is "kernel" (the table's pointer itself), "boxing" (``BoxedKernelWrapper``) or "profiler" (the slow
-    path, which calls the kernel while RecordFunction callbacks are active). For "kernel" the pointer is the register
-    ``pointer``, or the word at ``pointer`` + ``displacement`` where ``in_memory``.
-    """
+    """A call or jump through which the function may enter a kernel."""
 
     address: int
     after: int | None
     """Address behind a call; None for a jump."""
     through: str
+    """"kernel" (the table's pointer itself), "boxing" (``BoxedKernelWrapper``) or "profiler" (the slow path, which
+    calls the kernel while RecordFunction callbacks are active)."""
     pointer: str
+    """For "kernel": the register that holds the kernel's address, or, if ``in_memory``, the word at that register +
+    ``displacement`` does."""
     displacement: int
     in_memory: bool
 
 
 class LookupSites(NamedTuple):
-    """The sites of one function: the lookup, the invocations behind it and the returns."""
+    """The instructions of one function at which a dispatch can be observed."""
 
     lookup: int
-    """Address of the instruction."""
+    """Address of the instruction that looks the kernel up."""
     keyset: str
     """The register that holds the keyset there."""
     entry: str
-    """The register that holds the OperatorEntry* there; "" where it is not known."""
+    """The register that holds the OperatorEntry* there; "" if it is unknown."""
     frame: CfaRule
+    """The CFA at ``lookup``."""
     how: str
     """The form: "call", "inlined" or "out of line"."""
     invocations: tuple[Invocation, ...]
@@ -73,7 +74,7 @@ class LookupSites(NamedTuple):
     tail_calls: bool
     """It may jump to the kernel, so that its return cannot be seen."""
     others: tuple[tuple[int, CfaRule], ...] = ()
-    """The same lookup in other branches of the function: each dispatch passes exactly one of all."""
+    """(address, CFA) of the same lookup in other branches: each dispatch passes exactly one of all."""
 
 
 class FoundLookup(NamedTuple):
@@ -97,17 +98,12 @@ class SiteFinder:
         self._symbolizer = symbolizer
         self.shift = num_backends
         self._table = table
-        self._called_names: dict[int, str] = {}
-        self._copies: dict[int, bool] = {}
-        """Whether the target of a call is a copy of ``OperatorEntry::lookup``."""
         self._last: tuple[int, int, list[Instruction]] = 0, 0, []
         """(start, size, instructions) of the function that was decoded last."""
 
     def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
-        """The sites of the function at ``start``; None if no form is recognized or two lookups compete.
-
-        ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
-        """
+        """The sites of the function of ``size`` bytes at ``start``; None if no lookup is recognized, or several
+        compete. ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault."""
         code = self._decoded(start, size)
         lookup = self._lookup(code, handles)
         if not lookup:
@@ -128,7 +124,7 @@ class SiteFinder:
         return LookupSites(addresses[0], keyset, entry, frame, how, invocations, returns, may_jump, others)
 
     def all_lookups(self, function: Function) -> list[FoundLookup]:
-        """Every lookup in a function, whatever operators they are for. Raises MemoryFault."""
+        """Every lookup in a function that may dispatch several operators. Raises MemoryFault."""
         code = self._decoded(function.start, function.size)
         this, keyset = self._architecture.argument_registers[:2]
         targets = ((index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target)
@@ -146,31 +142,29 @@ class SiteFinder:
                 framed.append(FoundLookup(sites, self._event(code[index:end])))
         return framed
 
+    @memoized
     def is_lookup(self, target: int) -> bool:
-        """A copy of ``OperatorEntry::lookup`` by its name, or without a name by its code: it looks the keyset that it
-        is given up in the table that it is given, and calls nothing through a pointer."""
-        if target not in self._copies:
-            name, address = self._name(target), follow_stub(self._memory, target)
-            function = None if name else self.tables.extent(address)
-            is_lookup = LOOKUP.begins(name)
-            if function and function.start == address and 0 < function.size <= 1 << 10:  # a lookup has 270 bytes
-                code = self.code(range(address, address + function.size))
-                calls_pointer = any(insn.is_call and not insn.target for insn in code)
-                is_lookup = not calls_pointer and len(self._inlined(code)) == 1
-            self._copies[target] = is_lookup
-        return self._copies[target]
+        """True if a call of ``target`` calls ``OperatorEntry::lookup``, by its name; by its code if it has no name: one
+        lookup, and no call through a pointer."""
+        name, address = self._name(target), follow_stub(self._memory, target)
+        function = None if name else self.tables.extent(address)
+        if function and function.start == address and 0 < function.size <= 1 << 10:  # a lookup has 270 bytes
+            code = self.code(range(address, address + function.size))
+            calls_pointer = any(insn.is_call and not insn.target for insn in code)
+            return not calls_pointer and len(self._inlined(code)) == 1
+        return LOOKUP.begins(name)
 
     def code(self, span: range) -> list[Instruction]:
-        """The instructions of a function; none where it cannot be read."""
+        """The instructions at these addresses; [] if they cannot be read."""
         try:
             return self._decoded(span.start, len(span))
         except MemoryFault:
             return []
 
     def _decoded(self, start: int, size: int) -> list[Instruction]:
-        """The instructions in memory (of 64 KiB at most), the last ones cached; those in the file if a trap is among
-        them, which may be a kernel probe's or a breakpoint. A call or jump through the slot of an import gets its
-        target, as a direct one. Raises MemoryFault."""
+        """The instructions of the function at ``start`` (64 KiB at most); those of the file if a trap is among them,
+        which may be a uprobe's or a breakpoint. A call or jump through the slot of an import gets its ``target``, as a
+        direct one. The last function is cached. Raises MemoryFault."""
         size = min(size, 1 << 16)
         if self._last[:2] != (start, size):
             raw = self._memory.read(start, size)
@@ -186,8 +180,8 @@ class SiteFinder:
         return self._last[2]
 
     def dispatch_step(self, insn: Instruction) -> str:
-        """ "lookup" if an instruction looks a kernel up, "kernel" if it may enter one, or what boxes its arguments; ""
-        for all others."""
+        """ "lookup" if an instruction looks a kernel up, "kernel" if it may call one, or a function that boxes its
+        arguments; "" for all others."""
         if not insn.is_call:
             return "lookup" if insn.kind == "shr" and insn.immediate == self.shift else ""
         if insn.target and self.is_lookup(insn.target):
@@ -195,8 +189,8 @@ class SiteFinder:
         return "" if insn.target and not UNBOXED_CALL.begins(self._name(insn.target)) else "kernel"
 
     def enters_kernel(self, insn: Instruction) -> bool:
-        """The instruction calls or jumps through a pointer, or calls what boxes arguments, profiles or enters a
-        kernel."""
+        """True if the instruction may enter a kernel: it calls or jumps through a pointer, or calls a function that
+        boxes the arguments, runs the profiler's callbacks, or calls the kernel."""
         if insn.kind not in ("call", "jmp") and not insn.is_call:
             return False
         if not insn.target:
@@ -207,21 +201,20 @@ class SiteFinder:
         return any(family.begins(name) for family in (UNBOXED_CALL, BOXED_WRAPPER, SLOW_PATH))
 
     def never_returns(self, target: int) -> bool:
+        """True if the function at ``target`` raises an exception or ends the process."""
         return self._name(target).startswith(NEVER_RETURNING)
 
     def _event(self, code: Sequence[Instruction]) -> str:
-        """The event of the lookup at which the code begins; the next lookup is behind its end.
-
-        A call asks for the callbacks of profilers before it enters the kernel, a redispatch does not (Dispatcher.h).
-        """
+        """The DispatchEvent's value for the lookup at which ``code`` begins, and which is the only one in it. A call
+        asks for step callbacks before it enters the kernel, a redispatch does not (Dispatcher.h)."""
         targets = (insn.target for insn in code[1:] if insn.is_call)
         first = next((target for target in targets if not target or STEP_CALLBACKS.begins(self._name(target))), 0)
         event = "call" if first else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
-        """(positions in ``code``, register of the keyset, register of the OperatorEntry*, form); None for no lookup, or
-        several that compete."""
+        """(indices in ``code`` of the instruction that looks up, register of the keyset, register of the
+        OperatorEntry*, form as in LookupSites); None for no lookup, or several that compete."""
         calls = [(index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target]
         called = [index for index, target in calls if self.is_lookup(target)]
         inlined = self._inlined(code)
@@ -239,11 +232,9 @@ class SiteFinder:
         return ([outer[0]], register, "", "out of line") if register else None
 
     def _inlined(self, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:
-        """(position, register of the keyset, register of the OperatorEntry*) of each shift by num_backends that an
-        access to the table follows.
-
-        ``highestPriorityTypeId`` has the same shift, for messages and for the profiler, and no such access.
-        """
+        """(index in ``code``, register of the keyset, register of the OperatorEntry*) of each inlined lookup: a shift
+        by num_backends that an access to the table follows. ``highestPriorityTypeId``, for messages and the profiler,
+        has the same shift without such an access."""
         shifts = [
             (index, insn.destination)
             for index, insn in enumerate(code)
@@ -254,7 +245,8 @@ class SiteFinder:
         return [(index, register, base) for (index, register), base in zip(shifts, bases) if base is not None]
 
     def _table_base(self, code: Sequence[Instruction]) -> str | None:
-        """The register through which ``dispatchTable_`` is accessed; "" if it is loaded late; None: no access."""
+        """The register of the OperatorEntry* through which ``code`` accesses ``dispatchTable_``; "" if it is written in
+        ``code``, so that it is unknown at its beginning; None without such an access."""
         unlikely = ("", PC_RELATIVE, self._architecture.stack_pointer)
         written: set[str] = set()
         bases: dict[str, str] = {}
@@ -275,8 +267,8 @@ class SiteFinder:
         return None
 
     def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
-        """The argument register behind the one that is given the address of the operator's static handle before the
-        call at position ``call``; "" for none."""
+        """The argument register behind the one into which the code before the call ``code[call]`` puts the address of a
+        static OperatorHandle (one of ``handles``): the keyset's; "" without one."""
         arguments = self._architecture.argument_registers[:5]  # a handle and its keyset are among the first five
         for insn in reversed(code[:call]):
             if insn.is_call:
@@ -285,15 +277,15 @@ class SiteFinder:
                 return arguments[arguments.index(insn.destination) + 1]
         return ""
 
+    @memoized
     def _name(self, target: int) -> str:
-        """The first mangled name of what a direct call leads to, through a PLT stub if need be."""
-        if target not in self._called_names:
-            names = self._symbolizer.names_at(follow_stub(self._memory, target))
-            self._called_names[target] = names[0] if names else ""
-        return self._called_names[target]
+        """The first mangled name of the function that a direct call of ``target`` calls, behind a PLT stub if need be;
+        "" without a symbol."""
+        names = self._symbolizer.names_at(follow_stub(self._memory, target))
+        return names[0] if names else ""
 
     def _invocations(self, code: Sequence[Instruction], lookup: int) -> Iterator[Invocation]:
-        """The calls and jumps that may enter the kernel behind the instruction at position ``lookup``."""
+        """The calls and jumps behind the lookup ``code[lookup]`` that may enter the kernel."""
         for insn in code[lookup + 1 :]:
             if insn.kind not in ("call", "jmp"):
                 continue
@@ -305,12 +297,14 @@ class SiteFinder:
                 continue
             inside = code[0].address <= insn.target < code[-1].end
             name = "" if inside else self._name(insn.target)
-            through = "boxing" if BOXED_WRAPPER.begins(name) else "profiler" if SLOW_PATH.begins(name) else ""
-            if through:
-                yield Invocation(insn.address, after, through, "", 0, False)
+            if BOXED_WRAPPER.begins(name):
+                yield Invocation(insn.address, after, "boxing", "", 0, False)
+            elif SLOW_PATH.begins(name):
+                yield Invocation(insn.address, after, "profiler", "", 0, False)
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
-        """The rule for the frame at ``position``, by its call frame information; None without any."""
+        """The rule for the CFA at ``code[position]``, by call frame information, with the frame's least size; None
+        without such information."""
         # bytes below the CFA that the straight-line start of the function has taken: never more than it has
         architecture = self._architecture
         size = architecture.call_pushes
@@ -327,8 +321,8 @@ class SiteFinder:
 
 
 def _pointer(insn: Instruction) -> tuple[str, int, bool] | None:
-    """(register, displacement, in memory): the operand of a call or jump through a register, or through [register +
-    displacement]; None for another one."""
+    """(register, displacement, True if that is in memory) of a call or jump through a register, or through the word at
+    [register + displacement]; None for any other operand."""
     memory = insn.memory
     if not memory:
         return (insn.source, 0, False) if insn.source else None

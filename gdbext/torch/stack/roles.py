@@ -12,23 +12,21 @@ names leaves frames that cannot be read.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.numbers import number
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gdbext.engine.process.modules import Module
-    from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.registry.dispatch_table import KernelEntry
-    from gdbext.torch.torch_symbol import TorchSymbol
+from gdbext.torch.memoized import memoized
+from gdbext.torch.registry.dispatch_table import KernelEntry
+from gdbext.torch.torch_symbol import TorchSymbol
 
 
 class Role(Enum):
@@ -95,14 +93,15 @@ class FunctionRole(NamedTuple):
 
     @property
     def calls_its_functor(self) -> bool:
-        """A wrapper whose functor holds a function pointer: what it calls through a pointer is that function."""
+        """True for a wrapper whose functor holds a function pointer: what it calls through a pointer is that function,
+        not a kernel that it dispatches to."""
         return any(pointer in self.mangled for pointer in POINTER_FUNCTOR_CLASSES)
 
 
 PLAIN = FunctionRole(Role.PLAIN)
 
 _METHODS = {"4call": "call", "10redispatch": "redispatch"}
-"""The mangled names of methods of ``at::_ops::NAME`` → DispatchEvent's value."""
+"""Methods of ``at::_ops::NAME`` in mangled names → DispatchEvent's value."""
 
 _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
     (assumed_symbols.DISPATCHER_CALL_BOXED, Role.DISPATCHER, "callBoxed"),
@@ -138,7 +137,7 @@ _BOXED_SIGNATURES = (
 
 
 def classify(function: Function | None) -> FunctionRole:
-    """The role of ``function``; any of its names may tell it."""
+    """The role of ``function`` by its mangled or demangled names, any of which may tell it; PLAIN for None."""
     if not function:
         return PLAIN
     for name in function.names:
@@ -159,6 +158,7 @@ def classify(function: Function | None) -> FunctionRole:
 
 
 def _role_of_mangled_name(name: str) -> FunctionRole | None:
+    """The role of a function by one of its mangled names; None if that does not tell it."""
     if name.startswith("__cxa_guard_acquire"):
         return FunctionRole(Role.ENTERING, "", "", name)
     if not name.startswith("_Z"):
@@ -176,14 +176,16 @@ def _role_of_mangled_name(name: str) -> FunctionRole | None:
 
 
 def is_python_dispatcher(stack: NativeStack, level: int) -> bool:
-    """The frame's function asks the Python dispatcher which kernel is meant."""
+    """True if frame ``level`` is the function that asks the Python dispatcher which kernel to call
+    (torch/csrc/PyInterpreter.cpp)."""
     function = stack.function(level)
-    return bool(function and _asks_python_dispatcher(function.names))
+    return bool(function and _is_python_dispatcher(function.names))
 
 
 @lru_cache(maxsize=1024)
-def _asks_python_dispatcher(names: tuple[str, ...]) -> bool:
-    """Cached: it is asked of the same few functions at each of thousands of levels of a recursion."""
+def _is_python_dispatcher(names: tuple[str, ...]) -> bool:
+    """As ``is_python_dispatcher``, by mangled names. A recursion asks it of the same few functions thousands of
+    times."""
     return any(assumed_symbols.PYTHON_DISPATCHERS_CALL in demangle(name) for name in names)
 
 
@@ -195,7 +197,8 @@ def engine_calls(stack: NativeStack) -> list[int]:
 
 
 def operator_method(name: str) -> tuple[str, str]:
-    """("mm", "call") of ``_ZN2at4_ops2mm4callE...``; the event is "" for any other function."""
+    """("mm", "call") of ``_ZN2at4_ops2mm4callE...``: NAME of ``at::_ops::NAME`` and DispatchEvent's value; ("", "") for
+    any other mangled name."""
     if not assumed_symbols.OPERATOR_STRUCT.begins(name):
         return "", ""
     length = re.compile(r"\d+").match(name, len(assumed_symbols.OPERATOR_STRUCT.names[0]))
@@ -213,18 +216,8 @@ def static_handle(mangled: str) -> str:
 
 
 _OTHERS = (
-    "libtorch",
-    "libc10",
-    "libc.so",
-    "libc-",
-    "libstdc++",
-    "libm.so",
-    "libgcc_s",
-    "ld-linux",
-    "libpython",
-    "python",
-    "libgomp",
-    "[vdso]",
+    *("libtorch", "libc10", "libc.so", "libc-", "libstdc++", "libm.so", "libgcc_s", "ld-linux", "libpython", "python"),
+    *("libgomp", "[vdso]"),
 )
 """Beginnings of the names of torch's own libraries, and of those that know nothing of it and are on every stack."""
 
@@ -238,29 +231,25 @@ class UnreadFrames(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The sentence for people."""
         frames = f"frame #{self.first}" if self.first == self.last else f"frames #{self.first} to #{self.last}"
-        return f"{frames} of {self.module} cannot be read: passes may be missing"
+        return f"{frames} of {self.module} cannot be read: dispatches may be missing"
 
 
 class DispatcherLinks:
     """Tells by what a library imports whether it can register kernels and call operators."""
 
-    def __init__(self) -> None:
-        self._uses_dispatcher: dict[int, bool] = {}
-        """Answers by a library's start."""
-
+    @memoized
     def uses_dispatcher(self, module: Module) -> bool:
-        """It is a user's library or program that is linked with torch's."""
-        if module.start not in self._uses_dispatcher:
-            image = None if module.name.startswith(_OTHERS) else module.image
-            names = image.sections.get(".dynstr") if image else None
-            text = image.read(names.address, names.size) if image and names else b""
-            self._uses_dispatcher[module.start] = any(name.encode() in text for name in IMPORTS_OF_USERS)
-        return self._uses_dispatcher[module.start]
+        """True for a library or program of the user's that imports functions of c10."""
+        image = None if module.name.startswith(_OTHERS) else module.image
+        names = image.sections.get(".dynstr") if image else None
+        text = image.read(names.address, names.size) if image and names else b""
+        return any(name.encode() in text for name in IMPORTS_OF_USERS)
 
 
 def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
-    """The part that a function of registered kernels plays; PLAIN for any other function."""
+    """The role of a function without a name that dispatch tables point to (``entry``); PLAIN for None."""
     if not entry:
         return PLAIN
     if not entry.boxed:
@@ -271,10 +260,10 @@ def role_of_entry(entry: KernelEntry | None) -> FunctionRole:
 
 
 def unread_stretches(stack: NativeStack, levels: Sequence[int], links: DispatcherLinks) -> list[UnreadFrames]:
-    """The frames without names around these levels, each stretch once."""
+    """The frames without names around each of ``levels`` in a library that can have kernels, each stretch once."""
 
     def end(level: int, module: Module, step: int) -> int:
-        """The last frame in a direction that has no name and is of the same library."""
+        """The last frame without a name in ``module`` from ``level`` on, inwards (``step`` -1) or outwards (1)."""
         while 0 <= level + step < len(stack):
             if stack.frames[level + step].module is not module or stack.function(level + step):
                 break
@@ -293,10 +282,8 @@ _OPENING, _CLOSING = "<([{", ">)]}"
 
 
 def parameters(demangled: str) -> list[str]:
-    """The types of a function's parameters: those in the last parentheses outside of template arguments.
-
-    [] for a function without any, and for a name without parentheses.
-    """
+    """The types of the parameters in a demangled function name: those in the last parentheses outside of template
+    arguments; [] without any."""
     end = demangled.rfind(")")
     depth = 0
     for start in range(end, -1, -1):
@@ -308,7 +295,7 @@ def parameters(demangled: str) -> list[str]:
 
 
 def split_types(text: str) -> list[str]:
-    """["A", "B<C, D>"] of ``A, B<C, D>``."""
+    """["A", "B<C, D>"] of ``A, B<C, D>``: C++ types, or arguments, between commas outside of brackets."""
     types, depth, start = [], 0, 0
     for position, letter in enumerate(text):
         depth += (letter in _OPENING) - (letter in _CLOSING)
@@ -320,7 +307,7 @@ def split_types(text: str) -> list[str]:
 
 
 class KernelSignature(NamedTuple):
-    """What an unboxed kernel takes."""
+    """The arguments that an unboxed kernel takes."""
 
     parameters: tuple[str, ...]
     """C++ types of the operator's arguments."""
@@ -329,11 +316,11 @@ class KernelSignature(NamedTuple):
 
 
 def kernel_signature(names: Sequence[str]) -> KernelSignature | None:
-    """The signature of a function with these mangled names; None if they do not say it, or not the same.
+    """The signature of a kernel's unboxed entry with these mangled names; None if they do not say it, or differ.
 
-    It is in the name of ``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*,
-    DispatchKeySet, …)`` (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0): an extension has no function
-    of its own for an operator, whose name would say it.
+    Each is ``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*,
+    DispatchKeySet, …)`` (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0). An extension has no
+    ``at::_ops::NAME`` for its operators, whose name would say it.
     """
     class_name = "c10::impl::wrap_kernel_functor_unboxed_<"
     signatures = set()
@@ -347,8 +334,8 @@ def kernel_signature(names: Sequence[str]) -> KernelSignature | None:
 
 
 def returns_by_sret(result: str) -> bool | None:
-    """True for a C++ type that is returned through a hidden pointer (sret); None for one that may be returned either
-    way."""
+    """True if a C++ type is returned through a pointer that the caller passes (sret), False if in registers; None if
+    either may be."""
     if result.endswith("&") or result in ("void", "bool", "long", "double"):
         return False
     # with a destructor: the first argument points to the space that the caller has for it (Itanium C++ ABI 3.1.3)

@@ -28,6 +28,7 @@ from gdbext.engine.process.code_reader import member_loads
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.torch.memoized import memoized
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
 from gdbext.torch.state.thread_variable import ThreadVariables
@@ -48,11 +49,13 @@ _MOST_DEVICES = 256
 
 
 class CudaStream(NamedTuple):
-    """A stream of PyTorch's: ``number`` is torch.cuda.Stream.stream_id, ``handle`` the cudaStream_t."""
+    """A CUDA stream."""
 
     number: int
+    """torch.cuda.Stream.stream_id: the module's docstring says how it is made."""
     device: int
     handle: int
+    """The cudaStream_t."""
 
 
 class CudaStreams:
@@ -62,32 +65,29 @@ class CudaStreams:
         self._symbolizer = symbolizer
         self._variables = variables
         self._memory = variables.memory
-        self._pools: dict[int, CudaStream] | None = None
 
     def device_count(self) -> int:
         """The number of devices that the process uses; 0 while no stream was requested. Raises MemoryFault."""
-        address, _ = self._place(sources.CUDA_DEVICE_COUNT, 1)
+        address, _ = self._address_and_size(sources.CUDA_DEVICE_COUNT, 1)
         return max(int.from_bytes(self._memory.read(address, 1), "little", signed=True), 0)
 
+    @memoized
     def pool(self) -> dict[int, CudaStream]:
-        """The streams that PyTorch made, by their handles. Raises MemoryFault."""
-        if self._pools is None:
-            self._pools = {}
-            address, devices = self._array()
-            count = min(self.device_count(), devices)
-            for priority in range(_PRIORITIES if count else 0):
-                handles = self._memory.words(address + priority * devices * _PER_POOL * _POINTER, count * _PER_POOL)
-                for number, handle in enumerate(handles):
-                    if handle:
-                        device, index = divmod(number, _PER_POOL)
-                        self._pools[handle] = CudaStream(1 | priority + 1 << 1 | index << 5, device, handle)
-        return self._pools
+        """cudaStream_t → the stream, for each that PyTorch made. Raises MemoryFault."""
+        address, devices = self._array()
+        count = min(self.device_count(), devices)
+        streams = {}
+        for priority in range(_PRIORITIES if count else 0):
+            handles = self._memory.words(address + priority * devices * _PER_POOL * _POINTER, count * _PER_POOL)
+            for position, handle in enumerate(handles):
+                if handle:
+                    device, index = divmod(position, _PER_POOL)
+                    streams[handle] = CudaStream(1 | priority + 1 << 1 | index << 5, device, handle)
+        return streams
 
     def current(self, thread_pointer: int) -> tuple[CudaStream, ...]:
-        """The current stream of a thread on each device; () if the thread has not requested any.
-
-        Raises ThreadLocalUnknown, MemoryFault.
-        """
+        """The current stream, on each device, of the thread with that thread pointer; () if it has not requested any.
+        Raises ThreadLocalUnknown, MemoryFault."""
         raw = self._variables.of(thread_pointer).read(sources.CUDA_CURRENT_STREAMS, _POINTER)
         array = int.from_bytes(raw, "little")
         if not array:
@@ -96,31 +96,30 @@ class CudaStreams:
         return tuple(self._stream(number, device) for device, number in enumerate(numbers))
 
     def _stream(self, number: int, device: int) -> CudaStream:
-        """The stream with that number. Raises BadData if there is none."""
-        if not number & 1:
-            return CudaStream(number, device, number & (1 << 64) - 1)  # the default stream, or one from elsewhere
+        """The stream of ``device`` with that number (as in CudaStream). Raises BadData if there is none."""
+        if not number & 1:  # the default stream, or the handle of one that PyTorch did not make
+            return CudaStream(number, device, number & (1 << 64) - 1)
         priority, index = (number >> 1 & _TYPE_MASK) - 1, number >> 5
         address, devices = self._array()
         if not 0 <= priority < _PRIORITIES or not 0 <= index < _PER_POOL or device >= devices:
-            raise BadData(f"a stream with the number {number:#x} makes no sense")
+            raise BadData(f"there is no stream with the number {number:#x}")
         offset = ((priority * devices + device) * _PER_POOL + index) * _POINTER
         return CudaStream(number, device, self._memory.u64(address + offset))
 
     def _array(self) -> tuple[int, int]:
-        """(address, number of devices) of the array of streams. Raises BadData."""
-        address, size = self._place(sources.CUDA_STREAMS, _POINTER)
-        _, counters = self._place(sources.CUDA_STREAM_COUNTERS, _COUNTER)
+        """(address, number of devices that it is for) of the array of streams. Raises BadData."""
+        address, size = self._address_and_size(sources.CUDA_STREAMS, _POINTER)
+        _, counters = self._address_and_size(sources.CUDA_STREAM_COUNTERS, _COUNTER)
         devices = size // (_PRIORITIES * _PER_POOL * _POINTER)
         if devices * _PRIORITIES * _COUNTER != counters or not 0 < devices <= _MOST_DEVICES:
-            raise BadData("the arrays of CUDA streams have other sizes in this build")
+            raise BadData("the arrays of CUDA streams have unexpected sizes in this build")
         return address, devices
 
-    def _place(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
-        """(address, size) of a variable. Raises BadData if there is none of at least so many bytes."""
-        found = variable.find(self._symbolizer)
-        if not found or found[1].size < least:
+    def _address_and_size(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
+        """(address, size in bytes) of a variable. Raises BadData if there is none, or a smaller one than ``least``."""
+        module, symbol = variable.find(self._symbolizer) or (None, None)
+        if not module or not symbol or symbol.size < least:
             raise BadData(f"{variable.library} has no {variable.names[0]}")
-        module, symbol = found
         return module.base + symbol.vaddr, symbol.size
 
 
@@ -153,17 +152,17 @@ class CudaAllocator:
         return tuple(_Pending(self._space, *device).read() for device in self._devices())
 
     def _devices(self) -> Iterator[tuple[int, Mapping[str, int], int]]:
-        """(device, its counts, the address behind them in its object)."""
+        """(index of a device, its counts by name, the address behind them in the allocator's object for it)."""
         variable = sources.CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
         allocator = self._memory.u64(variable) if variable else 0
         if not allocator:
-            raise BadData("CUDA's allocator is not there yet")
+            raise BadData("CUDA's allocator does not exist yet")
         names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
         if sources.NATIVE_CUDA_ALLOCATOR not in names:
-            raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
+            raise BadData(f"CUDA's allocator is {names[0] if names else 'of an unknown class'}, which is not supported")
         getter = sources.CUDA_STATISTICS.address(self._symbolizer)
         if not getter:
-            raise BadData("the function that returns the statistics is not found")
+            raise BadData("the function that returns CUDA's memory statistics is not found")
         architecture = self._memory.architecture
         code = architecture.decode(self._memory.read(getter, 256), getter)
         # the object is the second argument: the first one is where the result goes
@@ -172,7 +171,7 @@ class CudaAllocator:
                 first, count = vector_span(self._memory, allocator + offset, 8, _MOST_DEVICES)
                 break
         else:
-            raise BadData("where the allocator keeps its devices is not known in this build")
+            raise BadData("the place of the allocator's devices is unknown in this build")
         # A recursive mutex is as large as another one: both are a pthread_mutex_t.
         statistics = StdMutex.shape(self._layout).size
         for device in range(count):
@@ -182,8 +181,8 @@ class CudaAllocator:
                 yield device, self._statistics(counts), counts + AllocatorStatistics.shape(self._layout).size
 
     def _statistics(self, address: int) -> Mapping[str, int]:
-        """Statistics by the names of torch.cuda.memory_stats(). Raises BadData if sums do not agree: then a thread is
-        changing them, or this is something else."""
+        """The ``DeviceStats`` at ``address`` by the names of torch.cuda.memory_stats(). Raises BadData if sums do not
+        agree: a thread is changing them, or there are none."""
         shape, counts = AllocatorStatistics.shape(self._layout), AllocatorCounts.shape(self._layout)
         statistics: dict[str, int] = {}
         for field in shape.fields.values():
@@ -194,7 +193,7 @@ class CudaAllocator:
                     whole, *parts = (pool[name] for pool in pools)
                     if min(whole, *parts) < 0 or (name != "peak" and whole != sum(parts)):
                         reason = f"{field.name}.{name} is {[whole, *parts]}"
-                        raise BadData(f"the statistics of a device make no sense: {reason}")
+                        raise BadData(f"the statistics of a device are inconsistent: {reason}")
                 for pool, values in zip(_POOLS, pools):
                     statistics.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
             elif field.size == counts.size and field.type.endswith("::Stat"):
@@ -202,7 +201,7 @@ class CudaAllocator:
             elif field.size == 8 and field.type == "long int":
                 statistics[field.name] = self._memory.i64(start)
         if not statistics:
-            raise LayoutError(f"the layout of {shape.name} has nothing that is known")
+            raise LayoutError(f"the layout of {shape.name} has no known member")
         return statistics
 
     def _counts(self, address: int) -> dict[str, int]:
@@ -229,13 +228,15 @@ _GRAPH_PLACES = ((32, 48), (40, 56), (32, 72))
 
 
 def _may_be_stream(number: int) -> bool:
-    """``number`` can be that of a stream of a pool, or a pointer (2: the default stream of each thread)."""
+    """True if ``number`` can be a CudaStream's: of a pool (odd), 0, or a pointer (2: the default stream of each
+    thread)."""
     of_pool = 0 < (number >> 1 & _TYPE_MASK) <= _PRIORITIES and 0 <= number >> 5 < _PER_POOL
     return of_pool if number & 1 else number in (0, 2) or 0x1000 <= number < 1 << 57
 
 
 def cuda_graph(memory: Memory, address: int) -> CudaGraph:
-    """The graph at an address. Raises BadData if there is none, MemoryFault."""
+    """The graph whose C++ object is at ``address``, found by the forms of its pool's number and of its stream. Raises
+    BadData if there is none, MemoryFault."""
     for pool_at, stream_at in _GRAPH_PLACES:
         first, second = _POOL.unpack(memory.read(address + pool_at, _POOL.size))
         device, stream = _STREAM.unpack(memory.read(address + stream_at, _STREAM.size))
@@ -257,18 +258,19 @@ class PendingEvent(NamedTuple):
 
 
 class PendingMemory(NamedTuple):
-    """The memory of one device that waits, as its caching allocator keeps it."""
+    """The freed memory of one device that its caching allocator cannot use again yet."""
 
     device: int
     events: tuple[PendingEvent, ...]
     captures: int | None
-    """Captures of CUDA graphs that are under way, and other uses of private pools: the allocator asks no event then.
-    None where that is not known."""
+    """Number of captures of CUDA graphs that are under way, and other uses of private pools: the allocator queries no
+    event meanwhile. None if unknown."""
     retries: int
-    """Times that cudaMalloc failed and was tried again after memory was given back."""
+    """Number of times that cudaMalloc failed and was tried again after cached memory was freed."""
     ooms: int
+    """Number of out-of-memory errors."""
     graphs: tuple[CudaGraph, ...] = ()
-    """The graphs of these captures, where they are known."""
+    """The graphs of these captures that are known."""
 
 
 _POINTERS, _BLOCK, _EVENT = struct.Struct("<Qq10Q"), struct.Struct("<QQQQ?"), struct.Struct("<32xQQ")
@@ -285,10 +287,11 @@ _MOST_EVENTS, _SAMPLE, _MOST_CAPTURES = 1024, 256, 64
 
 
 class _Pending:
-    """Finds the memory that waits in the allocator's object for one device. Raises BadData, MemoryFault."""
+    """Reads the PendingMemory of one device from the allocator's object for it, whose members have no known offsets.
+    Raises BadData, MemoryFault."""
 
     def __init__(self, space: Space, device: int, counts: Mapping[str, int], start: int) -> None:
-        """``counts``: its statistics, ``start``: the address behind them."""
+        """``counts`` are the statistics in that object, ``start`` is the address behind them."""
         self._memory = space.memory
         self._device = device
         self._counts = counts
@@ -299,7 +302,7 @@ class _Pending:
         """Number of active blocks that are not allocated any more."""
 
     def read(self) -> PendingMemory:
-        """The memory that waits; a device without active blocks has none, and its captures are not found."""
+        """The memory that waits; none for a device without active blocks, whose captures cannot be found either."""
         retries, ooms = self._counts.get("num_alloc_retries", 0), self._counts.get("num_ooms", 0)
         if not self._counts.get("active.all.current"):
             return PendingMemory(self._device, (), None, retries, ooms)
@@ -307,7 +310,7 @@ class _Pending:
         first, captures = vector_span(self._memory, behind, _CAPTURE)
         events = self._events(behind)
         if self._freed and not events and not captures:
-            raise BadData(f"which events {self._freed} freed blocks of cuda:{self._device} wait for is not known")
+            raise BadData(f"the events that {self._freed} freed blocks of cuda:{self._device} wait for are unknown")
         graphs = []
         for number in range(min(captures, _MOST_CAPTURES)):
             # a capture is a pool's number (two words) and a filter, a lambda of the graph
@@ -318,8 +321,8 @@ class _Pending:
         return PendingMemory(self._device, events, captures, retries, ooms, tuple(graphs))
 
     def _active_blocks(self) -> int:
-        """The address of the set of active blocks: it has as many elements as the statistics count, and a known kind
-        of block."""
+        """The address of the set of active blocks: a hash set of as many elements as the statistics count, whose blocks
+        have a known layout."""
         active = self._counts["active.all.current"]
         for address in range(self._start, self._start + _REACH, 8):
             with suppress(GdbextError):
@@ -328,11 +331,12 @@ class _Pending:
                     blocks = [int.from_bytes(entry.raw[:8], "little") for entry in entries]
                     self._shift = self._shift_of(blocks, address)
                     return address
-        raise BadData("where the allocator keeps its active blocks is not known in this build")
+        raise BadData("the place of the allocator's active blocks is unknown in this build")
 
     def _shift_of(self, blocks: list[int], limit: int) -> int:
-        """The shift of a block's size: their sum is in the statistics, too; of many, the blocks in the object's own
-        pools tell. Raises BadData, MemoryFault."""
+        """The layout of blocks, as the shift of the member ``size`` (``_BLOCK_SHIFTS``): with the right one the sizes
+        of ``blocks`` add up to the count in the statistics; of many, a sample has one in a pool that is in the object,
+        before the address ``limit``. Raises BadData, MemoryFault."""
         for shift in _BLOCK_SHIFTS:
             rows = [self._block(block, shift) for block in blocks[:_SAMPLE]]
             total = sum(size for size, *_ in rows)
@@ -340,16 +344,18 @@ class _Pending:
             if is_whole or (len(rows) < len(blocks) and any(self._start <= pool < limit for _, _, pool, *_ in rows)):
                 self._freed = sum(not allocated for *_, allocated in rows)
                 return shift
-        raise BadData("how the allocator describes a block is not known in this build")
+        raise BadData("the layout of the allocator's blocks is unknown in this build")
 
     def _block(self, address: int, shift: int) -> tuple[int, int, int, int, bool]:
-        """(size, requested size, pool, address on the device, is allocated)."""
+        """(size, requested size, address of its pool, address on the device, True if allocated) of the block at
+        ``address``, in the layout with that ``shift``."""
         raw = self._memory.read(address + _BLOCK_HEAD + shift, _BLOCK.size)
         block: tuple[int, int, int, int, bool] = _BLOCK.unpack(raw)
         return block
 
     def _events(self, start: int) -> tuple[PendingEvent, ...]:
-        """The events of the first map behind ``start`` that is one of events; () if there is no such map."""
+        """The events in the first hash map behind ``start`` whose values are deques of events by stream; () without
+        one."""
         for address in range(start, start + _REACH // 4, 8):
             with suppress(GdbextError):
                 if read_map_header(self._memory, address).elements:
@@ -359,8 +365,9 @@ class _Pending:
         return ()
 
     def _events_of(self, row: tuple[int, ...]) -> Iterator[PendingEvent]:
-        """The events of one stream, oldest first. An event's block is freed and counts it; one that was taken out may
-        be done with. Raises BadData if ``row`` (a stream and its deque) is something else, MemoryFault."""
+        """The events of one stream, oldest first, by the words of ``row``: the stream and a ``std::deque``. Raises
+        BadData if these are something else: an event's block is freed and counts its events, unless the event was taken
+        out."""
         kind, number, _, _, item, first, last, node, end, _, _, final = row
         device = kind & 0xFFFF  # the rest is padding
         of_device = device == _CUDA_DEVICE | self._device << 8 and _may_be_stream(number)

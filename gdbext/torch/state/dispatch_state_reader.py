@@ -144,12 +144,13 @@ class DispatchStateReader:
         self._default_excluded = layout.constant("keyset.default_excluded_set")
 
     def read(self, thread_pointer: int) -> DispatchState:
-        """The state of the thread with its control block at ``thread_pointer``. Never raises: see ``problems``."""
+        """The state of the thread with that thread pointer (the address of its control block). Raises nothing: a member
+        that cannot be read is None, and ``problems`` says why."""
         problems: list[str] = []
         thread = self._variables.of(thread_pointer)
 
         def attempt(what: str, reader: Callable[[], _T]) -> _T | None:
-            """What ``reader`` returns; None, with a sentence in ``problems``, if it raises."""
+            """The result of ``reader``; None, with a sentence on ``what`` in ``problems``, if it raises."""
             try:
                 return reader()
             except GdbextError as error:
@@ -181,7 +182,8 @@ class DispatchStateReader:
         )
 
     def keysets(self, thread_pointer: int) -> tuple[int, int]:
-        """(included, excluded) keysets of a thread. Raises BadData, ThreadLocalUnknown, MemoryFault."""
+        """(included, excluded): the bits of both thread-local keysets of the thread with that thread pointer. Raises
+        BadData, ThreadLocalUnknown, MemoryFault."""
         # PODLocalDispatchKeySet has both exclusive-ored with their defaults, so that zero means the default
         raw = self._variables.of(thread_pointer).read_constant(assumed_symbols.KEYSETS, 16)
         included, excluded = struct.unpack("<QQ", raw)
@@ -208,12 +210,13 @@ class DispatchStateReader:
         )
 
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
-        """The ScalarType that autocast casts to, one byte for each device type."""
+        """The ScalarTypes that autocast casts to: one byte for each ``c10::DeviceType``, by its value."""
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
         return thread.read_constant(assumed_symbols.AUTOCAST_DTYPE, count)
 
     def _autocast(self, excluded: int, types: bytes) -> dict[str, Autocast]:
-        """Name of a device → its autocast; ``types`` is as ``_autocast_types`` returns it."""
+        """Name of a device ("cuda") → its autocast. ``excluded`` are the bits of the thread's excluded keys, ``types``
+        the bytes of ``_autocast_types``."""
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
         autocasts = {}
@@ -226,7 +229,8 @@ class DispatchStateReader:
         return autocasts
 
     def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
-        """The interpreters, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
+        """The levels of functorch, outermost first, in a FuncTorchTLS: a vtable, a std::vector<DynamicLayer>, two
+        flags."""
         pointer = int.from_bytes(thread.read(assumed_symbols.FUNCTORCH, 8), "little")
         if not pointer:
             return ()
@@ -240,7 +244,7 @@ class DispatchStateReader:
         for transform in (item.interpreter_ for item in layer.array(self._space, first, count)):
             number = transform.type_
             if number not in kinds:
-                raise BadData(f"the functorch layer at {transform.address:#x} is of no known kind ({number})")
+                raise BadData(f"the functorch layer at {transform.address:#x} is of an unknown kind ({number})")
             layers.append(FunctorchLayer(kinds[number], transform.level_))
         return tuple(layers)
 
@@ -275,10 +279,8 @@ class DispatchStateReader:
         return states[number], tuple(map(self._class_of, self._holders(modes.stack_)))
 
     def function_modes(self, thread_pointer: int) -> tuple[int, ...]:
-        """The Python objects on a thread's stack of __torch_function__ modes, outermost first.
-
-        Raises LayoutError, BadData, ThreadLocalUnknown, MemoryFault.
-        """
+        """Addresses of the Python objects on the stack of __torch_function__ modes, outermost first, of the thread with
+        that thread pointer. Raises LayoutError, BadData, ThreadLocalUnknown, MemoryFault."""
         state = self._variables.of(thread_pointer).address(assumed_symbols.TORCH_FUNCTION)
         if not state:
             return ()
@@ -286,12 +288,13 @@ class DispatchStateReader:
         return tuple(SafePyObject(self._space, holder).data_ for holder in holders)
 
     def _holders(self, vector: int) -> Iterator[int]:
-        """Addresses of the ``c10::SafePyObject`` of a vector of shared pointers to such."""
+        """Addresses of the ``c10::SafePyObject``s that the ``std::vector`` of shared pointers at ``vector`` points
+        to."""
         first, count = vector_span(self._memory, vector, _SHARED_POINTER, 4096)
         return (self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
 
     def _class_of(self, holder: int) -> str:
-        """The class of the object in a ``c10::SafePyObject``."""
+        """The class name of the Python object in the ``c10::SafePyObject`` at ``holder``, for people."""
         try:
             address = SafePyObject(self._space, holder).data_
         except MemoryFault:

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Union
 
 from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.vocabulary import Section
-from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS, TORCH_SYMBOLS
+from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS
 from gdbext.torch.state.setting_structures import Context
 from gdbext.torch.torch_symbol import TorchSymbol
 
@@ -27,38 +27,41 @@ NOT_SHOWN = "(not shown)"
 
 
 class Setting(NamedTuple):
-    """One setting. ``value`` is None if it is not known; ``unknown`` says why. ``default`` is PyTorch's own, None if
-    there is none or it depends on the machine."""
+    """One setting of PyTorch."""
 
     name: str
     value: SettingValue
+    """None if it is unknown."""
     default: SettingValue = None
+    """PyTorch's default; None if there is none, or it depends on the machine."""
     unknown: str = ""
+    """The reason why the value is unknown."""
 
     @property
     def is_changed(self) -> bool:
-        """It was set to something else than PyTorch's default."""
+        """True if it was set to something else than PyTorch's default."""
         return self.value is not None and self.default is not None and self.value != self.default
 
 
 @dataclass(frozen=True)
 class SettingsSection(Section):
-    """All settings. ``script`` is the file with Python that sets them again, if one was asked for."""
+    """All settings."""
 
     name: ClassVar[str] = "settings"
     only_member: ClassVar[str] = "values"
     settings: tuple[Setting, ...]
     environment: Mapping[str, str]
-    """Variables that PyTorch and the libraries below it read when they begin."""
+    """Environment variables that PyTorch and the libraries below it read when they start."""
     script: str | None = None
+    """The path of the Python script that sets them again, if one was requested."""
     cpu_state: bytes | None = None
-    """The bytes that torch.get_rng_state() gives; None where they are not known."""
+    """The bytes of torch.get_rng_state(); None if unknown."""
     main_tid: int | None = None
-    """The thread whose own settings the script sets; those of others are comments in it."""
+    """The thread whose own settings the script sets; those of other threads are comments in it."""
 
     @property
     def values(self) -> dict[str, SettingValue]:
-        """Name to value; None for what is not known."""
+        """Name of a setting → its value; None if it is unknown."""
         return {setting.name: setting.value for setting in self.settings}
 
 
@@ -76,7 +79,7 @@ class Kind(Enum):
 
 
 class StaticOwner(NamedTuple):
-    """An object that a function has in a static variable."""
+    """An object with settings that a function has in a static variable."""
 
     variable: str
     """The symbol of the variable."""
@@ -98,29 +101,30 @@ GENERATOR = StaticOwner("_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_
 
 
 class SettingSource(NamedTuple):
-    """One setting. ``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``; if
-    it is "", ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
-
-    ``statement`` is the Python that sets it, with the names of settings in braces; "" if another setting's statement
-    does. ``first`` is the first release that has the symbol.
-    """
+    """Where one setting is in memory, and how Python sets it."""
 
     name: str
     symbol: str
+    """The accessor of a member of ``owner``, or, without one, a variable in ``library``; "" if ``member`` has it."""
     kind: Kind
     default: SettingValue
     statement: str
+    """The Python that sets it, with the names of settings in braces; "" if another setting's statement does."""
     owner: StaticOwner | None = CONTEXT
     library: str = CPU
     member: Member[int] | None = None
+    """A member of at::Context by the layout."""
     enumeration: str = ""
+    """The C++ enumeration with the names of its values."""
     first: str = OLDEST
+    """The first release that has the symbol."""
 
 
 def _setting(
     name: str, symbol: str, kind: Kind, default: SettingValue, statement: str, owner: StaticOwner | None = None
 ) -> SettingSource:
-    """A setting in a variable, or in a member of ``owner``; ``{}`` in ``statement`` stands for its name in braces."""
+    """A setting in the variable ``symbol``, or in a member of ``owner`` that the accessor ``symbol`` loads; ``{}`` in
+    ``statement`` stands for its name in braces."""
     return SettingSource(name, symbol, kind, default, statement.replace("{", f"{{{name}", 1), owner)
 
 
@@ -259,7 +263,7 @@ _OF_A_THREAD = "of a thread, among the settings"
 
 
 def _guard_of(variable: TorchSymbol) -> TorchSymbol:
-    """The byte that is set once a thread has its own variable of a function."""
+    """The guard of a function's thread-local variable: a byte that is set once it is constructed in a thread."""
     names = tuple(f"_ZGV{name[2:]}" for name in variable.names)
     return variable._replace(names=names, purpose="tells whether the thread has one")
 
@@ -361,33 +365,3 @@ CUDA_CURRENT_STREAMS = _stream_variable("current_streams", "a thread's current s
 CUDA_DEVICE_COUNT = _stream_variable("num_gpus", "how many devices there are")
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
-
-
-def setting_symbols() -> dict[str, TorchSymbol]:
-    """All names that settings assume of torch, as rows like those of TORCH_SYMBOLS, save those that it has: accessors
-    of settings, objects that hold them, variables."""
-    rows: dict[str, TorchSymbol] = {}
-
-    def add(name: str, symbol: str, purpose: str, lost: str, library: str = CPU, first: str = OLDEST) -> None:
-        rows[name] = TorchSymbol((symbol,), library, purpose, f"{lost}, among the settings", first=first)
-
-    for setting in SETTINGS:
-        if setting.symbol:
-            purpose = f"where {setting.name} is kept"
-            add(setting.name.upper(), setting.symbol, purpose, setting.name, setting.library, setting.first)
-    for name, value in globals().items():
-        if isinstance(value, TorchSymbol):
-            rows[name] = value
-        elif isinstance(value, StaticOwner):
-            lost, library, first = "what it holds", value.library, value.first
-            add(name, value.variable, value.description, lost, library, first)
-            add(f"{name}_GUARD", value.guard, f"tells whether it exists: {value.description}", lost, library, first)
-    for name, symbol, purpose in (
-        ("RECORD_FUNCTION_CALLBACKS", CALLBACKS, "callbacks of RecordFunction"),
-        ("MKL_THREADS", MKL_THREADS, "MKL's number of threads"),
-        ("MKL_DYNAMIC", MKL_DYNAMIC, "whether MKL may use fewer threads"),
-        ("MKL_READY", MKL_READY, "whether MKL has read its environment"),
-    ):
-        add(name, symbol, purpose, purpose)
-    elsewhere = {name for row in TORCH_SYMBOLS.values() for name in row.names}
-    return {name: row for name, row in rows.items() if elsewhere.isdisjoint(row.names)}

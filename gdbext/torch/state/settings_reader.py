@@ -53,10 +53,9 @@ UNSET: Mapping[str, SettingValue] = {
 
 
 def used_precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
-    """ "BACKEND.OPERATION" → the precision that PyTorch uses, by the at::Context at ``context``: {"cuda.conv": "tf32"}.
-
-    Raises LayoutError, BadData, MemoryFault.
-    """
+    """ "BACKEND.OPERATION" → the precision that PyTorch uses ({"cuda.conv": "tf32"}), by the at::Context at
+    ``context``. An unset one follows the backend's "all", then the generic "all". Raises LayoutError, BadData,
+    MemoryFault."""
     own = own_precisions(memory, layout, context)
     used: dict[str, SettingValue] = {}
     for backend, operation in sorted(own):
@@ -74,10 +73,8 @@ def used_precisions(memory: Memory, layout: Layout, context: int) -> dict[str, S
 
 
 def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
-    """(backend, operation) → the precision that was set for it alone; "none" or "default" if none was.
-
-    Raises LayoutError, BadData, MemoryFault.
-    """
+    """(backend, operation) → the precision that was set for just that; "none" or "default" if none was. Raises
+    LayoutError, BadData, MemoryFault."""
     table = context + Context.fp32_precision.field(layout).offset
     if "at::Float32Backend" in layout.absent:
         return _own_precisions_in_2_9(memory, layout, table)
@@ -92,7 +89,7 @@ def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[s
         numbers = [int.from_bytes(raw[field.offset : field.offset + field.size], "little") for field in fields]
         for enumerators, number in zip(names, numbers):
             if number not in enumerators:
-                raise BadData(f"a float32 precision has the number {number}, which has no name")
+                raise BadData(f"a float32 precision has the unknown value {number}")
         backend, operation, precision = (enumerators[number] for enumerators, number in zip(names, numbers))
         precisions[backend, operation] = precision
     if not precisions or len(precisions) != len(entries):
@@ -111,7 +108,7 @@ def _own_precisions_in_2_9(memory: Memory, layout: Layout, table: int) -> dict[t
             precisions[key] = strings.read(operation + _LINKS + strings.size)
     is_known = set(precisions.values()) <= {_NONE, "ieee", _TF32, _BF16}
     if {".".join(key) for key in precisions} != UNSET.keys() or not is_known:
-        raise BadData(f"the map of float32 precisions at {table:#x} has other entries than 2.9's")
+        raise BadData(f"the map of float32 precisions at {table:#x} does not have the entries of 2.9")
     return precisions
 
 
@@ -121,9 +118,10 @@ _SIZES = {Kind.FLAG: 1, Kind.THREADS: 4, Kind.DTYPE: 1}
 
 
 class SettingsReader:
-    """Reads the settings. ``layout`` names the dtypes, and has the members without an accessor."""
+    """Reads the settings of one process."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout | None) -> None:
+        """``layout`` has the names of dtypes and the members without an accessor; without one these are unknown."""
         self._memory = memory
         self._symbolizer = symbolizer
         self._layout = layout
@@ -148,13 +146,13 @@ class SettingsReader:
         return attempt(name, source.default, lambda: self._value(source)).value
 
     def _is_missing(self, member: Member[int]) -> bool:
-        """The layout proves that this release does not have the member."""
+        """True if the layout proves that this release does not have the member."""
         layout = self._layout
         return layout is not None and layout.has_struct(member.owner) and not member.is_in(layout)
 
     def _value(self, source: SettingSource) -> SettingValue:
-        """The value in memory. Raises BadData, LayoutError, MemoryFault."""
-        address, size = self._place(source)
+        """The value of a setting. Raises BadData, LayoutError, MemoryFault."""
+        address, size = self._address_and_size(source)
         number = int.from_bytes(self._memory.read(address, size), "little", signed=source.kind is Kind.THREADS)
         if source.kind is Kind.FLAG:
             return self._boolean(source, number)
@@ -166,18 +164,19 @@ class SettingsReader:
             return number
         scalar_types: Sequence[tuple[str, int]] = self._layout.dispatch("scalar_types") if self._layout else ()
         if number >= len(scalar_types):
-            raise BadData(f"dtype {number} has no name here")
+            raise BadData(f"dtype {number} has no name in this build")
         return f"torch.{python_name(scalar_types[number][0])}"
 
     @staticmethod
     def _boolean(source: SettingSource, number: int, size: int = 1) -> bool:
-        """The flag that ``size`` bytes hold. Raises BadData if these are no bool."""
+        """``number``, which ``size`` bytes hold, as a bool. Raises BadData if that is none."""
         if size != 1 or number > 1:
             raise BadData(f"{source.name} is {number}, which is not a bool")
         return bool(number)
 
-    def _place(self, source: SettingSource) -> tuple[int, int]:
-        """Address and size of the setting. Raises BadData, LayoutError, MemoryFault."""
+    def _address_and_size(self, source: SettingSource) -> tuple[int, int]:
+        """(address, size in bytes) of a setting: a member that the layout has, a variable, or the member that its
+        accessor loads. Raises BadData, LayoutError, MemoryFault."""
         if source.member:
             field = source.member.field(self._need_layout())
             return self.object(sources.CONTEXT) + field.offset, field.size
@@ -192,20 +191,21 @@ class SettingsReader:
         return self.object(source.owner) + load.offset, load.size
 
     def seed_offset(self) -> int | None:
-        """Offset in the CPU's generator from which its accessor loads the seed; None if it does anything else."""
+        """Offset of the seed in the CPU's generator, as its accessor loads it; None if that does anything else."""
         address = self._symbolizer.address_of(sources.SEED_ACCESSOR, CPU)
         code = self._memory.read(address, _ACCESSOR_SIZE) if address else b""
         load = self._memory.architecture.loaded_member(code)
         return load.offset if load else None
 
     def exists(self, owner: StaticOwner) -> bool:
-        """The function that makes the object was called. Raises BadData, MemoryFault."""
+        """True if the function that constructs the static object was called. Raises BadData, MemoryFault."""
         return self._memory.u8(self._address(owner.guard, owner.library)) == 1
 
     def object(self, owner: StaticOwner) -> int:
-        """The address of the object, 0 for a pointer to none. Raises BadData where it is not made yet, MemoryFault."""
+        """The address of the static object, 0 for a null pointer. Raises BadData if it is not constructed yet,
+        MemoryFault."""
         if not self.exists(owner):
-            raise BadData(f"{owner.description} was not used yet: the default holds")
+            raise BadData(f"{owner.description} was not used yet: its default applies")
         address = self._address(owner.variable, owner.library)
         return self._memory.u64(address) if owner.is_pointer else address
 
@@ -219,11 +219,12 @@ class SettingsReader:
     def _need_layout(self) -> Layout:
         """The layout. Raises BadData without one."""
         if not self._layout:
-            raise BadData("there is no layout of this build")
+            raise BadData("this build has no layout")
         return self._layout
 
     def _name(self, source: SettingSource, number: int, size: int) -> SettingValue:
-        """The name that Python has for the enumerator; before there was an enumeration, a flag."""
+        """The enumerator ``number``, in ``size`` bytes, as Python writes it; a bool in releases that have a flag in
+        place of the enumeration."""
         layout = self._need_layout()
         if source.enumeration == "at::CuBLASReductionOption" and source.enumeration in layout.absent:
             return self._boolean(source, number, size)
@@ -233,7 +234,8 @@ class SettingsReader:
         return sources.REDUCTIONS.get(names[number], names[number].lower())
 
     def _threads(self, number: int) -> SettingValue:
-        """A number that was set, or, if the pool took it, the size of the pool: only inter-op threads do that."""
+        """The number of threads that the variable's ``number`` means: itself, DEFAULT if none was set, or the size of
+        the pool of inter-op threads if that exists (THREADS_IN_USE)."""
         if number != THREADS_IN_USE:
             return number if number > 0 else DEFAULT
         pool = self.object(sources.INTEROP_POOL)
@@ -245,7 +247,7 @@ class SettingsReader:
 
 
 def attempt(name: str, default: SettingValue, read: Callable[[], SettingValue]) -> Setting:
-    """The setting, with the reason if ``read`` cannot read it."""
+    """The setting with the value that ``read`` returns; unknown, with the reason, if it raises."""
     try:
         return Setting(name, read(), default)
     except GdbextError as error:

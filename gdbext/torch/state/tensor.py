@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.structures import Edge, Node, SizesAndStrides, StorageImpl, TensorImpl
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, strong_references
+from gdbext.torch.values.key_names import KeyNames
 from gdbext.torch.values.value_text import device_text, python_name, short_name
-
-if TYPE_CHECKING:
-    from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.torch.values.key_names import KeyNames
 
 _SIZE_AND_STRIDE = 16
 """Bytes of both, of one dimension."""
@@ -33,15 +30,17 @@ _SAMPLES, _SAMPLE = 4, 512
 
 
 class TensorFacts(NamedTuple):
-    """The facts that a TensorImpl has of itself. ``sizes`` and ``strides`` are None if they are symbolic or
-    computed."""
+    """A tensor as its TensorImpl describes it."""
 
     address: int
+    """Address of the TensorImpl."""
     implementation: str
     """Its C++ class, "c10::TensorImpl" for an ordinary one."""
     key_set: int
+    """The bits of its DispatchKeySet."""
     sizes: tuple[int, ...] | None
     strides: tuple[int, ...] | None
+    """Both are None if they are symbolic, or computed by a method."""
     dtype: str
     """The name as in torch.float32: "float32"."""
     device: str | None
@@ -70,7 +69,6 @@ class TensorReader:
 
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, keys: KeyNames) -> None:
         self._memory = memory
-        self._symbolizer = symbolizer
         self._keys = keys
         self._layout = layout
         self._space = Space(memory, layout)
@@ -80,7 +78,7 @@ class TensorReader:
         self._devices = {number: name for name, number in layout.renamed_enum("c10::DeviceType").items()}
         self._device_shape = optional_shape(layout, "c10::Device")
         self._backends = layout.constant("keyset.backend_functionality_keys")
-        self._classes: dict[int, str | None] = {}
+        self._classes = ClassNames(memory, symbolizer)
 
     def key_set(self, address: int) -> int:
         """The key set of the TensorImpl at ``address``. Raises BadData when it is not a tensor, MemoryFault."""
@@ -114,16 +112,16 @@ class TensorReader:
                 if not 0 < count < 1 << 31:
                     raise BadData(
                         f"the tensor at {address:#x} was freed: it has {count} references",
-                        why="its memory was not used again yet, so that its fields can still be read; "
-                        "they mean nothing",
+                        why="its memory was not reused yet, so its fields can still be read; they mean nothing",
                     )
         return facts
 
     def subnormal_share(self, address: int) -> float:
-        """The share of subnormal numbers among those at a few places of the tensor at ``address``; 0 of one that is not
-        in memory, or has no floating-point numbers. Raises BadData, LayoutError, MemoryFault."""
-        # types for which a processor has numbers of its own: letter of struct, bytes, bits of the fraction and of the
-        # exponent (IEEE 754; c10/util/BFloat16.h, whose numbers are computed as float32)
+        """The share (0 to 1) of subnormal numbers in a sample of the elements of the TensorImpl at ``address``; 0 if
+        they are not in this process's memory, or not floating-point numbers. Raises BadData, LayoutError, MemoryFault.
+        """
+        # letter of struct, bytes, bits of the fraction and of the exponent, of types that a CPU computes with (IEEE
+        # 754; c10/util/BFloat16.h, whose numbers are computed as float32)
         formats = {"float32": ("I", 4, 23, 8), "float64": ("Q", 8, 52, 11), "bfloat16": ("H", 2, 7, 8)}
         facts = self.read(address)
         form = formats.get(facts.dtype) if facts.backend == "CPU" else None
@@ -148,32 +146,23 @@ class TensorReader:
 
     def _class_of(self, address: int) -> str:
         """The tensor's C++ class by its vtable. Raises BadData, MemoryFault."""
-        vtable = self._memory.u64(address)
-        if vtable not in self._classes:
-            # a vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)
-            symbols = self._symbolizer.names_at(vtable - 16)
-            names = [demangle(name)[len("vtable for ") :] for name in symbols if name.startswith("_ZTV")]
+        for name in self._classes.of(address):
             # the classes that derive from TensorImpl in libtorch, template arguments apart
-            endings = ("TensorImpl", "TensorWrapper")
-            tensors = (name for name in names if name.partition("<")[0].endswith(endings))
-            self._classes[vtable] = next(tensors, None)
-        name = self._classes[vtable]
-        if name is None:
-            raise BadData(f"there is no tensor at {address:#x}")
-        return name
+            if name.partition("<")[0].endswith(("TensorImpl", "TensorWrapper")):
+                return name
+        raise BadData(f"there is no tensor at {address:#x}")
 
     def _keyset(self, address: int) -> int:
+        """The key set of the TensorImpl at ``address``. Raises BadData for unknown bits, MemoryFault."""
         bits = TensorImpl(self._space, address).key_set_
         if self._keys.stray(bits):
-            raise BadData(f"the tensor at {address:#x} has a key set with bits that mean nothing ({bits:#x})")
+            raise BadData(f"the tensor at {address:#x} has a key set with meaningless bits ({bits:#x})")
         return bits
 
     def _stored_shape(self, address: int, raw: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """(sizes, strides), None if the policy says that a method computes them, or if they are symbolic.
-
-        They are inline for up to five dimensions, else in one block, sizes first.
-        """
-        # SizesStridesPolicy: 2 is CustomSizes; 1 is CustomStrides: the sizes are stored all the same
+        """(sizes, strides) of the TensorImpl at ``address``, whose bytes are ``raw``; None for each that a method
+        computes or that is symbolic. They are inline for up to five dimensions, else in one block, sizes first."""
+        # SizesStridesPolicy: 2 is CustomSizes; 1 is CustomStrides, with stored sizes
         policy = TensorImpl.sizes_strides_policy_.of(self._layout, raw)
         if policy >= 2 or TensorImpl.has_symbolic_sizes_strides_.of(self._layout, raw):
             return None, None
@@ -187,14 +176,13 @@ class TensorReader:
         return numbers[:count], None if policy else numbers[limit : limit + count]
 
     def dtype(self, address: int) -> str:
-        """The type as in TensorFacts. Raises MemoryFault.
-
-        ``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h).
-        """
+        """The dtype ("float32") of the TensorImpl at ``address``: its ``caffe2::TypeMeta`` is an index into a table
+        whose first entries are the ScalarTypes (typeid.h). Raises MemoryFault."""
         number = TensorImpl(self._space, address).data_type_
         return self._dtypes[number] if number < len(self._dtypes) else f"type {number}"
 
     def _device(self, address: int) -> str | None:
+        """The device ("cuda:0") of the TensorImpl at ``address``; None if it has none."""
         optional = TensorImpl(self._space, address).device_opt_
         if not self._memory.u8(optional + self._device_shape.engaged):
             return None
@@ -208,17 +196,17 @@ ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
 
 
 class FoundEdge(NamedTuple):
-    """An edge to the next node (its address, 0 if no gradient is passed on) and to an input of it."""
+    """An edge of the graph of backward."""
 
     node: int
+    """Address of the node that gets the gradient; 0 if none does."""
     input_nr: int
+    """The index of that node's input."""
 
 
 def node_object(space: Space, address: int) -> int:
-    """The PyObject* of a PyNode: in the slot that all nodes have for it since 2.13, before that its first own member.
-
-    Raises LayoutError, MemoryFault.
-    """
+    """The PyObject* of the PyNode at ``address``: in the slot that all nodes have for it since 2.13, before that its
+    first own member. Raises LayoutError, MemoryFault."""
     node = Node(space, address)
     return node.pyobj_slot_.pyobj_ & ~7 if node.has(Node.pyobj_slot_) else space.memory.u64(address + Node.size(space))
 
@@ -241,7 +229,7 @@ class NodeReader:
         return names[0]
 
     def is_node(self, address: int) -> bool:
-        """The object at ``address`` is of one of the classes that most nodes have. Raises MemoryFault."""
+        """True if the object at ``address`` is of one of the classes that most nodes have. Raises MemoryFault."""
         classes = (PYTHON_NODE, ACCUMULATE_GRAD, "torch::autograd::CopySlices")
         families = (_GENERATED, "torch::autograd::CppNode<")
         return any(name in classes or name.startswith(families) for name in self._classes.of(address))
@@ -256,15 +244,15 @@ class NodeReader:
         return Node(self.space, address)
 
     def variable(self, address: int) -> int:
-        """The TensorImpl of an AccumulateGrad, its first member behind those of Node."""
+        """Address of the TensorImpl of the AccumulateGrad at ``address``: its first member behind those of Node."""
         return self.memory.u64(address + self._size)
 
     def python_object(self, address: int) -> int:
-        """The object of a PyNode, a node that Python code defines."""
+        """The PyObject* of the PyNode, a node that Python code defines, at ``address``."""
         return node_object(self.space, address)
 
     def edges(self, address: int, limit: int = 10_000) -> tuple[FoundEdge, ...]:
-        """``next_functions``; a node that stacks tensors has one for each of them. Raises BadData for a vector that
-        makes no sense, MemoryFault, LayoutError."""
+        """The ``next_functions`` of the node at ``address``; a node that stacks tensors has one for each of them.
+        Raises BadData, also for more than ``limit``, MemoryFault, LayoutError."""
         first, count = vector_span(self.memory, self.node(address).next_edges_, Edge.size(self.space), limit)
         return tuple(FoundEdge(edge.function, edge.input_nr) for edge in Edge.array(self.space, first, count))

@@ -1,4 +1,4 @@
-"""Thread-local variables of libtorch by name, for one thread: their bytes, also where the thread never used them."""
+"""Thread-local variables of libtorch by name, for one thread: their bytes, also if the thread never used them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
+from gdbext.torch.memoized import memoized
 from gdbext.torch.torch_symbol import TorchSymbol
 
 
@@ -19,39 +20,35 @@ class ThreadVariables:
         self.memory = memory
         self._symbolizer = symbolizer
         self._locals = ThreadLocals(memory, symbolizer.modules)
-        self._guards: dict[tuple[str, int], int | None] = {}
 
     def of(self, thread_pointer: int) -> VariablesOfThread:
         """The variables of the thread with its control block at ``thread_pointer``."""
         return VariablesOfThread(self, thread_pointer)
 
     def block(self, thread_pointer: int, module: Module, guard: int | None) -> int:
-        """The module's block in a thread; 0 if the variable that ``guard`` is for was not constructed in it.
-
-        Raises ThreadLocalUntouched, ThreadLocalUnknown, MemoryFault.
-        """
+        """Address of the module's TLS block in the thread with that thread pointer; 0 if the byte at the offset
+        ``guard`` in it says that the variable was not constructed. Raises ThreadLocalUntouched, ThreadLocalUnknown,
+        MemoryFault."""
         block = self._locals.block(thread_pointer, module)
         return 0 if guard is not None and not self.memory.u8(block + guard) else block
 
     def find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
-        """The module of a variable and its symbol. Raises BadData."""
+        """The module that defines a variable, and its symbol there. Raises BadData if there is none."""
         definition = variable.find(self._symbolizer)
         if not definition or definition[1].type != STT_TLS:
             raise BadData(f"{variable.library} has no thread-local variable {variable.names[0]}")
         return definition
 
+    @memoized
     def guard(self, module: Module, symbol: Symbol) -> int | None:
-        """The offset of the guard byte that says whether the variable's constructor ran; None if it needs none.
+        """Offset in the TLS block of the byte that says whether the variable's constructor ran; None if it has none.
 
-        The guard of a translation unit's dynamically initialized thread-locals is the variable that GCC places before
+        GCC places the guard (``__tls_guard``) of a translation unit's dynamically initialized thread-locals before
         them, no farther away than their alignment.
         """
-        key = (module.name, symbol.vaddr)
-        if key not in self._guards:
-            index = self._symbolizer.index(module)
-            guards = (guard.vaddr for guard in (index.lookup("__tls_guard") if index else ()) if guard.type == STT_TLS)
-            self._guards[key] = max((guard for guard in guards if 0 < symbol.vaddr - guard <= 32), default=None)
-        return self._guards[key]
+        index = self._symbolizer.index(module)
+        guards = (guard.vaddr for guard in (index.lookup("__tls_guard") if index else ()) if guard.type == STT_TLS)
+        return max((guard for guard in guards if 0 < symbol.vaddr - guard <= 32), default=None)
 
 
 class VariablesOfThread:
@@ -60,24 +57,18 @@ class VariablesOfThread:
     def __init__(self, variables: ThreadVariables, thread_pointer: int) -> None:
         self._variables = variables
         self._thread_pointer = thread_pointer
-
-    @property
-    def memory(self) -> Memory:
-        return self._variables.memory
+        self.memory = variables.memory
 
     def read(self, variable: TorchSymbol, size: int) -> bytes:
-        """The first ``size`` bytes of the variable.
-
-        Its initial bytes if the thread has not used the module's thread-locals; b"" if its constructor has not run in
-        this thread: then it has the value that the source gives it. Raises BadData when there is no such variable or it
-        is smaller, ThreadLocalUnknown, MemoryFault.
-        """
+        """The first ``size`` bytes of the variable: its initial bytes if the thread has not used the module's
+        thread-locals; b"" if its constructor has not run in this thread, so that it has the source's initial value.
+        Raises BadData if there is no such variable or it is smaller, ThreadLocalUnknown, MemoryFault."""
         module, symbol = self._variables.find(variable)
         return self.read_symbol(module, symbol, size, self._variables.guard(module, symbol))
 
     def read_constant(self, variable: TorchSymbol, size: int) -> bytes:
-        """As ``read``, for a variable whose initial value is a constant: no constructor has to run, and a guard near it
-        belongs to another one."""
+        """As ``read``, for a variable whose initial value is a constant: it needs no constructor, and a guard near it
+        is another variable's."""
         return self.read_symbol(*self._variables.find(variable), size) or bytes(size)
 
     def read_symbol(self, module: Module, symbol: Symbol, size: int, guard: int | None = None) -> bytes:

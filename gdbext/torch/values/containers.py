@@ -7,41 +7,32 @@ hold together raises BadData that says how.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.layouts import Layout
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, MemoryFault
 from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, String, UnorderedMap
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
-
 
 class OptionalShape(NamedTuple):
-    """Offsets in bytes from the start of the optional."""
+    """Offsets, in bytes from the start of an optional, of its value and of the flag (a bool) that it has one."""
 
     value: int
     engaged: int
-    """The flag (a bool) for whether there is a value."""
 
 
 def has_own_optional(layout: Layout) -> bool:
-    """Torch before 2.2 has ``c10::optional`` (c10/util/Optional.h), whose flag is in front of the value.
-
-    Its optional ArrayRef is two words and has no flag: without a value, the address is 0 and the length 1.
-    """
+    """True for torch before 2.2, which has ``c10::optional`` (c10/util/Optional.h) instead of ``std::optional``. Its
+    optional ArrayRef is two words without a flag: the address is 0 and the length 1 if there is no value."""
     return layout.has_struct(OptionalArrayRef.OF) and OptionalArrayRef.shape(layout).size == 16
 
 
 def optional_shape(layout: Layout, inner: str) -> OptionalShape:
-    """The shape of an optional ``inner``. Raises LayoutError.
-
-    libstdc++'s ``std::optional`` has the value first; ``c10::optional`` of torch before 2.2 (c10/util/Optional.h)
-    is a class of its own, with the flag in front.
-    """
+    """The shape of an optional of the C++ type ``inner``: a ``std::optional`` begins with the value, a
+    ``c10::optional`` of torch before 2.2 (c10/util/Optional.h) with the flag. Raises LayoutError."""
     names = (f"optional<{inner}>", f"c10::optional<{inner}>")
     shape = layout.struct(next((name for name in names if layout.has_struct(name)), f"std::optional<{inner}>"))
     own = Optional.init_.path in shape.fields
@@ -95,8 +86,8 @@ class StringReader:
         return self._memory.read(data, length).decode("utf-8", "backslashreplace") if length else ""
 
     def may_be(self, text: str, raw: bytes, offset: int, address: int) -> bool:
-        """The object whose bytes are at ``raw[offset:]`` can have that text. Only the object is read: of a long text
-        its length, of one of the old ABI nothing."""
+        """True if the string object at ``address``, whose bytes ``raw`` has at ``offset``, can have that text. No other
+        memory is read: only the length of a long text is compared, and nothing in the old ABI."""
         if not self._cxx11:
             return True
         data, length = _TWO_WORDS.unpack_from(raw, offset)
@@ -107,11 +98,10 @@ class StringReader:
 
 
 def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> list[int]:
-    """Addresses of the elements of the ``std::list`` at ``header``, in order.
+    """Addresses of the elements of the ``std::list`` at ``header``, in order. Raises MemoryFault, and BadData if links
+    or size contradict each other (a thread is changing the list, or this is none) or there are more than ``limit``.
 
-    A node is (next, previous, element); the header of the CXX11 ABI (``sized``) ends with the size. Raises BadData
-    when the links do not agree with each other, when there are more than ``limit`` elements or when the size in the
-    header differs: then the list is being changed, or this is not a list. Raises MemoryFault.
+    A node is (next, previous, element); the header of the CXX11 ABI (``sized``) ends with the size.
     """
     first, last = _TWO_WORDS.unpack(memory.read(header, 16))
     items: list[int] = []
@@ -121,32 +111,31 @@ def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> l
             raise BadData(f"the list at {header:#x} has more than {limit} elements")
         following, back = _TWO_WORDS.unpack(memory.read(node, 16))
         if back != previous:
-            raise BadData(f"the list at {header:#x} is broken at {node:#x}: its neighbours do not point at each other")
+            raise BadData(f"the list at {header:#x} is broken at {node:#x}: its neighbors do not point at each other")
         items.append(node + 16)
         node, previous = following, node
     if last != previous:
-        raise BadData(f"the list at {header:#x} does not end where it says")
+        raise BadData(f"the list at {header:#x} does not end where its header says")
     if sized and memory.u64(header + 16) != len(items):
         raise BadData(f"the list at {header:#x} has {len(items)} elements and claims {memory.u64(header + 16)}")
     return items
 
 
 def vector_span(memory: Memory, address: int, element: int, limit: int = 1 << 16) -> tuple[int, int]:
-    """(first element's address, number of elements) of a ``std::vector`` whose elements have ``element`` bytes. Raises
-    BadData, MemoryFault."""
+    """(address of the first element, number of elements) of the ``std::vector`` at ``address``, whose elements have
+    ``element`` bytes each. Raises BadData, also for more than ``limit`` elements, and MemoryFault."""
     begin, end, capacity = memory.words(address, 3)
     count, rest = divmod(end - begin, element)
     if not begin <= end <= capacity or rest or count > limit:
-        raise BadData(f"the vector at {address:#x} makes no sense ({begin:#x} to {end:#x})")
+        raise BadData(f"the vector at {address:#x} is invalid ({begin:#x} to {end:#x})")
     return begin, count
 
 
 def hash_entries(memory: Memory, layout: Layout, address: int, words: int, limit: int) -> list[tuple[int, ...]]:
-    """The first ``words`` words (key, value) of each element of the ``std::unordered_map`` or ``_set`` at ``address``.
+    """The first ``words`` words (key, value) of each element of the ``std::unordered_map`` or ``_set`` at ``address``,
+    ``limit`` elements at most. Raises BadData if its links and its size disagree, MemoryFault, LayoutError.
 
-    Its elements are a list, each behind a link, and without a hash if keys are pointers or integers
-    (bits/hashtable_policy.h of libstdc++). Raises BadData when list and number of elements disagree, MemoryFault,
-    LayoutError.
+    Elements are a singly linked list, without hashes if keys are pointers or integers (bits/hashtable_policy.h).
     """
     count = memory.u64(address + UnorderedMap.elements.field(layout).offset)
     if count > limit:
@@ -157,22 +146,22 @@ def hash_entries(memory: Memory, layout: Layout, address: int, words: int, limit
         node, *element = memory.words(node, words + 1)
         elements.append(tuple(element))
     if node or len(elements) != count:
-        raise BadData(f"the hash table at {address:#x} has not the {count} elements that it claims")
+        raise BadData(f"the hash table at {address:#x} does not have the {count} elements that it claims")
     return elements
 
 
 def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
-    """Addresses of the nodes of the ``std::map`` or ``std::set`` at ``address``, in order; values follow their links.
+    """Addresses of the nodes of the ``std::map`` or ``std::set`` at ``address``, in order of their keys, ``limit`` at
+    most. Raises BadData if links and size disagree, MemoryFault.
 
     The object is an empty comparison (8 bytes with padding), a header node (color, parent, left, right) and the number
-    of nodes; bits/stl_tree.h of libstdc++. Raises BadData when the tree does not hold together, MemoryFault.
+    of nodes (bits/stl_tree.h). An element follows its node's four words.
     """
-    root, count = memory.u64(address + 16), memory.u64(address + 40)
+    node, count = memory.u64(address + 16), memory.u64(address + 40)
     if count > limit:
         raise BadData(f"the map at {address:#x} claims {count} elements")
     nodes: list[int] = []
     path: list[int] = []
-    node = root
     while (node or path) and len(nodes) < count and len(path) <= _TREE_DEPTH:
         while node and len(path) <= _TREE_DEPTH:
             path.append(node)
@@ -185,7 +174,7 @@ def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
 
 
 class MapEntry(NamedTuple):
-    """One occupied slot: the value's address and its bytes."""
+    """The value (a key-value pair) in one occupied slot: its address and its bytes."""
 
     address: int
     raw: bytes
@@ -195,9 +184,13 @@ class FlatMap(NamedTuple):
     """The header of a ``ska::flat_hash_map`` (``sherwood_v3_table``)."""
 
     entries: int
+    """Address of the first slot."""
     slots: int
+    """Number of slots that hashes select, a power of two."""
     shift: int
+    """Bits by which a product is shifted to get a slot's index."""
     max_lookups: int
+    """Slots that a lookup searches at most."""
     elements: int
 
 
@@ -219,9 +212,11 @@ def read_map_header(memory: Memory, address: int) -> FlatMap:
 
 
 class MapSlots:
-    """The occupied slots of a map, in memory order. Of thousands, a reader needs one word each, and few whole."""
+    """The occupied slots of a map, in memory order; each is parsed when it is needed, since most never are."""
 
     def __init__(self, first: int, stride: int, raw: bytes, used: Sequence[int]) -> None:
+        """``raw`` are the bytes of all slots, of ``stride`` bytes each, from the address ``first`` on; ``used`` are the
+        indices of the occupied ones."""
         self._first = first
         self._stride = stride
         self._raw = raw
@@ -234,12 +229,12 @@ class MapSlots:
         return map(self.at, self._used)
 
     def at(self, slot: int) -> MapEntry:
-        """The entry in the slot of that number."""
+        """The entry in the slot of that index."""
         start = slot * self._stride
         return MapEntry(self._first + start + 8, self._raw[start : start + self._stride][8:])
 
     def by_word(self, offset: int) -> dict[int, int]:
-        """The word at that offset of each value → its slot."""
+        """The word at that offset in each value → index of its slot."""
         unpack, stride = struct.Struct("<Q").unpack_from, self._stride
         if stride % 8 or offset % 8:
             return {unpack(self._raw, slot * stride + 8 + offset)[0]: slot for slot in self._used}
@@ -248,10 +243,11 @@ class MapSlots:
 
 
 def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
-    """The occupied slots of the ``ska::flat_hash_map`` at ``address``, in memory order, from one read.
+    """The occupied slots of the ``ska::flat_hash_map`` at ``address``, from one read. Raises BadData if header and
+    slots contradict each other, MemoryFault.
 
-    A slot is an int8 distance from the wanted slot (-1: empty), padding to 8, the value of ``value_size`` bytes.
-    Raises BadData when the header or the slots do not hold together, MemoryFault.
+    A slot is an int8 distance from the slot that the hash selects (-1: empty), padding, the value of ``value_size``
+    bytes.
     """
     header = read_map_header(memory, address)
     stride = 8 + value_size
@@ -271,15 +267,14 @@ def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
     if max(map(distances.__getitem__, used)) > header.max_lookups or any(
         distances[index] > index for index in used[: header.max_lookups]
     ):
-        raise _corrupt(address, "an element is farther from its slot than any lookup goes")
+        raise _corrupt(address, "an element is farther from its slot than any lookup searches")
     return MapSlots(header.entries, stride, raw, used)
 
 
 def check_hashed(memory: Memory, address: int, value_size: int, entries: list[MapEntry], key_size: int) -> None:
-    """Check a map whose hash is the key itself (an enumeration). Raises BadData, MemoryFault.
-
-    Every key must be as far from its wanted slot as its distance says, so a damaged or half-moved entry is noticed.
-    """
+    """Check that each of the ``entries`` of the ``ska::flat_hash_map`` at ``address`` is as far from the slot that its
+    hash selects as its distance says, so that a damaged or half-moved entry is noticed. The hash must be the key itself
+    (an enumerator of ``key_size`` bytes). Raises BadData, MemoryFault."""
     header = read_map_header(memory, address)
     stride = 8 + value_size
     for entry in entries:
@@ -288,8 +283,9 @@ def check_hashed(memory: Memory, address: int, value_size: int, entries: list[Ma
         # 2**64 / phi, the multiplier of ska::fibonacci_hash_policy (c10/util/flat_hash_map.h)
         wanted = (key * 11400714819323198485 & 0xFFFF_FFFF_FFFF_FFFF) >> header.shift
         if wanted + memory.u8(entry.address - 8) != index:
-            raise _corrupt(address, f"key {key} stands in slot {index}, its own is {wanted}")
+            raise _corrupt(address, f"key {key} is in slot {index}, its hash selects {wanted}")
 
 
 def _corrupt(address: int, reason: str) -> BadData:
+    """The error for a ``ska::flat_hash_map`` whose parts contradict each other."""
     return BadData(f"the hash map at {address:#x} is corrupt: {reason}")

@@ -7,40 +7,36 @@ a single base then that base's type_info (cxxabi.h: __class_type_info, __si_clas
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.memoized import memoized
 from gdbext.torch.values.containers import StringReader
 from gdbext.torch.values.value_structures import ReferenceCounted
 
-if TYPE_CHECKING:
-    from gdbext.engine.layouts.declarations import Space
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
-
 
 class ClassNames:
-    """Names of classes of one process, cached by vtable."""
+    """Names of C++ classes of one process."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
         self._memory = memory
         self._symbolizer = symbolizer
-        self._names: dict[int, tuple[str, ...]] = {}
 
     def of(self, address: int) -> tuple[str, ...]:
-        """Names of the class of the object at ``address``, aliases too; () if it has no vtable with a symbol.
+        """Names of the class of the object at ``address``, aliases too; () if it has no vtable with a symbol. Raises
+        MemoryFault."""
+        return self._names_of_vtable(self._memory.u64(address))
 
-        Raises MemoryFault.
-        """
-        vtable = self._memory.u64(address)
-        if vtable not in self._names:
-            # a vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)
-            mangled = self._symbolizer.names_at(vtable - 16)
-            titles = [demangle(name) for name in mangled if name.startswith("_ZTV")]
-            prefix = "vtable for "
-            self._names[vtable] = tuple(title[len(prefix) :] for title in titles if title.startswith(prefix))
-        return self._names[vtable]
+    @memoized
+    def _names_of_vtable(self, vtable: int) -> tuple[str, ...]:
+        """The classes with the vtable that objects point to at ``vtable``; its symbol is two words before that (Itanium
+        C++ ABI 2.5)."""
+        titles = [demangle(name) for name in self._symbolizer.names_at(vtable - 16) if name.startswith("_ZTV")]
+        return tuple(title.removeprefix("vtable for ") for title in titles if title.startswith("vtable for "))
 
 
 def plain_class(name: str) -> str:
@@ -81,7 +77,7 @@ class CxxException(NamedTuple):
 
 
 def read_exception(memory: Memory, symbolizer: Symbolizer, address: int) -> CxxException:
-    """The exception object at ``address``, which was thrown. Raises MemoryFault, BadData."""
+    """The class and the message of the thrown exception object at ``address``. Raises MemoryFault, BadData."""
     # sizeof(__cxa_exception), which precedes the object; exceptionType is its first member (unwind-cxx.h of libstdc++,
     # the same since GCC 4)
     exception_type = type_info = memory.u64(address - 112)
@@ -96,7 +92,8 @@ def read_exception(memory: Memory, symbolizer: Symbolizer, address: int) -> CxxE
 
 
 def _exception_text(memory: Memory, address: int, name: str) -> str | None:
-    """The text of an exception of the class with that mangled name; None for a class without a text of its own."""
+    """The message of the exception at ``address``, which is of the class with the mangled ``name`` or of one derived
+    from it; None for a class that keeps no message, or if it cannot be read."""
     limit = 1 << 16
     with suppress(GdbextError):
         if name in CHARACTERS_AT:
@@ -120,8 +117,8 @@ def type_name(memory: Memory, type_info: int) -> str:
 
 
 def mangled_class(memory: Memory, address: int) -> str:
-    """The mangled name of the class of an object with virtual functions, as its type_info has it: stripped libraries
-    keep that. Raises MemoryFault, BadData."""
+    """The mangled name of the class of the object at ``address``, which has virtual functions, by its type_info, which
+    stripped libraries keep. Raises MemoryFault, BadData."""
     return _mangled(memory, memory.u64(memory.u64(address) - 8))
 
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gdbext.engine.arch import Architecture, Passing, Slot
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.numbers import number
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.memoized import memoized
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
 from gdbext.torch.values.value_text import device_text, python_name, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
 
 LIST_LIMIT = 64
 """Elements of a list that are shown."""
@@ -66,15 +64,13 @@ FLOATS = ("double", "float")
 
 
 def has_destructor(kind: str) -> bool:
-    """``kind`` is a class that is passed by the address of a copy, from which the function may move the value."""
+    """True for a class that is passed by the address of a copy, from which the function may move the value."""
     return kind in _NON_TRIVIAL or kind.startswith(_OWNING)
 
 
 def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
-    """The way in which a parameter of that type is passed; None for an unknown type.
-
-    ``own_optional``: see ``containers.has_own_optional``.
-    """
+    """How a parameter of the C++ type ``kind`` is passed; None for an unknown type. ``own_optional``: the process has
+    ``c10::optional``, see ``containers.has_own_optional``."""
     if kind.endswith(("&", "*")) or has_destructor(kind) or kind in _SCALAR_BYTES or kind.startswith("std::array<bool"):
         return Passing.WORD
     if kind in FLOATS:
@@ -93,7 +89,7 @@ def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
 
 
 def used_bytes(kind: str, number: int = 0) -> int:
-    """Number of low bytes of its word ``number`` that a value of that type takes, at most."""
+    """Number of low bytes that a value of the C++ type ``kind`` takes, at most, of its word ``number`` (from 0)."""
     if kind == "float":
         return 4
     optional = _OPTIONAL.match(kind)
@@ -105,18 +101,20 @@ def used_bytes(kind: str, number: int = 0) -> int:
 
 
 class Value(NamedTuple):
-    """A value as text, and the tensors in it (0 for an undefined one). ``proven``: something about it can only be so if
-    it is of this type."""
+    """A value of an operator's argument."""
 
     text: str
     tensors: tuple[int, ...] = ()
+    """Addresses of the TensorImpls in it, 0 for an undefined tensor."""
     proven: bool = False
+    """Something about it can only be so if it is of its type: the vtable of a tensor."""
 
 
 def argument_slots(
     architecture: Architecture, layout: Layout, kinds: Sequence[str], leading: int
 ) -> list[tuple[Slot, ...]]:
-    """The slots of ``leading`` words and of parameters of those types behind them, up to the first unknown type."""
+    """The registers or stack slots of ``leading`` words, and behind them of parameters of the C++ types ``kinds`` up to
+    the first unknown one: a tuple of slots for each."""
     passings = [Passing.WORD] * leading
     for kind in kinds:
         passing = passing_of(kind, has_own_optional(layout))
@@ -147,7 +145,7 @@ class CppValues:
         self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
 
     def read(self, kind: str, words: Sequence[int]) -> Value:
-        """The parameter of type ``kind`` that is passed in these words."""
+        """The parameter of the C++ type ``kind`` that is passed in these words (registers or stack slots)."""
         plain = kind.removesuffix("&").removesuffix(" const").strip()
         if kind.endswith("&") or has_destructor(kind):
             return self.stored(plain, words[0])
@@ -164,11 +162,11 @@ class CppValues:
         return self._word(kind, words[0])
 
     def slots(self, kinds: Sequence[str], leading: int) -> list[tuple[Slot, ...]]:
-        """The slots of ``leading`` words and of parameters of types ``kinds`` that this torch passes behind them."""
+        """As ``argument_slots``, for this process."""
         return argument_slots(self._memory.architecture, self._layout, kinds, leading)
 
     def _word(self, kind: str, word: int) -> Value:
-        """The value of a type that takes one word."""
+        """The value of the C++ type ``kind``, which takes one word."""
         if kind in FLOATS:
             return float_value(kind, word)
         if kind.startswith("std::array<bool"):
@@ -176,7 +174,7 @@ class CppValues:
             return Value(f"[{', '.join(str(bool(word >> 8 * index & 1)) for index in range(min(count, 8)))}]")
         size = _SCALAR_BYTES.get(kind)
         if not size:
-            raise BadData(f"values of {kind} are not known")
+            raise BadData(f"values of type {kind} are not supported")
         value = word & (1 << 8 * size) - 1
         if kind == "bool":
             return Value(str(_boolean(value)))
@@ -187,29 +185,30 @@ class CppValues:
         return Value(str(_signed(value, size)))
 
     def dtype(self, number: int) -> str:
-        """A c10::ScalarType, which is also what a caffe2::TypeMeta of an element type has. Raises BadData."""
+        """``torch.float32`` of a c10::ScalarType's number, which a caffe2::TypeMeta has, too. Raises BadData."""
         if number >= len(self._dtypes):
             raise BadData(f"there is no dtype {number}")
         return f"torch.{self._dtypes[number]}"
 
     def device(self, value: int) -> str:
-        """A c10::Device by its two bytes. Raises BadData."""
+        """``cuda:0`` of a c10::Device's two bytes: type, then index. Raises BadData."""
         names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
         if value & 255 not in names:
             raise BadData(f"there is no device type {value & 255}")
         return device_text(names, value & 255, value >> 8)
 
     def _enumerator(self, kind: str, value: int) -> str:
-        """The value of one of ``_ENUMS`` as Python writes it. Raises BadData."""
+        """An enumerator, by its number, of the enumeration ``kind`` (one of ``_ENUMS``) as Python writes it. Raises
+        BadData."""
         if kind == "c10::ScalarType":
             return self.dtype(value)
-        names = {number: name for name, number in self._layout.enum(kind).items()}
-        if value not in names:
+        name = self._names(kind).get(value)
+        if name is None:
             raise BadData(f"there is no {kind} {value}")
-        return f"torch.{_PYTHON_NAMES.get(names[value], names[value].lower())}"
+        return f"torch.{_PYTHON_NAMES.get(name, name.lower())}"
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
-        """An optional that is passed in registers: the words are its bytes, in order."""
+        """An optional of the C++ type ``inner`` that is passed in registers: ``words`` are its bytes, in order."""
         if inner.startswith("c10::ArrayRef<"):
             return self._optional_array(inner[len("c10::ArrayRef<") : -1], words)
         raw = b"".join(word.to_bytes(8, "little") for word in words)
@@ -221,44 +220,41 @@ class CppValues:
         return self._word(inner, int.from_bytes(raw[shape.value : shape.value + 8], "little"))
 
     def _optional_array(self, inner: str, words: Sequence[int]) -> Value:
-        """An optional ArrayRef of ``inner``, by its words."""
-        if has_own_optional(self._layout):
-            absent = words[0] == 0 and words[1] != 0
-        else:
-            absent = not words[2] & 1
-        return Value("None") if absent else self._array(inner, words)
+        """An optional ArrayRef of ``inner``, by its words: address, length and (std::optional) the flag."""
+        has_value = not words[1] or words[0] != 0 if has_own_optional(self._layout) else words[2] & 1
+        return self._array(inner, words) if has_value else Value("None")
 
     def _shape(self, inner: str) -> OptionalShape:
-        """The shape of an optional ``inner``."""
+        """The shape of an optional of the C++ type ``inner``."""
         if has_destructor(inner) and not has_own_optional(self._layout):
             return OptionalShape(0, self._size(inner))
         return optional_shape(self._layout, {"long": "int64_t"}.get(inner, inner))
 
     def _view(self, words: Sequence[int]) -> tuple[int, int]:
-        """(address, length) of a string_view. c10's own, of torch before 2.6 (c10/util/string_view.h), has them in this
-        order, libstdc++'s the other way round."""
+        """(address, length) of a string_view by its two words: c10's own of torch before 2.6 (c10/util/string_view.h)
+        has them in this order, libstdc++'s in the other one."""
         view = structures.StringView
         first = view._M_str if view._M_str.is_in(self._layout) else view.begin_
         return (words[0], words[1]) if first.offset(self._space) == 0 else (words[1], words[0])
 
     def _string(self, address: int, length: int) -> Value:
-        """The characters at an address, cut if there are too many."""
+        """The ``length`` characters at an address, quoted and cut after 200."""
         if length > _LONGEST:
-            raise BadData(f"a string of {length} bytes")
+            raise BadData(f"a string claims {length} bytes")
         text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
         return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
 
     def _array(self, inner: str, words: Sequence[int]) -> Value:
-        """An array of ``inner``, by its address and its number of elements."""
+        """An array of elements of the C++ type ``inner``; ``words`` begins with its address and its length."""
         address, length = words[0], words[1]
         if length > _LONGEST:
-            raise BadData(f"a list of {length} elements")
+            raise BadData(f"a list claims {length} elements")
         size = self._size(inner)
         elements = [self.stored(inner, address + size * index) for index in range(min(length, LIST_LIMIT))]
         return list_value(elements, length)
 
     def _size(self, kind: str) -> int:
-        """Bytes of an element of that type. Raises BadData for a type that is not known."""
+        """``sizeof`` of a C++ type that arrays have as elements. Raises BadData for an unknown one."""
         if kind == structures.Scalar.OF:
             return structures.Scalar.size(self._space)
         if kind.startswith(_STRINGS):
@@ -270,16 +266,16 @@ class CppValues:
             return 24
         if kind == "double" or has_destructor(kind) or kind in _SCALAR_BYTES:
             return _SCALAR_BYTES.get(kind, 8)
-        raise BadData(f"the size of {kind} is not known")
+        raise BadData(f"the size of type {kind} is unknown")
 
     def _list(self, implementation: int) -> Value:
-        """A c10::List: a vector of IValues."""
+        """A c10::List (a vector of IValues) by the address of its ListImpl."""
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
         return list_value([self.boxed(first + size * index) for index in range(min(count, LIST_LIMIT))], count)
 
     def stored(self, kind: str, address: int) -> Value:
-        """The object of type ``kind`` at ``address``."""
+        """The object of the C++ type ``kind`` at ``address``."""
         optional = _OPTIONAL.match(kind)
         if optional:
             shape = self._shape(optional.group(1))
@@ -299,22 +295,23 @@ class CppValues:
             return self._list(self._memory.u64(address))
         if kind.startswith("c10::IListRef<"):  # an ArrayRef, or the address of a List
             reference = structures.ListReference(self._space, address)
-            tag = self._tag("c10::IListRefTag", reference.tag_)
+            tag = self._names("c10::IListRefTag").get(reference.tag_)
             words = self._memory.words(reference.payload_, 2)
             if tag == "Unboxed":
                 return self._array("at::Tensor", words)
             if tag == "Boxed":
                 return self._list(self._memory.u64(words[0]))
-            raise BadData(f"a list of tensors that is {tag}")
+            raise BadData(f"a list of tensors has the tag {tag}")
         if kind == "c10::SymInt":
             return self.symint(self._memory.i64(address))
         if kind == "at::Generator":
             return Value("a generator")
         return self._word(kind, int.from_bytes(self._memory.read(address, 8), "little"))
 
-    def _tag(self, enum: str, value: int) -> str | None:
-        """The name of an enumerator, None if there is none of that value."""
-        return {number: name for name, number in self._layout.enum(enum).items()}.get(value)
+    @memoized
+    def _names(self, enum: str) -> dict[int, str]:
+        """Value → name of the enumerators of the C++ enumeration ``enum``."""
+        return {number: name for name, number in self._layout.enum(enum).items()}
 
     def tensor(self, implementation: int) -> Value:
         """A tensor by its TensorImpl."""
@@ -329,7 +326,7 @@ class CppValues:
     def _scalar(self, address: int) -> Value:
         """The c10::Scalar at an address."""
         scalar = structures.Scalar(self._space, address)
-        tag = self._tag("c10::Scalar::Tag", scalar.tag)
+        tag = self._names("c10::Scalar::Tag").get(scalar.tag)
         raw = self._memory.read(scalar.v, 16)
         number = int.from_bytes(raw[:8], "little")
         if tag == "HAS_d":
@@ -347,7 +344,8 @@ class CppValues:
         return Value("a symbolic number")
 
     def of_schema_type(self, kind: str, value: Value) -> Value:
-        """The value as one of that schema type: an IValue has dtypes, layouts and memory formats as numbers."""
+        """``value`` as text of the schema type ``kind``: boxed dtypes, layouts and memory formats are numbers, which
+        get the enumerator's name."""
         enumeration = f"c10::{kind.rstrip('?')}"
         enumerator = number(value.text) if enumeration in _ENUMS else None
         if enumerator is None:
@@ -357,12 +355,17 @@ class CppValues:
         except GdbextError:
             return value
 
+    def tag(self, address: int) -> str:
+        """The name of the IValue's tag: "Int", "None". Raises BadData, MemoryFault."""
+        number = structures.IValue(self._space, address).tag
+        tag = self._names("c10::IValue::Tag").get(number)
+        if not tag:
+            raise BadData(f"there is no IValue at {address:#x} (tag {number})")
+        return tag
+
     def boxed(self, address: int) -> Value:
         """The value of the IValue at ``address``."""
-        value = structures.IValue(self._space, address)
-        tag, payload = self._tag("c10::IValue::Tag", value.tag), value.payload
-        if not tag:
-            raise BadData(f"there is no IValue at {address:#x}")
+        tag, payload = self.tag(address), structures.IValue(self._space, address).payload
         if tag == "Tensor":
             return self.tensor(self._memory.u64(payload))
         if tag == "GenericList":
@@ -402,12 +405,12 @@ def list_value(values: Sequence[Value], count: int) -> Value:
 
 
 def _signed(value: int, size: int) -> int:
-    """The signed number that ``size`` bytes hold, by the unsigned one."""
+    """The signed number with the same ``size`` bytes as the unsigned ``value``."""
     return value - (1 << 8 * size) if value >> 8 * size - 1 else value
 
 
 def _boolean(value: int) -> bool:
     """The bool in the low byte. Raises BadData if that is neither 0 nor 1."""
     if value & 255 > 1:
-        raise BadData(f"a bool of value {value}")
+        raise BadData(f"a bool has the value {value}")
     return bool(value & 1)

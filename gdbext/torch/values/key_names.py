@@ -9,21 +9,18 @@ and DispatchKeySet.h, 2.13.0; the scheme is the same since 1.12.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.numbers import integer
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, LayoutError, UsageError, words_like
 from gdbext.torch.assumed_symbols import BACKEND_IS_NAMED, BACKEND_NAME
 from gdbext.torch.values.containers import string_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
-    from gdbext.engine.process.symbolizer import Symbolizer
 
 
 class RuntimeKey(NamedTuple):
@@ -58,7 +55,7 @@ def renamed_backend(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> M
 
 
 def shown_key(key: str, backend: str) -> str:
-    """``PrivateUse1 (npu)``: a key for people, if its backend was named ``npu``."""
+    """``PrivateUse1 (npu)``: a key for people, with the process's name of PrivateUse1 ("" if it has none)."""
     return f"{key} ({backend})" if backend and key.endswith(PRIVATE_USE) else key
 
 
@@ -89,7 +86,9 @@ class KeyNames:
         self._build_slots(layout.dispatch("offsets_and_masks"), layout.dispatch("table_index"))
 
     def _build_slots(self, offsets_and_masks: Sequence[Sequence[int]], indices: Sequence[int]) -> None:
-        """``offsets_and_masks`` is by functionality, ``indices`` (table indices) by key value."""
+        """Set the runtime keys and their dispatch table slots. ``offsets_and_masks`` has, by functionality, its first
+        slot and the mask of its backend bits; ``indices`` has the table index of each key by its value, -1 for none.
+        Raises LayoutError if they disagree."""
         self._offsets = [offset for offset, _mask in offsets_and_masks]
         self._masks = [mask for _offset, mask in offsets_and_masks]
         values = {index: value for value, index in enumerate(indices) if index >= 0}
@@ -118,10 +117,9 @@ class KeyNames:
         """``c10::DispatchKey`` value to table slot."""
 
     def table_index(self, bits: int) -> int:
-        """``getDispatchTableIndexForDispatchKeySet``: the slot that a lookup with this keyset reads.
-
-        A per-backend functionality without any backend bit reads its first backend's slot, as in PyTorch.
-        Raises BadData for a bit above the last functionality: PyTorch would read beyond its own array.
+        """The slot of the dispatch table that a lookup with the keyset ``bits`` reads
+        (``getDispatchTableIndexForDispatchKeySet``): for a per-backend functionality without a backend bit, that of its
+        first backend. Raises BadData for a bit above the last functionality: PyTorch would read beyond its own array.
         """
         functionality = (bits >> self.num_backends).bit_length()
         if functionality >= self.num_functionalities:
@@ -147,7 +145,8 @@ class KeyNames:
         return self._layout.renamed.get(PRIVATE_USE, "")
 
     def own_name(self, name: str) -> str:
-        """PyTorch's name of a key, which may be named after a renamed backend: AutogradPrivateUse1 of "AutogradNPU"."""
+        """PyTorch's name of a key that may be written with the process's name of PrivateUse1: AutogradPrivateUse1 of
+        "AutogradNPU" or of "AutogradPrivateUse1 (npu)"."""
         name = name.partition(" (")[0]  # as it is shown
         if name in self._index_of_name or name in self.backends or not self.backend:
             return name
@@ -156,8 +155,8 @@ class KeyNames:
         return next((key for key in candidates if key.replace(PRIVATE_USE, self.backend).lower() == wanted), name)
 
     def selecting(self, name: str) -> tuple[KeysetTest, ...]:
-        """The tests that exactly the keysets pass whose lookup reads the slot of that key: see table_index(). Raises
-        UsageError for another word."""
+        """Conditions that a keyset meets, all of them, exactly if its lookup reads the slot of the key ``name`` (see
+        ``table_index``), for breakpoint conditions and probes. Raises UsageError for another word."""
         index = self.index_of_key(name)
         functionality = max(number for number, offset in enumerate(self._offsets) if offset <= index)
         everything = (1 << 64) - 1
@@ -170,11 +169,9 @@ class KeyNames:
         return highest, KeysetTest(mask, max(1, backend), int(backend > 0))
 
     def decode(self, bits: int) -> tuple[str, ...]:
-        """The runtime keys in the order in which PyTorch prints them: rising priority, backends within.
-
-        ``DispatchKeySet::iterator`` skips a per-backend functionality when the set has no backend, and so does this.
-        Bits beyond the last functionality are left out; see ``stray``.
-        """
+        """The runtime keys of the keyset ``bits`` in the order in which PyTorch prints them: by rising priority, then
+        by backend. As in ``DispatchKeySet::iterator``, a per-backend functionality is skipped if the set has no
+        backend. Bits beyond the last functionality are left out; see ``stray``."""
         present = [index for index in range(self.num_backends) if bits >> index & 1]
         names: list[str] = []
         rest = (bits & self.known_bits) >> self.num_backends
@@ -200,7 +197,7 @@ class KeyNames:
         return bits & ~self.known_bits
 
     def building_blocks(self, bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The set's functionalities (rising priority) and its backends, each as named in DispatchKey.h."""
+        """(functionalities by rising priority, backends) of the keyset ``bits``, as named in DispatchKey.h."""
         functionalities = tuple(
             self.key_names[value]
             for value in range(1, self.num_functionalities)
@@ -209,28 +206,24 @@ class KeyNames:
         return functionalities, tuple(name for index, name in enumerate(self.backends) if bits >> index & 1)
 
     def highest_key(self, bits: int) -> str:
-        """``highestPriorityTypeId``: the runtime key that wins; "Undefined" for an empty set.
-
-        A per-backend functionality without a backend gives PyTorch's name for that, like "AutogradUndefined".
-        Raises BadData for a bit above the last functionality.
-        """
+        """The runtime key of the highest priority (``highestPriorityTypeId``); "Undefined" for an empty set, and like
+        "AutogradUndefined" for a per-backend functionality without a backend. Raises BadData for a bit above the last
+        functionality."""
         key = self.slots[self.table_index(bits)]
         is_per_backend = self._masks[(bits >> self.num_backends).bit_length()] != 0
         return self.key_names[key.value - 1] if is_per_backend and not bits & self.backend_mask else key.name
 
     def can_be_keyset(self, bits: int) -> bool:
-        """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included).
-
-        Backends without any functionality are a small number rather: no tensor has them, nor does masking leave them.
-        """
+        """True if a call can have the keyset ``bits``: it has only known bits, or none (no tensor argument, nothing
+        included). Backends without any functionality are a small number rather: no tensor has them alone."""
         if bits & ~self.known_bits or 0 < bits <= self.backend_mask:
             return False
         return (bits >> self.num_backends).bit_length() < self.num_functionalities
 
     def looks_computed(self, bits: int) -> bool:
-        """A keyset as the dispatcher computes it, and not a pointer or a number that happens to have such bits.
+        """True if ``bits`` can be a keyset that the dispatcher computed, not just a word with such bits.
 
-        Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality beside its
+        Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality besides its
         backend; what TLS includes has no backend. So there are backend bits exactly if there is such a functionality.
         """
         if not bits >> self.num_backends or not self.can_be_keyset(bits):
@@ -251,11 +244,8 @@ class KeyNames:
         return bits & ~self.backend_mask
 
     def bits_of(self, name: str) -> int:
-        """The bits that the constructor ``DispatchKeySet(DispatchKey)`` or ``DispatchKeySet(BackendComponent)`` gives.
-
-        Takes runtime keys, functionalities ("Dense") and backends ("CPUBit"). Raises UsageError with the closest
-        names, also for an alias key, which no keyset can hold.
-        """
+        """The bits of ``DispatchKeySet(name)``, for a runtime key, a functionality ("Dense") or a backend ("CPUBit").
+        Raises UsageError with the closest names, also for an alias key, which no keyset can hold."""
         name = self.own_name(name)
         index = self._index_of_name.get(name)
         if index is not None:
@@ -268,11 +258,12 @@ class KeyNames:
         raise self._unknown(name)
 
     def minus(self, bits: int, other: int) -> int:
-        """``operator-``: only functionalities are taken away, backends stay."""
+        """``bits`` without the functionalities of ``other``; backends stay (``DispatchKeySet::operator-``)."""
         return bits & (self.backend_mask | ~other) & 0xFFFF_FFFF_FFFF_FFFF
 
     def full_after(self, name: str) -> int:
-        """``DispatchKeySet(FULL_AFTER, key)``: everything of lower priority, and PythonDispatcher if that exists."""
+        """The bits of all keys of lower priority than the key ``name``, and PythonDispatcher's if that exists
+        (``DispatchKeySet(FULL_AFTER, key)``)."""
         functionality = (self.bits_of(name) >> self.num_backends).bit_length()
         bits = (1 << (self.num_backends + functionality - 1)) - 1
         if "PythonDispatcher" in self._index_of_name:
@@ -280,10 +271,8 @@ class KeyNames:
         return bits
 
     def parse(self, text: str) -> int:
-        """The bits of ``Meta,AutogradMeta``, ``DispatchKeySet(Meta, AutogradMeta)`` or ``0x1000018000``.
-
-        Raises UsageError: no key, an unknown name (with the closest ones), a number of more than 64 bits.
-        """
+        """The bits of a keyset as users write it: ``Meta,AutogradMeta``, ``DispatchKeySet(Meta, AutogradMeta)`` or
+        ``0x1000018000``. Raises UsageError: no key, an unknown name, a number of more than 64 bits."""
         body = text.strip()
         wrapped = re.fullmatch(r"(?:[\w:.]*\.|c10::)?DispatchKeySet\s*\((.*)\)", body, re.DOTALL)
         if wrapped:
@@ -291,10 +280,10 @@ class KeyNames:
             if not body:
                 return 0
         if not body:
-            raise UsageError("there is no keyset", help=_EXAMPLES)
+            raise UsageError("no keyset is given", help=_EXAMPLES)
         words = [word for word in re.split(r"[\s,|;+]+", body.strip("[]{}")) if word]
         if not words:
-            raise UsageError(f"{text!r} holds no key", help=_EXAMPLES)
+            raise UsageError(f"{text!r} names no key", help=_EXAMPLES)
         return reduce(or_, map(self._parse_word, words))
 
     def _parse_word(self, word: str) -> int:
@@ -340,7 +329,7 @@ class Extractor(NamedTuple):
     """Bit i: the i-th argument from the last is a tensor or a list of tensors and contributes its keys."""
 
     def mask(self, keys: KeyNames, keyset: int) -> int:
-        """The mask that applies to a call whose keys, after TLS, are ``keyset``."""
+        """The bits of the keys that do not fall through in a call with ``keyset`` (after TLS)."""
         if not self.by_backend:
             return self.non_fallthrough
         # getBackendIndex: the highest backend, counted from CPU = 0 (also when there is none)

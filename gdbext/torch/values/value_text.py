@@ -1,26 +1,18 @@
-"""Values as PyTorch prints them: numbers, types, devices and IValues; and the facts that describe a tensor.
+"""Values as PyTorch prints them: numbers, types, devices, literals; and the facts that describe a tensor.
 
-Types are names of ``c10::ScalarType`` as Python writes them, with the usual short forms. IValues: operator<< of
+Types are names of ``c10::ScalarType`` as Python writes them, with the usual short forms. Literals: operator<< of
 c10::IValue (ATen/core/ivalue.cpp, 2.13.0).
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from typing import TYPE_CHECKING, NamedTuple
-
-from gdbext.engine.layouts.declarations import Space
-from gdbext.errors import BadData
-from gdbext.torch.values.containers import StringReader, vector_span
-from gdbext.torch.values.value_structures import ConstantString, IValue, ListImpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 
@@ -83,75 +75,26 @@ _SHORT = {
 
 
 def python_name(scalar_type: str) -> str:
-    """ "float32" of ``Float``, as in ``torch.float32``."""
+    """Python's name of a ``c10::ScalarType``: "float32" of ``Float``."""
     return _PYTHON_NAMES.get(scalar_type, scalar_type.lower())
 
 
 def short_name(dtype: str) -> str:
-    """ "f32" of ``float32``; the name itself if there is no usual short form."""
+    """The usual abbreviation of a dtype: "f32" of ``float32``; the name itself if it has none."""
     return _SHORT.get(dtype, dtype)
 
 
 def device_text(names: Mapping[int, str], kind: int, index: int) -> str:
-    """A ``c10::Device`` as ``str(torch.device)``: "cpu", "cuda:0". ``index`` is its byte; -1 (0xff) is not an index."""
+    """A ``c10::Device`` as ``str(torch.device)``: "cpu", "cuda:0". ``names`` are those of ``c10::DeviceType``, ``kind``
+    is one, ``index`` is a byte: 0xff (-1) means no index."""
     name = names.get(kind, f"device type {kind}")
     name = "privateuseone" if name == "PrivateUse1" else name.lower()
     return name if index == 0xFF else f"{name}:{index}"
 
 
-class ValueReader:
-    """Reads and prints IValues of the simple kinds. Raises LayoutError when the layout lacks a structure."""
-
-    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
-        self._memory = memory
-        self._strings = strings
-        self._space = Space(memory, layout)
-        self.size = IValue.size(self._space)
-        self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
-        self._layout = layout
-
-    def tag(self, address: int) -> str:
-        """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
-        number = IValue(self._space, address).tag
-        tag = self._tags.get(number)
-        if not tag:
-            raise BadData(f"there is no IValue at {address:#x} (tag {number})")
-        return tag
-
-    def text(self, address: int, depth: int = 0) -> str:
-        """The value as PyTorch prints it; a string without quotes. Raises BadData for other kinds, MemoryFault."""
-        tag, payload = self.tag(address), IValue(self._space, address).payload
-        if tag == "None":
-            return "None"
-        if tag == "Int":
-            return str(self._memory.i64(payload))
-        if tag == "Bool":
-            return "True" if self._memory.u8(payload) else "False"
-        if tag == "Double":
-            return double_text(struct.unpack("<d", self._memory.read(payload, 8))[0])
-        if tag == "String":
-            return self._strings.read(ConstantString(self._space, self._memory.u64(payload)).str_, 4096)
-        if tag == "GenericList" and depth < 8:
-            return f"[{', '.join(self.list_texts(address, depth))}]"
-        if tag == "Device":
-            kind, index = self._memory.read(payload, 2)
-            names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
-            if kind not in names:
-                raise BadData(f"there is no device type {kind}")
-            return device_text(names, kind, index)
-        raise BadData(f"the value at {address:#x} is a {tag}, which is not shown")
-
-    def list_texts(self, address: int, depth: int = 0) -> list[str]:
-        """The elements of a list, each as text. Raises BadData, MemoryFault."""
-        if self.tag(address) != "GenericList":
-            raise BadData(f"the value at {address:#x} is not a list")
-        implementation = ListImpl(self._space, self._memory.u64(IValue(self._space, address).payload))
-        first, count = vector_span(self._memory, implementation.list, self.size, 1024)
-        return [self.text(first + index * self.size, depth + 1) for index in range(count)]
-
-
 def double_text(value: float) -> str:
-    """``1.`` for whole numbers below 1e10, else 17 significant digits, as the JIT's printer does."""
+    """A float default in a schema as the JIT prints it: ``1.`` for whole numbers below 1e10, else 17 significant
+    digits."""
     if math.isfinite(value) and abs(value) < 1e10 and value == int(value) and not 0 < abs(value) < 2.3e-308:
         sign = "-" if value == 0 and math.copysign(1.0, value) < 0 else ""
         return f"{sign}{int(value)}."
@@ -163,6 +106,7 @@ def quoted(text: str) -> str:
     escapes = dict(zip("\\'\"\a\b\f\n\r\t\v", "\\'\"abfnrtv"))
 
     def escaped(letter: str) -> str:
+        """A character of a literal: an escape sequence, or the octal escapes of its bytes if it is not ASCII."""
         if letter in escapes:
             return "\\" + escapes[letter]
         is_plain = " " <= letter <= "~"
@@ -172,7 +116,7 @@ def quoted(text: str) -> str:
 
 
 class Histogram(NamedTuple):
-    """The numbers of finite elements in equal parts of the range from the lowest to the highest."""
+    """The number of finite elements in each of several equal intervals from the lowest to the highest element."""
 
     low: float
     high: float
@@ -231,7 +175,7 @@ class GradFunction(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """The reading of a quantised tensor's numbers: (stored - zero_point) * scale; one of each, or one a channel."""
+    """How a quantized tensor's numbers are read: (stored - zero_point) * scale; one of each, or one per channel."""
 
     scheme: str
     scale: Sequence[float]

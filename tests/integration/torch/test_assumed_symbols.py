@@ -14,8 +14,9 @@ from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.torch import torch_symbol
 from gdbext.torch.assumed_symbols import CUDA, PYTHON, TORCH_SYMBOLS
-from gdbext.torch.state.setting_sources import C10_CUDA, setting_symbols
+from gdbext.torch.state.setting_sources import C10_CUDA
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
+from scripts.lib.setting_symbols import setting_symbols
 
 pytestmark = [pytest.mark.torch]
 

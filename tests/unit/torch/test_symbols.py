@@ -12,8 +12,8 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.tools.info import SymbolStatus, symbol_status
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
-from gdbext.torch.state.setting_sources import setting_symbols
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
+from scripts.lib.setting_symbols import setting_symbols
 
 
 def test_every_row_is_whole() -> None:

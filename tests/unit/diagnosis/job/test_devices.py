@@ -95,8 +95,8 @@ def test_what_is_no_pointer_is_no_handle(replay: type[Replay], monkeypatch: pyte
 FAR = 1 << 63
 SENSELESS = PendingMemory(0, (), 0, 1 << 50, 0)
 FAR_PROBLEM = f"stream {-FAR:#x} of cuda:0 cannot be at {FAR:#x}"
-PLACES_UNKNOWN = "the caching allocator: where the allocator keeps its active blocks is not known in this build"
-BLOCKS_UNKNOWN = "the caching allocator: which events 1 freed blocks of cuda:0 wait for is not known"
+PLACES_UNKNOWN = "the caching allocator: the place of the allocator's active blocks is unknown in this build"
+BLOCKS_UNKNOWN = "the caching allocator: the events that 1 freed blocks of cuda:0 wait for are unknown"
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def test_graphs_in_the_report() -> None:
 
 
 def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
-    place = CudaStreams._place
+    place = CudaStreams._address_and_size
 
     def other(self: CudaStreams, variable: Any, least: int) -> tuple[int, int]:
         address, size = place(self, variable, least)
         return address, size + (64 if "counters" in variable.names[0] else 0)
 
-    monkeypatch.setattr(CudaStreams, "_place", other)
+    monkeypatch.setattr(CudaStreams, "_address_and_size", other)
     hung = replay(WAITS[1])
-    problem = "PyTorch's streams: the arrays of CUDA streams have other sizes in this build"
+    problem = "PyTorch's streams: the arrays of CUDA streams have unexpected sizes in this build"
     assert hung.diagnosis["device"]["problems"][0] == problem
     assert {each["stream_id"] for each in device_waits(hung).values()} == {None}
     assert any(each["stream"] for each in device_waits(hung).values())  # the handle was read where it is passed

@@ -20,7 +20,7 @@ from gdbext.engine.layouts import Layout, store, validate
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice
 from gdbext.torch.measure.compiler import shorten
-from gdbext.torch.measure.pack import pack
+from scripts.lib.packed_layouts import pack
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
 TORCH = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"

@@ -295,10 +295,10 @@ def test_numbers_that_do_not_agree_other_allocators_and_none_yet() -> None:
     process.pools[1] = (11, 30, 20, 10)
     with pytest.raises(BadData, match=r"allocated_bytes.current is \[30, 11, 20\]"):
         process.devices()
-    unread = "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"
+    unread = "CUDA's allocator is CudaMallocAsyncAllocator, which is not supported"
     for process.vtable, why in ((ASYNCHRONOUS, unread), ("_Z3foo", "is of an unknown class")):
         with pytest.raises(BadData, match=why):
             process.devices()
     del process.names[sources.CUDA_ALLOCATOR_IN_USE.names[0]]
-    with pytest.raises(BadData, match="not there yet"):
+    with pytest.raises(BadData, match="does not exist yet"):
         process.devices()

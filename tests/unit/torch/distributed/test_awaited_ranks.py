@@ -70,7 +70,7 @@ def test_the_other_end_is_the_rank_whose_pair_has_the_buffer(before: int) -> Non
 
 
 def test_what_is_no_transfer() -> None:
-    """A number of gloo's own is no tag; a table that does not end where it says; a futex in no buffer."""
+    """A number of gloo's own is no tag; a table that does not end where its header says; a futex in no buffer."""
     assert waiting_transfer(memory(0, 5 << 56), class_of, BUFFER + CONDITION) is None
     assert waiting_transfer(memory(0, 7, elements=2), class_of, BUFFER + CONDITION) is None
     assert waiting_transfer(memory(0, 7), class_of, CONTEXT + 0x10) is None

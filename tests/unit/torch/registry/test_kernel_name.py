@@ -118,7 +118,7 @@ def test_closest_operators_are_offered_and_a_library_that_is_not_loaded_is_told(
         assert close in error.help
         assert not error.why
     error = unknown_operator("mylib::foo", {"aten::mm", "my::foo"})
-    assert "nothing of mylib:: is: the library or module that defines it is not loaded" in error.why
+    assert "no operator of mylib:: is registered: the library or module with them is not loaded" in error.why
     assert not unknown_operator("my*::foo", {"aten::mm"}).why
 
 

@@ -150,7 +150,7 @@ def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
     sp = recording(META).threads[0].registers[Replay(META).target.architecture.stack_pointer]
     (step,) = [step for step in steps(META, {sp + PASSED: keyset}) if step["event"] == "redispatch"]
     assert (step["keyset"]["bits"], step["confidence"]) == ("0x18000", "exact")
-    assert f"keyset {keyset:#x} has keys that its caller's, 0x1000018000, has not" in step["evidence"]
+    assert f"keyset {keyset:#x} has keys that its caller's keyset, 0x1000018000, lacks" in step["evidence"]
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["zero", "backend"])

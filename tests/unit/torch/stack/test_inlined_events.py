@@ -10,6 +10,7 @@ import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import FunctionInstructions
+from gdbext.engine.process.symbolizer import Function
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.inlined_events import InlinedDispatchEvents, backward_reach, offset_in_entry
@@ -100,8 +101,8 @@ def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
     slot = START + 6 + 0x100
     call_slot = b"\xff\x15" + (0x100).to_bytes(4, "little")
     events = events_of({OTHER: LOOKUP.examples}, {slot: OTHER}, decoded=lambda _: decoded(call_slot + RETURN))
-    function: Any = SimpleNamespace(start=START, names=(), module=SimpleNamespace(name="ops.so"))
-    assert events._dispatches(function)
+    module: Any = type("NamedModule", (), {"name": "ops.so"})
+    assert events._dispatches(Function(START, 16, (), module))
 
 
 @pytest.mark.parametrize("looks", [(OTHER,), (SHIFT,)])

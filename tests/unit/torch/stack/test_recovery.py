@@ -15,7 +15,7 @@ from gdbext.torch.registry.schema import SchemaText
 from gdbext.torch.stack.argument_recovery import may_write_stable_results
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.recovery import CallRecovery
+from gdbext.torch.stack.recovery import CallRecovery, _OperatorCall
 from gdbext.torch.values.key_names import KeyNames
 
 KEYS = KeyNames(store.load(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json"))
@@ -61,10 +61,11 @@ def empty(
         address=0x5000, kernel_for=lambda _: (0, KERNEL), schema=schema, extractor=extractor
     )
     result = RecoveredCall(operator)
+    stack: Any = SimpleNamespace()
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
     given = made._limits(operator, None if outer is None else caller(operator, outer, 1), **more)
-    made._accept_passed_keyset(SimpleNamespace(), call, 3, result, operator, given)
+    made._accept_passed_keyset(_OperatorCall(stack, call, operator, result), 3, given)
     return result
 
 
@@ -81,7 +82,7 @@ def caller(operator: Any, keyset: int, index: int | None = None) -> RecoveredCal
 def test_a_word_of_zeros_is_no_keyset(places: Places) -> None:
     result = empty(places)
     assert result.keyset is None
-    assert "nothing else says so" in result.evidence[-1]
+    assert "any zero word looks like one" in result.evidence[-1]
     assert empty(places, outer=KEYSET).keyset is None
     assert empty(places, is_call=True).keyset is None, "it has a tensor among its arguments"
     for schema in (A_TENSOR, None):
@@ -131,7 +132,9 @@ def recover(operator: Operator, words: list[int], outer: int | None = None) -> R
     )
     result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
     given = made._limits(operator, None if outer is None else caller(operator, outer))
-    made._find_keyset(SimpleNamespace(), DispatchCall([3], "redispatch", kernel=2), result, operator, given)
+    call = DispatchCall([3], "redispatch", kernel=2)
+    work: Any = (SimpleNamespace(), call, operator, result)
+    made._find_keyset(_OperatorCall(*work), given)
     return result  # type: ignore[no-any-return]
 
 
@@ -148,7 +151,7 @@ def test_the_only_word_that_leads_to_the_kernel_and_an_address_of_code_that_is_n
 def test_a_composite_kernel_proves_no_keyset(word: int) -> None:
     found = recover(Operator(), [word])
     assert (found.keyset, found.confidence) == (None, Certainty.INFERRED)
-    assert any("nearly any leads to this kernel" in line for line in found.evidence)
+    assert any("no word of a frame can prove a keyset" in line for line in found.evidence)
 
 
 def test_a_redispatch_has_no_key_that_its_caller_has_not() -> None:

@@ -93,7 +93,7 @@ def test_a_member_is_where_its_accessor_loads_from_and_does_nothing_else(process
 
 def test_an_object_that_does_not_exist_yet_and_symbols_that_are_not_there(process: Process) -> None:
     process.bytes[sources.CONTEXT.guard] = b"\0"
-    assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: the default holds"
+    assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: its default applies"
     for name in (sources.CONTEXT.guard, "_ZN5torch8autograd11AnomalyMode8_enabledE"):
         del process.addresses[name], process.bytes[name]
     found = process.read()
@@ -200,10 +200,11 @@ def test_float32_precisions_follow_the_general_ones_and_a_table_that_makes_no_se
         process.context[0x20 + 24 : 0x20 + 32] = count.to_bytes(8, "little")
         found = process.read()["float32_precision"]
         assert found.value is None
-        assert ("claims 1000 elements" if count == 1000 else f"has not the {count} elements that it") in found.unknown
+        reason = "claims 1000 elements" if count == 1000 else f"does not have the {count} elements that it"
+        assert reason in found.unknown
     with_precisions(process, {(0, 0): 0, (1, 0): 0})
     process.context[0x208] = 7
-    assert "has the number 7, which has no name" in process.read()["float32_precision"].unknown
+    assert "has the unknown value 7" in process.read()["float32_precision"].unknown
 
 
 OF_2_9 = {
@@ -247,7 +248,7 @@ def test_float32_precisions_as_texts(process: Process) -> None:
     mkldnn = {"all": "tf32", "conv": "ieee", "matmul": "tf32", "rnn": "bf16"}
     assert precisions(process) == {"generic": {"all": "tf32"}, "cuda": cuda, "mkldnn": mkldnn}
     process.context[:] = process.context.replace(b"ieee", b"iqqq")
-    assert "other entries" in process.read()["float32_precision"].unknown
+    assert "does not have the entries" in process.read()["float32_precision"].unknown
 
 
 def test_the_script(process: Process) -> None:
