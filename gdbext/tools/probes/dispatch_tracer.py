@@ -85,173 +85,163 @@ class TraceMaps(NamedTuple):
     snapshots: int
 
 
-def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Code:
-    """The program that writes a record for each dispatch, and a copy of the stack for each new relation."""
-    return bpf.assemble(
-        (
-            *load_dispatch(architecture, _AT, maps.wanted, only),
-            *return_address(architecture),
-            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
-            *bpf.read_user(_RETURNS),
-            *_load_state(maps),
-            *_close_ended(maps),
-            *_open_dispatch(),
-            *_copy_stack(architecture, maps),
-            *_write_record(maps),
-        )
-    )
+def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bytes:
+    """The BPF program that writes a record for each dispatch, and a copy of the stack for each new relation."""
+    return bpf.assemble(f"""
+        {load_dispatch(architecture, _AT, maps.wanted, only)}
+        {return_address(architecture)}
+        [fp + {_SLOT}] = r3
+        {bpf.read_user(_RETURNS)}
+        {_load_state(maps)}
+        {_close_ended(maps)}
+        {_open_dispatch()}
+        {_copy_stack(architecture, maps)}
+        {_write_record(maps)}
+    """)
 
 
-def _load_state(maps: TraceMaps) -> list[bpf.Part]:
-    """B9: address of the thread's state; a new thread gets a blank one."""
-    return [
-        *bpf.look_up(maps.states, _KEY),
-        bpf.jump_unless_equal("known", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ZERO, 0),
-        *bpf.look_up(maps.blank, _ZERO),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.move(bpf.B3, bpf.B0),
-        *bpf.put(maps.states, _KEY),
-        *bpf.look_up(maps.states, _KEY),
-        bpf.jump_if_equal("lost", bpf.B0, 0),
-        bpf.Label("known"),
-        bpf.move(bpf.B9, bpf.B0),
-    ]
+def _load_state(maps: TraceMaps) -> str:
+    """BPF code that sets r9 to the address of the thread's state; a new thread gets a blank one."""
+    return f"""
+        {bpf.look_up(maps.states, _KEY)}
+        if r0 != 0 goto has_state
+        [fp + {_ZERO}] = 0
+        {bpf.look_up(maps.blank, _ZERO)}
+        if r0 == 0 goto end
+        r3 = r0
+        {bpf.put(maps.states, _KEY)}
+        {bpf.look_up(maps.states, _KEY)}
+        if r0 == 0 goto lost
+    has_state:
+        r9 = r0"""
 
 
-def _close_ended(maps: TraceMaps) -> list[bpf.Part]:
-    """B8: number of dispatches that are open around this one. Zero at _ONE: the relation to the innermost is new."""
-    return [
-        bpf.load(bpf.B8, bpf.B9, 0),
-        bpf.keep_bits(bpf.B8, DEPTH_LIMIT),
-        bpf.Label("next"),
-        bpf.jump_if_equal("nested", bpf.B8, 0),
-        bpf.address(bpf.B1, bpf.B8, -1),
-        *_slot_address(),
-        bpf.load(bpf.B3, bpf.B1, _FRAMES),
-        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
-        bpf.jump_unless_above("gone", bpf.B3, bpf.B2),
-        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8),  # the relation: the other's return address, and in one word the
-        bpf.store(bpf.FRAME, _PARENT, bpf.B0),  # distance (the other's slot in B3, ours in B2) and our place
-        bpf.move(bpf.B0, bpf.B3),
-        bpf.subtract(bpf.B0, bpf.B2),
-        bpf.shift_left(bpf.B0, PLACE_BITS),
-        bpf.move(bpf.B2, bpf.B7),
-        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
-        bpf.plus(bpf.B0, bpf.B2),
-        bpf.store(bpf.FRAME, _RELATION, bpf.B0),
-        *bpf.read_user(_STACK_WORD),
-        bpf.load(bpf.B1, bpf.FRAME, _PARENT),
-        bpf.load(bpf.B2, bpf.FRAME, _STACK_WORD),
-        bpf.shift_left(bpf.B1, 64 - PARENT_PLACE),
-        bpf.shift_right(bpf.B1, 64 - PARENT_PLACE),
-        bpf.jump_if_same("intact", bpf.B1, bpf.B2),
-        bpf.jump("gone"),
-        bpf.Label("intact"),
-        *bpf.look_up(maps.relations, _RELATION),
-        bpf.jump_if_equal("unproven", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.B0, 0),
-        bpf.jump_unless_equal("nested", bpf.B1, NOT_NESTED),
-        bpf.Label("gone"),
-        bpf.increase(bpf.B8, -1),
-        bpf.jump("next"),
-        bpf.Label("unproven"),
-        bpf.store_constant(bpf.FRAME, _ONE, 0),
-        bpf.jump("known relation"),
-        bpf.Label("nested"),
-        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
-        bpf.Label("known relation"),
-    ]
+def _close_ended(maps: TraceMaps) -> str:
+    """BPF code that sets r8 to the number of dispatches around this one, and the word at _ONE to 0 if the relation to
+    the innermost of them is new. From the innermost outwards, one is over if its return address is not above ours on
+    the stack (in r3 and r2), is not there any more, or if the relation is known to be impossible."""
+    return f"""
+        r8 = [r9 + 0] & {DEPTH_LIMIT}
+    next:
+        if r8 == 0 goto nested
+        r1 = r8 + -1
+        {_SLOT_ADDRESS}
+        r3 = [r1 + {_FRAMES}]
+        r2 = [fp + {_SLOT}]
+        if r3 <= r2 goto gone
+        r0 = [r1 + {_FRAMES + 8}]
+        [fp + {_PARENT}] = r0
+        r0 = r3 - r2
+        r0 <<= {PLACE_BITS}
+        r2 = r7 & {MAX_PLACES - 1}
+        r0 += r2
+        [fp + {_RELATION}] = r0
+        {bpf.read_user(_STACK_WORD)}
+        r1 = [fp + {_PARENT}]
+        r2 = [fp + {_STACK_WORD}]
+        r1 <<= {64 - PARENT_PLACE}
+        r1 >>= {64 - PARENT_PLACE}
+        if r1 == r2 goto intact
+        goto gone
+    intact:
+        {bpf.look_up(maps.relations, _RELATION)}
+        if r0 == 0 goto unproven
+        if [r0 + 0] != {NOT_NESTED} goto nested
+    gone:
+        r8 += -1
+        goto next
+    unproven:
+        [fp + {_ONE}] = 0
+        goto known_relation
+    nested:
+        [fp + {_ONE}] = {NESTED}
+    known_relation:"""
 
 
-def _slot_address() -> list[bpf.Part]:
-    """B1: in: number of an open dispatch; out: address of its entry in the thread's state, less _FRAMES."""
-    return [bpf.keep_bits(bpf.B1, DEPTH_LIMIT), bpf.shift_left(bpf.B1, 4), bpf.plus(bpf.B1, bpf.B9)]
+_SLOT_ADDRESS = f"""
+        r1 &= {DEPTH_LIMIT}
+        r1 <<= 4
+        r1 += r9"""
+"""Turns the number of an open dispatch in r1 into the address of its entry in the thread's state, less _FRAMES."""
 
 
-def _copy_stack(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
-    """Send a snapshot of the stack from here up to the outermost dispatch if the relation is new (zero at _ONE)."""
+def _copy_stack(architecture: Architecture, maps: TraceMaps) -> str:
+    """BPF code that sends a snapshot of the stack up to the outermost dispatch if the relation is new (0 at _ONE)."""
     frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
-    to = _SNAPSHOT_AT
-    return [
-        bpf.load(bpf.B1, bpf.FRAME, _ONE),
-        bpf.jump_if_equal("copy", bpf.B1, 0),
-        bpf.jump("copied"),
-        bpf.Label("copy"),
-        bpf.load(bpf.B2, bpf.B9, _FRAMES),
-        bpf.load(bpf.B3, bpf.FRAME, _SLOT),
-        bpf.subtract(bpf.B2, bpf.B3),
-        bpf.increase(bpf.B2, BELOW + 8),
-        bpf.jump_if_above("long", bpf.B2, STACK_BYTES),
-        bpf.jump("size"),
-        bpf.Label("long"),
-        bpf.constant(bpf.B2, STACK_BYTES),
-        bpf.Label("size"),
-        bpf.keep_bits(bpf.B2, STACK_BYTES),
-        bpf.store(bpf.FRAME, _SIZE, bpf.B2),
-        bpf.increase(bpf.B3, -BELOW),
-        bpf.address(bpf.B1, bpf.B9, to + SNAPSHOT.size),
-        bpf.call(bpf.READ_USER),
-        bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.copy_word(bpf.B9, to, bpf.FRAME, _RELATION),
-        bpf.copy_word(bpf.B9, to + 8, bpf.FRAME, _PARENT),
-        bpf.copy_word(bpf.B9, to + 16, bpf.FRAME, _SLOT),
-        bpf.copy_word(bpf.B9, to + 24, bpf.B6, frame_pointer),
-        bpf.load_map(bpf.B1, maps.snapshots),
-        bpf.address(bpf.B2, bpf.B9, to),
-        bpf.load(bpf.B3, bpf.FRAME, _SIZE),
-        bpf.keep_bits(bpf.B3, STACK_BYTES),
-        bpf.increase(bpf.B3, SNAPSHOT.size),
-        bpf.constant(bpf.B4, _NO_WAKEUP),
-        bpf.call(bpf.RING_OUTPUT),
-        bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
-        *bpf.put(maps.relations, _RELATION, _ONE),
-        bpf.Label("copied"),
-    ]
+    return f"""
+        if [fp + {_ONE}] == 0 goto copy
+        goto copied
+    copy:
+        r2 = [r9 + {_FRAMES}]
+        r3 = [fp + {_SLOT}]
+        r2 -= r3
+        r2 += {BELOW + 8}
+        if r2 > {STACK_BYTES} goto long
+        goto size
+    long:
+        r2 = {STACK_BYTES}
+    size:
+        r2 &= {STACK_BYTES}
+        [fp + {_SIZE}] = r2
+        r3 += {-BELOW}
+        r1 = r9 + {_SNAPSHOT_AT + SNAPSHOT.size}
+        call probe_read_user
+        if r0 != 0 goto copied
+        [r9 + {_SNAPSHOT_AT}] = [fp + {_RELATION}]
+        [r9 + {_SNAPSHOT_AT + 8}] = [fp + {_PARENT}]
+        [r9 + {_SNAPSHOT_AT + 16}] = [fp + {_SLOT}]
+        [r9 + {_SNAPSHOT_AT + 24}] = [r6 + {frame_pointer}]
+        r1 = map {maps.snapshots}
+        r2 = r9 + {_SNAPSHOT_AT}
+        r3 = [fp + {_SIZE}] & {STACK_BYTES}
+        r3 += {SNAPSHOT.size}
+        r4 = {_NO_WAKEUP}
+        call ringbuf_output
+        if r0 != 0 goto copied
+        [fp + {_ONE}] = {NESTED}
+        {bpf.put(maps.relations, _RELATION, _ONE)}
+    copied:"""
 
 
-def _open_dispatch() -> list[bpf.Part]:
-    """Add this dispatch to the open ones; B8: its depth. Those beyond DEPTH_LIMIT are not followed."""
-    return [
-        bpf.jump_if_above("deep", bpf.B8, DEPTH_LIMIT - 1),
-        bpf.move(bpf.B1, bpf.B8),
-        *_slot_address(),
-        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
-        bpf.store(bpf.B1, _FRAMES, bpf.B2),
-        bpf.move(bpf.B2, bpf.B7),
-        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
-        bpf.shift_left(bpf.B2, PARENT_PLACE),
-        bpf.load(bpf.B3, bpf.FRAME, _RETURNS),
-        bpf.plus(bpf.B2, bpf.B3),
-        bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
-        bpf.increase(bpf.B8, 1),
-        bpf.store(bpf.B9, 0, bpf.B8),
-        bpf.Label("deep"),
-    ]
+def _open_dispatch() -> str:
+    """BPF code that adds this dispatch to the open ones, and sets r8 to its depth. Those beyond DEPTH_LIMIT are not
+    followed."""
+    return f"""
+        if r8 > {DEPTH_LIMIT - 1} goto deep
+        r1 = r8
+        {_SLOT_ADDRESS}
+        [r1 + {_FRAMES}] = [fp + {_SLOT}]
+        r2 = r7 & {MAX_PLACES - 1}
+        r2 <<= {PARENT_PLACE}
+        r3 = [fp + {_RETURNS}]
+        r2 += r3
+        [r1 + {_FRAMES + 8}] = r2
+        r8 += 1
+        [r9 + 0] = r8
+    deep:"""
 
 
-def _write_record(maps: TraceMaps) -> list[bpf.Part]:
-    """Put thread, place and depth into one word; write the record to the ring, or count it as lost."""
-    return [
-        bpf.shift_left(bpf.B8, 48),
-        bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
-        bpf.shift_left(bpf.B7, 32),
-        bpf.call(bpf.CURRENT_PID_TGID),
-        bpf.low_word(bpf.B0),
-        bpf.plus(bpf.B8, bpf.B7),
-        bpf.plus(bpf.B8, bpf.B0),
-        bpf.store(bpf.FRAME, _THREAD, bpf.B8),
-        bpf.call(bpf.TIME),
-        bpf.store(bpf.FRAME, _TIME, bpf.B0),
-        bpf.load_map(bpf.B1, maps.ring),
-        bpf.address(bpf.B2, bpf.FRAME, _TIME),
-        bpf.constant(bpf.B3, RECORD.size),
-        bpf.constant(bpf.B4, _NO_WAKEUP),
-        bpf.call(bpf.RING_OUTPUT),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        *bpf.count_lost(maps.lost, _ZERO),
-    ]
+def _write_record(maps: TraceMaps) -> str:
+    """BPF code that puts thread, place and depth into one word, and writes the record to the ring, or counts it as
+    lost."""
+    return f"""
+        r8 <<= 48
+        r7 &= {MAX_PLACES - 1}
+        r7 <<= 32
+        call get_current_pid_tgid
+        w0 = w0
+        r8 += r7
+        r8 += r0
+        [fp + {_THREAD}] = r8
+        call ktime_get_ns
+        [fp + {_TIME}] = r0
+        r1 = map {maps.ring}
+        r2 = fp + {_TIME}
+        r3 = {RECORD.size}
+        r4 = {_NO_WAKEUP}
+        call ringbuf_output
+        if r0 == 0 goto end
+        {bpf.count_lost(maps.lost, _ZERO)}"""
 
 
 HEADER = 8

@@ -104,80 +104,77 @@ class LatencyMaps(NamedTuple):
     wanted: int
 
 
-def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bpf.Code:
-    """The program at the lookup of a call."""
-    return bpf.assemble(
-        (
-            *load_dispatch(architecture, _CALL_AT, maps.wanted, only),
-            *return_address(architecture),
-            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
-            bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
-            bpf.store(bpf.FRAME, _CALL_PLACE, bpf.B7),
-            bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
-            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
-            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "call"),
-            bpf.call(bpf.TIME),
-            bpf.store(bpf.FRAME, _TIME, bpf.B0),
-            *bpf.put(maps.open, _CALL_THREAD, _TIME),
-            bpf.jump_if_equal("end", bpf.B0, 0),
-            *bpf.count_lost(maps.lost, _NO_KEY),
-        )
-    )
+def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bytes:
+    """The BPF program at the lookup of a call: counts the call, and stores its time under thread and slot."""
+    return bpf.assemble(f"""
+        {load_dispatch(architecture, _CALL_AT, maps.wanted, only)}
+        {return_address(architecture)}
+        [fp + {_SLOT}] = r3
+        r7 &= {MAX_PLACES - 1}
+        [fp + {_CALL_PLACE}] = r7
+        [fp + {_BUCKET}] = {ENTERED}
+        [fp + {_AMOUNT}] = 1
+        {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "call")}
+        call ktime_get_ns
+        [fp + {_TIME}] = r0
+        {bpf.put(maps.open, _CALL_THREAD, _TIME)}
+        if r0 == 0 goto end
+        {bpf.count_lost(maps.lost, _NO_KEY)}
+    """)
 
 
-def exit_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
-    """The program at a ``ret``, which may return from a call that is not measured."""
+def exit_program(architecture: Architecture, maps: LatencyMaps) -> bytes:
+    """The BPF program at a ``ret``: counts the duration of the open call with this thread and slot, if there is one."""
     stack_pointer = saved_registers(architecture).get(architecture.stack_pointer, 0)
-    copied = (_CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE)  # from the open call to the key of the count
-    return bpf.assemble(
-        (
-            bpf.move(bpf.B6, bpf.B1),
-            bpf.call(bpf.TIME),
-            bpf.move(bpf.B9, bpf.B0),
-            *load_thread(_CALL_AT),
-            bpf.copy_word(bpf.FRAME, _SLOT, bpf.B6, stack_pointer),
-            *bpf.look_up(maps.open, _CALL_THREAD),
-            bpf.jump_if_equal("end", bpf.B0, 0),
-            bpf.load(bpf.B1, bpf.B0, 0),
-            bpf.subtract(bpf.B9, bpf.B1),
-            *(bpf.copy_word(bpf.FRAME, at, bpf.B0, at - _TIME) for at in copied),
-            bpf.load_map(bpf.B1, maps.open),
-            bpf.address(bpf.B2, bpf.FRAME, _CALL_THREAD),
-            bpf.call(bpf.MAP_DELETE),
-            *_store_bucket(),
-            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
-            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "bucket"),
-            bpf.store_constant(bpf.FRAME, _BUCKET, NANOSECONDS),
-            bpf.store(bpf.FRAME, _AMOUNT, bpf.B9),
-            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "sum"),
-            bpf.jump("end"),
-            *bpf.count_lost(maps.lost, _NO_KEY),
-        )
+    return bpf.assemble(f"""
+        r6 = r1
+        call ktime_get_ns
+        r9 = r0
+        {load_thread(_CALL_AT)}
+        [fp + {_SLOT}] = [r6 + {stack_pointer}]
+        {bpf.look_up(maps.open, _CALL_THREAD)}
+        if r0 == 0 goto end
+        r1 = [r0 + 0]
+        r9 -= r1
+        [fp + {_CALL_ENTRY}] = [r0 + {_CALL_ENTRY - _TIME}]
+        [fp + {_CALL_KEYSET}] = [r0 + {_CALL_KEYSET - _TIME}]
+        [fp + {_CALL_PLACE}] = [r0 + {_CALL_PLACE - _TIME}]
+        r1 = map {maps.open}
+        r2 = fp + {_CALL_THREAD}
+        call map_delete_elem
+        {_store_bucket()}
+        [fp + {_AMOUNT}] = 1
+        {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "bucket")}
+        [fp + {_BUCKET}] = {NANOSECONDS}
+        [fp + {_AMOUNT}] = r9
+        {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "sum")}
+        goto end
+        {bpf.count_lost(maps.lost, _NO_KEY)}
+    """)
+
+
+def _store_bucket() -> str:
+    """BPF code that stores the bucket of the duration in r9 at _BUCKET: its binary logarithm, which r2 gets by halving
+    the word, and the PARTS_BITS bits below the highest one. range_of() is the inverse."""
+    halvings = "".join(
+        f"""
+        r3 = r1 >> {step}
+        if r3 == 0 goto below_{step}
+        r1 = r3
+        r2 += {step}
+    below_{step}:"""
+        for step in (32, 16, 8, 4, 2, 1)
     )
-
-
-def _store_bucket() -> list[bpf.Part]:
-    """Store the bucket of the duration in B9 at _BUCKET; range_of() is the inverse."""
-    parts: list[bpf.Part] = [bpf.move(bpf.B1, bpf.B9), bpf.constant(bpf.B2, 0)]
-    for step in (32, 16, 8, 4, 2, 1):  # B2: the logarithm, by halving the word
-        parts += [
-            bpf.move(bpf.B3, bpf.B1),
-            bpf.shift_right(bpf.B3, step),
-            bpf.jump_if_equal(f"below {step}", bpf.B3, 0),
-            bpf.move(bpf.B1, bpf.B3),
-            bpf.increase(bpf.B2, step),
-            bpf.Label(f"below {step}"),
-        ]
-    return [
-        *parts,
-        bpf.move(bpf.B1, bpf.B9),
-        bpf.shift_left(bpf.B1, PARTS_BITS),
-        bpf.shift_right_by(bpf.B1, bpf.B2),
-        bpf.keep_bits(bpf.B1, (1 << PARTS_BITS) - 1),
-        bpf.shift_left(bpf.B2, PARTS_BITS),
-        bpf.plus(bpf.B1, bpf.B2),
-        bpf.store(bpf.FRAME, _BUCKET, bpf.B1),
-    ]
+    return f"""
+        r1 = r9
+        r2 = 0
+        {halvings}
+        r1 = r9 << {PARTS_BITS}
+        r1 >>= r2
+        r1 &= {(1 << PARTS_BITS) - 1}
+        r2 <<= {PARTS_BITS}
+        r1 += r2
+        [fp + {_BUCKET}] = r1"""
 
 
 def range_of(bucket: int) -> tuple[float, float]:

@@ -98,7 +98,8 @@ class ProbeHooks:
         try:
             hits = run.own(run.kernel.memory(HASH, 8, 8 * (1 + len(registers)), 1 << 15))  # by thread
             wanted = run.own(run.kernel.memory(HASH, 8, 8, 1 << 14))  # by hook
-            program = run.own(run.kernel.program(_code([saved[name] for name in registers], hits, wanted, number)))
+            code = _stop_program([saved[name] for name in registers], hits, wanted, number)
+            program = run.own(run.kernel.program(code))
         except BaseException:
             run.close()
             raise
@@ -228,30 +229,30 @@ class ProbeHooks:
         self._run.close()
 
 
-def _code(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> bytes:
-    """The program that, at a probe in the map ``wanted``, saves the thread's registers in the map ``hits`` and sends
-    it the signal. ``saved``: the offsets of the registers."""
+def _stop_program(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> bytes:
+    """The BPF program that, at a probe whose number is in the map ``wanted``, saves the thread's registers in the map
+    ``hits`` and sends it the signal. ``saved``: the offsets of the registers in pt_regs."""
     hit = _NUMBER - 8 * (1 + len(saved))
-    return bpf.assemble(
-        (
-            bpf.move(bpf.B6, bpf.B1),
-            bpf.call(bpf.ATTACH_COOKIE),
-            bpf.store(bpf.FRAME, _NUMBER, bpf.B0),
-            bpf.store(bpf.FRAME, hit, bpf.B0),
-            *bpf.look_up(wanted, _NUMBER),
-            bpf.jump_if_equal("end", bpf.B0, 0),
-            bpf.call(bpf.CURRENT_PID_TGID),
-            bpf.low_word(bpf.B0),
-            bpf.store(bpf.FRAME, _KEY, bpf.B0),
-            *(bpf.copy_word(bpf.FRAME, hit + 8 * index, bpf.B6, offset) for index, offset in enumerate(saved, 1)),
-            *bpf.put(hits, _KEY, hit),
-            bpf.jump_unless_equal("end", bpf.B0, 0),
-            bpf.constant(bpf.B1, signal_number),
-            bpf.call(bpf.SEND_SIGNAL_THREAD),
-            bpf.Label("end"),
-            bpf.end(),
-        )
-    )
+    copies = (f"[fp + {hit + 8 * index}] = [r6 + {offset}]" for index, offset in enumerate(saved, 1))
+    newline = "\n"
+    return bpf.assemble(f"""
+        r6 = r1
+        call get_attach_cookie
+        [fp + {_NUMBER}] = r0
+        [fp + {hit}] = r0
+        {bpf.look_up(wanted, _NUMBER)}
+        if r0 == 0 goto end
+        call get_current_pid_tgid
+        w0 = w0
+        [fp + {_KEY}] = r0
+        {newline.join(copies)}
+        {bpf.put(hits, _KEY, hit)}
+        if r0 != 0 goto end
+        r1 = {signal_number}
+        call send_signal_thread
+    end:
+        return 0
+    """)
 
 
 def _code_in_file(target: Target, address: int) -> tuple[str, int] | None:

@@ -255,7 +255,7 @@ def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
         kernel = Bpf.of(architecture)
         if everywhere and not kernel.has_many:
             return False
-        os.close(kernel.program(bpf_program.end()))
+        os.close(kernel.program(bpf_program.assemble("return 0")))
     except ProbesRefused:
         return False
     return True
