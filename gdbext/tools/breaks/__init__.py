@@ -28,58 +28,60 @@ if TYPE_CHECKING:
     from gdbext.live.host import Host, RunControl
 
 DESCRIPTION = """
-WHERE:
-  call        in at::_ops::OP::call, at the lookup: the keyset is known
-  redispatch  the same in at::_ops::OP::redispatch
-  lookup      both
-  boxed       at the boxed entries of the operator's kernels
-  kernel      at each distinct kernel of the operator's table, or the one for --key; also at kernels that Inductor
-              has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
-              (aoti_torch_cpu_mm_out), once they are loaded, and where the driver launches kernels that it has
-              written for Triton ('triton_poi_*'), from their second launch on
-  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels. For an operator that has none, such as
-              your own, meta stops at its kernel for Meta, impl at its kernels for backends
-  register    when an entry of its table is computed, until program exit begins
-  return      where call and redispatch return; where the dispatcher is inlined into your code, at the instruction that
-              comes after it
 
-In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
-process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
-yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
-(with --continue: until Ctrl+C, --timeout or its end), reports, and resumes it; after 5 s without a stop it says what
-the process does instead. A condition costs 0.2 ms a hit.
+WHERE is one of:
+  call        the lookup in at::_ops::OP::call, where the keyset is known
+  redispatch  the lookup in at::_ops::OP::redispatch
+  lookup      both of these
+  boxed       the boxed entry of each of the operator's kernels
+  kernel      each distinct kernel of the operator's table, or only the one for --key. OP may also be generated code:
+              kernels that Inductor wrote in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and functions that its code calls
+              (aoti_torch_cpu_mm_out), once they are loaded, and kernels that it wrote for Triton ('triton_poi_*'),
+              where the driver launches them, from their second launch on
+  meta, impl  TORCH_META_FUNC and TORCH_IMPL_FUNC of structured kernels. For an operator without structured kernels,
+              such as your own, meta is its kernel for Meta, and impl its kernels for backends
+  register    the computation of an entry of the operator's table, until program exit begins
+  return      the return of call and redispatch; if the dispatcher is inlined into your code, the instruction after it
 
-In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
-"breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
-next run of the program are noticed. In a second run, deleted ones are only disabled until it ends.
+In gdb, these are ordinary breakpoints: info breakpoints, delete, disable, condition and commands work on them, and the
+process runs when you resume it. They are pending until torch is loaded and the operator is registered. With --continue,
+gdb accepts no condition; use --key and --has instead. scripts/dispatch runs the process to the first stop (with
+--continue: until Ctrl+C, --timeout or its exit), reports the stop and resumes the process. If it does not stop within 5
+s, a note says what the process does instead. A condition costs 0.2 ms per hit.
+
+In LLDB, they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
+"breakpoint modify -c" adds to the condition and cannot replace it. LLDB also lists the internal breakpoints by which
+gdbext notices registrations and the next run of the program. In a second run, breakpoints that you delete are only
+disabled until the run ends.
 
 Killing gdb (kill -9) while a thread hits a breakpoint kills the process: likely at hundreds of calls a second with
 --continue or a condition, never seen at a stop. If LLDB is killed, the helper gdbext-guard takes over its server
 connection and detaches safely.
---engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) puts none there: a kill
-does no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction past the location;
-each shows as a catchpoint. It is the default for --continue, where no breakpoint is set yet. See
-dispatch-values for what probes cannot do.
+--engine probes (in gdb, for a process that runs already; needs root or CAP_BPF and CAP_PERFMON) uses kernel probes
+instead of breakpoints, so killing gdb does no harm. A probe stops the thread by a signal that the program ignores, one
+instruction past the location. gdb shows each probe as a catchpoint. Probes are the default for --continue unless a
+breakpoint is already set. See dispatch-values for what probes cannot do.
 """
 
 
 class BreakTool(LiveTool):
-    name = "dispatch-break"
-    summary = "Stop when the dispatcher reaches an operator. Resumes the process."
+    """The command ``dispatch-break`` as a tool."""
 
     completions = MappingProxyType({"where": PLACES})
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        add, engine = parser.add_argument, "kernel probes (default in gdb for --continue) or breakpoints, see above"
+        add, engine = parser.add_argument, "kernel probes (default in gdb with --continue) or breakpoints, see above"
         add("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
         add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
-        add("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
-        add("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+        add(
+            "--key", metavar="KEY", default="", help="stop only if this is the highest key (kernel: only at its kernel)"
+        )
+        add("--has", metavar="KEY", default="", help="stop only if the keyset contains this key")
         add("--continue", dest="go_on", action="store_true", help="report each stop and continue")
         add("--engine", choices=ENGINES, help=engine)
         add("--list", action="store_true", help="show the breakpoints of dispatch-break")
-        add("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
+        add("--delete", nargs="*", type=integer, metavar="N", help="delete these breakpoints (default: all)")
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""

@@ -67,34 +67,33 @@ _GRACE = 0.5
 _LARGEST = 32 << 20
 """Most bytes of one file that the child may write."""
 _EPILOG = """\
-The kernel calls this command: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
+The kernel runs this command. ./install.sh --core-handler writes this line to /proc/sys/kernel/core_pattern:
 
   |PATH/scripts/dispatch core-handler %P %d
 
-which calls it for each process that dies of a fatal signal, with the core on standard input. Of the core only the head
-is read (the threads' registers); the memory is read in the dying process, which the kernel keeps until this is done.
-DIR/crash-NAME-PID-TIME.txt, .json and .rec are kept, about a megabyte, for the process's user only; the oldest crashes
-are deleted when there are more than --keep, or more than --disk megabytes. ./install.sh --uninstall restores what was
-in core_pattern before.
+The kernel then runs it for each process that is killed by a signal that dumps core, with the core on standard input.
+The command reads only the beginning of the core, which has the threads' registers. It reads the memory from the dying
+process, which the kernel keeps until the command exits. It writes DIR/crash-NAME-PID-TIME.txt, .json and .rec, about a
+megabyte, readable only by the process's user. It deletes the oldest crashes if there are more than --keep, or if they
+take more than --disk megabytes. ./install.sh --uninstall restores the previous core_pattern.
 """
 
 
 class CoreHandlerProgram(Program):
-    name = "core-handler"
-    summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
+    """The program ``scripts/dispatch core-handler`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
-        pid_help = "%%P of core_pattern: the process, as this machine counts"
+        pid_help = "%%P of core_pattern: the process ID in the initial PID namespace"
         parser.add_argument("pid", type=integer, metavar="PID", help=pid_help)
-        mode_help = "%%d: its dump mode; 1, or nothing is kept"
+        mode_help = "%%d of core_pattern: the dump mode; nothing is saved unless it is 1"
         parser.add_argument("mode", type=integer, nargs="?", default=1, metavar="MODE", help=mode_help)
-        parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"where crashes are kept (default {FOLDER})")
-        keep_help = f"crashes that are kept (default {KEPT})"
+        parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"folder for the crashes (default: {FOLDER})")
+        keep_help = f"number of crashes to keep (default: {KEPT})"
         parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
-        disk_help = f"megabytes for all of them (default {DISK_MB})"
+        disk_help = f"megabytes that all crashes may take (default: {DISK_MB})"
         parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
-        seconds_help = f"release the process after that time, whatever is known then (default {SECONDS:g})"
+        seconds_help = f"let the process exit after S seconds, even if the diagnosis is not done (default: {SECONDS:g})"
         parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 
 _EPILOG = """\
-A report is a JSON document of dispatch-diagnose or all-threads; one of all-threads --stacks also has the native
-frames that some entries need. Entries of your own: JSON files in ~/.config/gdbext/known/, or in the folders of
+A report is the JSON document of dispatch-diagnose or all-threads. With all-threads --stacks, it also has the native
+frames that some entries need. Your own entries are JSON files in ~/.config/gdbext/known/ or in the folders of
 $GDBEXT_KNOWN (docs/known-bugs.md).
 """
 _NO_FRAMES = (
@@ -55,9 +55,11 @@ class KnownProgram(Program):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
-        parser.add_argument("files", nargs="*", metavar="FILE", help="a JSON report, or a recording (*.rec)")
         parser.add_argument(
-            "--list", action="store_true", help="show the catalogue; with words: entries that have them"
+            "files", nargs="*", metavar="FILE", help="a JSON report or a recording (*.rec); with --list: words"
+        )
+        parser.add_argument(
+            "--list", action="store_true", help="list the catalog, or the entries that contain all the words"
         )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

@@ -109,10 +109,10 @@ class PsProgram(Program):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = (
-            "IDLE: how long ago any of its threads last ran (now: one is running), by the scheduler's clock;\n"
-            "? where the kernel does not tell. MAIN: the same for its main thread. A process that hangs may still\n"
-            "wake up now and then: the parent of DataLoader workers every 5 s, gloo's thread all the time.\n"
-            "No process is stopped. Other users' processes need root."
+            'IDLE is the time since any thread of the process last ran, by the scheduler\'s clock. It is "now" if a\n'
+            "thread is running, and ? if the kernel does not tell. MAIN is the same for the main thread. A hung process\n"
+            "may still wake up now and then: the parent of DataLoader workers every 5 s, gloo's thread all the time.\n"
+            "No process is stopped. Other users' processes are listed only for root."
         )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

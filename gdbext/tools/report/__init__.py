@@ -66,11 +66,11 @@ _ALLOWED_TEXT = (
     "(extensions in C++ and all installed packages among them); thread ids; versions"
 )
 _EPILOG = """\
-FILE.tar.gz has verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
-info.txt (dispatch-info), and recording.rec, with which others see what you see: scripts/dispatch -r recording.rec.
-A recording holds parts of the process's memory: docs/recording.md. With --scrub there are verdict.json and threads.json
-alone, of which values, environment, source lines, paths and names of the program's own Python code and threads are left
-out.
+FILE.tar.gz contains verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
+info.txt (dispatch-info), and recording.rec, from which others can see what you see: scripts/dispatch -r recording.rec.
+A recording contains parts of the process's memory (docs/recording.md). With --scrub, the bundle contains only
+verdict.json and threads.json, without values, environment variables, source lines and paths, and without the names of
+the program's own Python code and threads.
 """
 
 
@@ -82,9 +82,11 @@ class ReportProgram(Program):
         parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
         parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
         parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
-        parser.add_argument("--output", metavar="FILE", default="", help="the bundle (default: named by the time)")
         parser.add_argument(
-            "--scrub", action="store_true", help="leave out the recording, values, and names of your code"
+            "--output", metavar="FILE", default="", help="the bundle to write (default: gdbext-report-TIME.tar.gz)"
+        )
+        parser.add_argument(
+            "--scrub", action="store_true", help="omit the recording, values, and the names in your code"
         )
         parser.add_argument("--yes", action="store_true", help="write it without asking")
 

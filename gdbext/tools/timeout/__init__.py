@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 TIMED_OUT, FAILED, NOT_INVOKED, NOT_FOUND = 124, 125, 126, 127
 """Exit statuses of timeout(1): the command took too long; we failed; it cannot be invoked; it was not found."""
 _EPILOG = """\
-DURATION is a number of seconds, or one with s, m, h or d behind it; 0 means no limit. When it is over, COMMAND and all
-of its descendants are diagnosed (each is stopped for some milliseconds), the verdicts are written to standard error,
-and recordings are kept in DIR (default: a new folder for temporary files). Then the signal is sent to all of them, and
-SIGKILL to whatever is left after --kill-after (default 10 s).
+DURATION is a number of seconds, or a number followed by s, m, h or d; 0 means no limit. When it has passed, COMMAND and
+all of its descendants are diagnosed, for which each is stopped for a few milliseconds. The verdicts are written to
+standard error, and recordings are saved in DIR (default: a new temporary folder). Then the signal is sent to all of
+them, and SIGKILL to those that still run after --kill-after (default: 10 s).
 
-SIGTERM or SIGHUP sent to this command, as schedulers do before they kill a job, counts as the timeout: verdicts first,
-then the signal is forwarded.
+If this command receives SIGTERM or SIGHUP, which schedulers send before they kill a job, it does the same at once: it
+writes the verdicts, then forwards the signal.
 
-Exit status, as of timeout(1): 124 when the time was over, 137 when SIGKILL was needed, 125 when this command failed,
-126 when COMMAND cannot be invoked, 127 when it is not found; else COMMAND's own, 128+N when signal N ended it.
+The exit status is that of timeout(1): 124 on a timeout, 137 if SIGKILL was needed, 125 if this command itself failed,
+126 if COMMAND cannot be invoked, 127 if it is not found; otherwise COMMAND's own, or 128+N if signal N killed it.
 
   scripts/dispatch timeout 30m --save hangs -- torchrun --nproc-per-node 8 train.py
 """
@@ -65,9 +65,9 @@ class TimeoutOrder(NamedTuple):
 
 
 class TimeoutProgram(Program):
-    name = "timeout"
+    """The program ``scripts/dispatch timeout`` as a tool."""
+
     common = ("--json",)
-    summary = "Run a command; when it takes too long, diagnose it and its children, then kill it."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
@@ -77,12 +77,12 @@ class TimeoutProgram(Program):
         parser.add_argument("--kill-after", "-k", metavar="DURATION", default="10", help=kill_help)
         signal_help = "the signal to send on timeout (default: TERM)"
         parser.add_argument("--signal", "-s", metavar="SIGNAL", default="TERM", help=signal_help)
-        status_help = "exit with COMMAND's status also when the time was over"
+        status_help = "exit with COMMAND's status even on a timeout"
         parser.add_argument("--preserve-status", action="store_true", help=status_help)
-        group_help = "COMMAND stays in the terminal's group, and may read from it"
+        group_help = "keep COMMAND in the terminal's foreground process group, so that it can read from it"
         parser.add_argument("--foreground", action="store_true", help=group_help)
-        parser.add_argument("--verbose", "-v", action="store_true", help="no effect: what is done is always said")
-        parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
+        parser.add_argument("--verbose", "-v", action="store_true", help="no effect: the output is always verbose")
+        parser.add_argument("--save", metavar="DIR", default="", help="folder for verdicts and recordings")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         try:

@@ -37,32 +37,33 @@ if TYPE_CHECKING:
 MAX_SECONDS = 86400.0
 
 DESCRIPTION = """
-Shows each dispatch of the named operators as it happens:
+
+Each dispatch of the named operators is shown as it happens:
 
   [call] op=[aten::mm], key=[AutogradCPU], at=[0.001042 s]
    [redispatch] op=[aten::mm], key=[CPU], at=[0.001049 s]
 
-as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indentation per level, and the time since the
-trace began.
+The format is that of TORCH_SHOW_DISPATCH_TRACE in a debug build, indented by one space per level, plus the time since
+the trace began.
 
---engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
-CAP_PERFMON, Linux 6.6 or later, without --all 5.15): no process is stopped, a dispatch costs one or two microseconds,
-redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven by
-unwinding copies of stacks. A dispatch is taken to end when its thread starts the next one outside it. Dispatches for
-which the buffer had no room are counted. --last S keeps the last seconds, and writes them down when it is interrupted,
-when the process ends or when nothing was dispatched for a while (--hung-after S). Inside a debugger the process runs by
-the debugger's own continue, a kill of the debugger does no harm, and the process is stopped somewhere behind the last
-dispatch. But your breakpoints in torch's libraries may be missed while any tool probes the same addresses in any
-process.
+--engine probes is the default from the shell (scripts/dispatch -p PID) if the kernel permits probes. They need root or
+CAP_BPF and CAP_PERFMON, and Linux 6.6 or later (5.15 without --all). The process is not stopped, and a dispatch takes
+one or two microseconds longer. --all also shows the redispatches of all operators, and boxed dispatches. gdbext unwinds
+copies of stacks to prove which dispatches are nested. A dispatch is taken to end when its thread starts the next one
+outside it. If the buffer is full, further dispatches are counted but not shown. --last S keeps the last S seconds, and
+writes them when the trace is interrupted, when the process exits, or when nothing was dispatched for a while
+(--hung-after S). Inside a debugger, the process runs under the debugger's own continue, killing the debugger does no
+harm, and the process is stopped somewhere after the last dispatch. While any tool probes torch's libraries, your
+breakpoints at the same addresses may be missed.
 
---engine breakpoints (with --verbose, or where probes are not permitted): a gdb that is killed (kill -9) meanwhile
-most often ends the process, an LLDB does not. Ctrl+C ends the trace and takes all breakpoints away; the process is
-stopped then (scripts/dispatch resumes it). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols;
-through LLDB five times as much). There is one for each call and one for each redispatch of a named operator; all
-other operators run at full speed. --verbose has six or more for each dispatch, --output FILE.json or FILE.html four.
---all stops once for each call of any operator: forward and backward of a small model take 64 times as long (118
-calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: redispatches would need
-3,101 breakpoints.
+--engine breakpoints is used with --verbose, or if probes are not permitted. Killing gdb (kill -9) during the trace
+usually kills the process; killing LLDB does not. Ctrl+C ends the trace, removes all breakpoints and stops the process
+(scripts/dispatch resumes it). A stop takes about 0.2 ms (0.4 ms if gdb has read torch's symbols; five times as long in
+LLDB). There is one stop for each call and each redispatch of a named operator; all other operators run at full speed.
+--verbose stops at least six times per dispatch, and --output FILE.json or FILE.html four times. --all stops once for
+each call of any operator: the forward and backward pass of a small model takes 64 times as long (118 calls, 22 ms
+instead of 0.35 ms), and a torch.mm of 1 us 200 times as long. It shows calls only: redispatches would need 3,101
+breakpoints.
 """
 
 
@@ -72,18 +73,17 @@ useless and fills the disk."""
 
 
 class TraceTool(LiveTool):
-    name = "dispatch-trace"
-    summary = "Trace dispatches as they happen, nested."
+    """The command ``dispatch-trace`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
         add, seconds = parser.add_argument, partial(duration, most=MAX_SECONDS)
         steps = "show every step: entry, lookup, kernel, boxing, meta/impl functions, returns"
         output = (
-            "to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
-            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text"
+            "write to FILE: a page with a timeline (.html), a Chrome trace (.json), JSON lines (.jsonl), a speedscope "
+            "profile (.speedscope.json), stacks for flame graphs in nanoseconds (.collapsed), or else text"
         )
-        limit = f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})"
+        limit = f"stop after N dispatches (default with --output: {MOST_IN_A_FILE:,})"
         last, hung = partial(seconds, option="--last"), partial(seconds, option="--hung-after")
         boxed = "also stop in Dispatcher::callBoxed, which slows all boxed calls"
         engine = "kernel probes, which stop no thread (default if permitted), or breakpoints"
@@ -92,13 +92,13 @@ class TraceTool(LiveTool):
         add("--verbose", action="store_true", help=steps)
         add("--output", metavar="FILE", help=output)
         add("--limit", metavar="N", type=positive, default=0, help=limit)
-        add("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
-        add("--thread", metavar="TID|N", help="this thread only")
-        add("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
+        add("--depth", metavar="N", type=positive, default=0, help="show at most N levels of nesting")
+        add("--thread", metavar="TID|N", help="trace only this thread")
+        add("--key", metavar="KEY", default="", help="probes: show only dispatches to this key, such as CPU")
         add("--since", metavar="OP", default="", help="start when this operator is entered")
         add("--engine", choices=ENGINES, help=engine)
         add("--last", metavar="S", type=last, default=0.0, help="probes: write only the last S seconds, at the end")
-        add("--hung-after", metavar="S", type=hung, default=0.0, help="probes: end after S seconds without a dispatch")
+        add("--hung-after", metavar="S", type=hung, default=0.0, help="probes: stop after S seconds without a dispatch")
         add("--boxed", action="store_true", help=boxed)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:

@@ -40,65 +40,70 @@ if TYPE_CHECKING:
 SEEKS = ("nan", "inf")
 
 DESCRIPTION = """
-Resumes the process, and shows what the named operators are called with and what they return:
 
-  save   DIR/before_launch_aten__mm_0.safetensors, after_launch_…: a file for each call, one tensor for each argument or
-         result under its schema name (result0 where it has none)
-  print  each tensor's size, dtype, mean, min, max, std, each number by its value; --json: one object a line
-  names  only [ before_launch: KERNEL ] lines, at once: the last one before a crash names the kernel
-  nan    the first operator whose result has a NaN while no argument had one: kernel, Python line, statistics, and the
-         20 calls before it; without OP all operators are watched. inf: the same for infinities and NaNs, --above X for
-         numbers further from zero than X. --continue prints and continues. On a core, or without gdb, the same question
-         is asked of the operators that are on the stacks.
-  off    nothing is watched
+The process is resumed, and the arguments and results of the named operators are shown or saved. The modes are:
 
-OP may also be compiled code: 'cpp_fused*' for kernels of Inductor's C++ backend (their tensors are those of the
-Python line, or of the C++ function, that calls them: a tensor is shown where a pointer points to its first element),
-'aoti_torch_cpu_*' for the functions that AOTInductor's code calls. Kernels that are compiled later are also watched.
+  save   write a file for each call: DIR/before_launch_aten__mm_0.safetensors, after_launch_…. A file has a tensor for
+         each argument or result, under its name in the schema (result0 if it has none)
+  print  print the size, dtype, mean, min, max and std of each tensor, and the value of each number; with --json, one
+         object per line
+  names  print only a line [ before_launch: KERNEL ] for each kernel, at once, so that the last line before a crash
+         names the kernel
+  nan    find the first operator whose result has a NaN although no argument had one. Print its kernel, Python line and
+         statistics, and the 20 calls before it. Without OP, all operators are watched. --above X looks for numbers
+         further from zero than X instead. --continue prints each find and continues. In a core, or without gdb,
+         only the operators on the stacks are checked
+  inf    the same for infinities and NaNs
+  off    watch nothing
 
-The number in a file's name counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then
+OP may also be compiled code. 'cpp_fused*' matches kernels of Inductor's C++ backend. Their tensors are taken from the
+Python line or the C++ function that calls them, and a tensor is shown if a pointer points to its first element.
+'aoti_torch_cpu_*' matches the functions that AOTInductor's code calls. Kernels that are compiled later are also
+watched.
+
+The number in a file's name counts the operator's calls from 0. Ctrl+C ends the command and stops the process
 (scripts/dispatch resumes it).
 
-Operators that are not registered yet are watched once they are. One without functions of its own (torch.library,
-extensions) is seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop
-there, too, for 0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
+Operators that are not registered yet are watched once they are. An operator without functions of its own
+(torch.library, extensions) is watched at the code that all boxed calls share, as torch.ops makes them, so the boxed
+calls of other operators stop there, too, for 0.3 ms. Calls that an extension's own C++ makes through a typed handle are
+not seen.
 
-Cost: about 2 ms of CPU time for each call of a named operator: two or three stops, and reading its tensors;
-tensors of more than 262,144 elements are sampled, and the output says so (save writes all of it).
-All other operators run at full speed.
+Each call of a named operator costs about 2 ms of CPU time, for two or three stops and for reading its tensors. Tensors
+of more than 262,144 elements are sampled, and the output says so (save writes all elements). All other operators run at
+full speed.
 
-A gdb that is killed (kill -9) while its breakpoints are in the code most often ends the process, an LLDB does not.
---engine probes has none: kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by
-a signal that the program ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are
-the default where they can be, and a note says why where they cannot. A stop costs no more. What probes cannot do: stop
-in code that is in no file, work from inside a container, see a thread that blocks the signal later. And your
-breakpoints at the same addresses of torch's libraries may be missed while any tool probes these.
+Killing gdb (kill -9) while its breakpoints are in the code usually kills the process; killing LLDB does not.
+--engine probes uses kernel probes instead of breakpoints; it needs root or CAP_BPF and CAP_PERFMON. A probe stops the
+thread by a signal that the program ignores, SIGURG or SIGWINCH, and the probes disappear with the debugger. In your own
+gdb or LLDB, probes are the default if they are possible; otherwise a note says why they are not. A stop costs the same.
+Probes cannot stop in code that is not in a file, cannot be used from inside a container, and do not see a thread that
+blocks the signal later. While any tool probes torch's libraries, your breakpoints at the same addresses may be missed.
 """
 
 
 class ValuesTool(LiveTool):
-    name = "dispatch-values"
-    summary = "Show or save what operators get and return. Resumes the process."
+    """The command ``dispatch-values`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
         add, modes = parser.add_argument, "off|save|print|names|nan|inf"
         operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
-        folder = "the folder for the files of save (default: the current one)"
-        when, moments = "when to look (default both; for names: before)", ("before", "after", "both")
+        folder = "save: folder for the files (default: the current one)"
+        when, moments = "when to read the values (default: both; for names: before)", ("before", "after", "both")
         above = "nan: look for numbers beyond X or -X instead of NaNs"
         engine = "kernel probes (default inside gdb and LLDB) or breakpoints, see above"
         add("mode", choices=modes.split("|"), metavar=modes, help="what to do with values")
         add("op", nargs="*", metavar="OP", help=operators)
         add("--when", choices=moments, default=None, help=when)
         add("--dir", metavar="DIR", default=".", help=folder)
-        add("--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this")
+        add("--max-bytes", metavar="N", type=positive, default=0, help="save: omit tensors that are larger than this")
         add("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
         add("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
         add("--above", metavar="X", type=float, help=above)
         add("--continue", action="store_true", dest="goes_on", help="nan: print each find and continue")
-        add("--limit", metavar="N", type=positive, default=0, help="end after N calls")
-        add("--thread", metavar="TID|N", help="this thread only")
+        add("--limit", metavar="N", type=positive, default=0, help="stop after N calls")
+        add("--thread", metavar="TID|N", help="watch only this thread")
         add("--engine", choices=ENGINES, help=engine)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:

@@ -44,24 +44,25 @@ _SHORTEST = 5.0
 _MOST = 8
 """Most processes of one program that are diagnosed: the ranks of a node."""
 _EPILOG = """\
-Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5% of a CPU used, by the
-process and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung
-if the diagnosis finds anything but a busy thread, an idle one, or one that waits for a child process. Every few seconds
-/proc is read (and one probe looks for a dispatch), which stops no process; only the diagnosis stops it, for some
-milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its descendants
-that have it are diagnosed, up to eight of them.
+Any of these counts as progress of the process or its children: a dispatch, 64 KB read or written, a child process that
+starts or exits, or 5% of a CPU used. If kernel probes are permitted, a process that computes without dispatching counts
+as hung unless the diagnosis finds a busy thread, an idle thread, or one that waits for a child process. Every few
+seconds, the command reads /proc (and one probe looks for a dispatch), which stops no process. Only the diagnosis stops
+the process, for a few milliseconds. If the process does not use PyTorch (timeout, bash, nice, accelerate, torchrun),
+its descendants that do are diagnosed, at most eight of them.
 
-Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
-scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
-hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and this command a percent of a
-CPU or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
-the dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
---job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
-for which the process is stopped until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
-GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
-in its environment.
-Then it continues to watch. With --json each event is a JSON object on a line. It ends with the process; with
-PROGRAM the exit status is the program's.
+At each hang, the diagnosis is printed. With --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
+scripts/dispatch -r FILE) are written, readable only by their owner. Further options save more:
+  --trace    .trace.html: the last dispatches before the hang. Its kernel probes add one or two microseconds to each
+             dispatch during the whole run, and this command needs at least one percent of a CPU
+  --history  .history.txt, also printed in short: every half minute (less often beyond two hours), the dispatches of one
+             second by operator if probes are permitted, and where the threads are. No process is stopped for it
+  --job      .job.txt, .job.json and .job.html, as scripts/dispatch ranks writes them
+  --core     .core, as large as the process's memory. The process is stopped until it is written
+The shell runs COMMAND with these environment variables: GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …),
+GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (the files' path without .txt, .html, .json or .rec).
+The command then continues to watch. With --json, each event is a JSON object on its own line. The command exits when
+the process does; with PROGRAM, its exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
       -- python train.py
@@ -69,26 +70,28 @@ PROGRAM the exit status is the program's.
 
 
 class WatchProgram(Program):
-    name = "watch"
+    """The program ``scripts/dispatch watch`` as a tool."""
+
     common = ("--json",)
-    summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="the process; or start one: -- PROGRAM …")
-        hung_help = "seconds without progress (default 300)"
+        parser.add_argument(
+            "-p", "--pid", type=integer, metavar="PID", help="the process to watch (or start one: -- PROGRAM …)"
+        )
+        hung_help = "seconds without progress that count as a hang (default: 300)"
         parser.add_argument("--hung-after", type=float, default=300.0, metavar="S", help=hung_help)
-        parser.add_argument("--save", metavar="DIR", help="keep the diagnosis and a recording in that folder")
-        parser.add_argument("--core", action="store_true", help="with --save: also write a core dump (by gcore)")
-        job_help = "with --save: also write the report on all ranks of its job"
+        parser.add_argument("--save", metavar="DIR", help="save the diagnosis and a recording in this folder")
+        parser.add_argument("--core", action="store_true", help="with --save: also write a core dump, using gcore")
+        job_help = "with --save: also write a report on all ranks of the job"
         parser.add_argument("--job", action="store_true", help=job_help)
         trace_help = "with --save: also write the last S seconds of a trace"
         parser.add_argument("--trace", type=float, default=0.0, metavar="S", help=trace_help)
         time = partial(duration, option="--history", is_endless=True)
-        history_help = "with --save: also keep what the last minutes (10m) looked like"
+        history_help = "with --save: also write a history of the last TIME, such as 10m"
         parser.add_argument("--history", type=time, default=0.0, metavar="TIME", help=history_help)
-        parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
-        metrics_help = "keep figures for Prometheus' node_exporter (textfile collector) in that file"
+        parser.add_argument("--run", metavar="COMMAND", help="shell command to run at each hang")
+        metrics_help = "keep metrics for the textfile collector of Prometheus' node_exporter in this file"
         parser.add_argument("--metrics", metavar="FILE.prom", help=metrics_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
