@@ -108,7 +108,7 @@ class BreakTool(LiveTool):
         are reported on standard error, and notes are left to the document."""
         show = partial(write, 2) if quiet else host.show
         limits = " with that key" if request.key or request.has else ""
-        instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.op))} counts"
+        instead = f"did not reach this{limits}: dispatch-top {escape(' '.join(request.op))} counts"
         with host.running(self.name):
             try:
                 notes = table.add(request, torch_session(control, session), show).notes
@@ -174,7 +174,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if breaks.deleted is not None:
         yield f"{counted(breaks.deleted, 'breakpoint')} deleted"
     if breaks.ending:
-        yield f"ended: {escape(breaks.ending.text or 'it was asked for')}"
+        yield f"ended: {escape(breaks.ending.text or 'as requested')}"
     elif not breaks.requests and breaks.deleted is None:
         yield "no breakpoints of dispatch-break"
     for note in breaks.notes:
@@ -190,7 +190,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         rest = breakpoints[shown:]
         if rest:
             hits = counted(sum(placed.hits for placed in rest), "hit")
-            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {hits} (--why)"
+            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: {hits} (--why lists them)"
 
 
 def _line(placed: PlacedBreakpoint, why: bool) -> str:

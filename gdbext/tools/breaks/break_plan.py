@@ -347,7 +347,7 @@ def check_keys(keys: KeyNames | None, request: BreakRequest) -> None:
             keys.bits_of(name)
     if (request.key or request.has) and request.where not in WITH_KEYSET:
         raise UsageError(
-            f"at {request.where} there is no keyset that could be tested", help=f"use one of: {', '.join(WITH_KEYSET)}"
+            f"at {request.where} there is no keyset to test", help=f"use one of: {', '.join(WITH_KEYSET)}"
         )
 
 

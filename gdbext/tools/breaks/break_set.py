@@ -153,9 +153,9 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     for link in links[:1]:
         yield f"  kernel {_function(link)}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
     for link in links[1:]:
-        yield f"  expected then: {link.key}: {_function(link)}"
+        yield f"  then expected: {link.key}: {_function(link)}"
     if links and links[-1].certainty == "unknown":
-        yield f"  further on: {links[-1].why}"
+        yield f"  after that: {links[-1].why}"
 
 
 @dataclass
@@ -406,7 +406,7 @@ class BreakTable:
         if self._sets:
             raise UsageError(
                 f"what is set stops by {'probes' if self.is_probed else 'breakpoints'}: both at once are not possible",
-                why="breakpoints are not seen at the places of probes",
+                why="a breakpoint at the address of a probe is not noticed",
                 help="dispatch-break --delete",
             )
         self.setter = self._breakpoints.by_probes() if wanted else self._breakpoints

@@ -107,7 +107,7 @@ class CoreHandlerProgram(Program):
         folder = Path(args.dir)
         os.close(whole_file.open_folder(str(folder), make=True))
         if not is_ours(str(folder)):
-            raise TargetError(f"{folder} can be written by others", help="name another --dir")
+            raise TargetError(f"{folder} can be written to by other users", help="choose another --dir")
         crash = _Crash(args, folder)
         with _Places(folder, crash.user):
             crash.raise_priority()
@@ -159,8 +159,8 @@ class _Crash:
         self._folder = folder
         if args.mode != 1:
             raise TargetError(
-                f"process {self._pid} changed its rights while it ran: nothing of it is kept",
-                why="its memory may hold what its user must not see (prctl(2), PR_SET_DUMPABLE)",
+                f"process {self._pid} changed its privileges while it ran: nothing is saved",
+                why="its memory may contain data that its user must not see (prctl(2), PR_SET_DUMPABLE)",
             )
         try:
             self._rights = rights_of(self._pid)
@@ -203,7 +203,7 @@ class _Crash:
                     with contextlib.suppress(ProcessLookupError):
                         kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                self._problem = "examining it took too long and was stopped"
+                self._problem = "the diagnosis took too long and was stopped"
                 return
             time.sleep(0.005)
 
@@ -240,7 +240,7 @@ class _Crash:
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
         except Exception as error:
-            terminal.write(self._outputs["txt"], f"examining it failed: {error!r}\n")
+            terminal.write(self._outputs["txt"], f"the diagnosis failed: {error!r}\n")
         finally:
             os._exit(status)
 
@@ -255,7 +255,7 @@ class _Crash:
             if suffix != "rec":
                 data = data.replace(recording, kept).replace(pipe, kept)
             if suffix == "txt" and (self._problem or not data):
-                data += f"{self._problem or 'nothing could be said; the .json tells why'}\n".encode()
+                data += f"{self._problem or 'no diagnosis could be made; the .json file says why'}\n".encode()
             if not data:
                 continue
             path = f"{self._folder}/{self.stem}.{suffix}"

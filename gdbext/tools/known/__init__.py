@@ -44,7 +44,7 @@ frames that some entries need. Your own entries are JSON files in ~/.config/gdbe
 $GDBEXT_KNOWN (docs/known-bugs.md).
 """
 _NO_FRAMES = (
-    "it has no native frames: entries that ask for some were not compared (all-threads --stacks --json has them)"
+    "the report has no native frames, so entries that need them were not compared (all-threads --stacks --json has them)"
 )
 
 
@@ -88,7 +88,7 @@ class KnownProgram(Program):
                     lines.append(f"{head}Known: {escape(report.line)}")
                     lines += [f"    {escape(text)}" for text in report.matched if args.why]
                 if not reports:
-                    lines.append(f"{head}no known bug fits" + (f"; {doubt}" if doubt else ""))
+                    lines.append(f"{head}no known bug matches" + (f"; {doubt}" if doubt else ""))
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(document), ensure_ascii=True)) + "\n", errors)
         return Outcome(0, "".join(f"{line}\n" for line in lines), errors)

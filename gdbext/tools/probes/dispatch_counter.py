@@ -1,9 +1,8 @@
 """Counts dispatches in the kernel: by place, operator and keyset, on request also by thread or line; or all together.
 
-Each place has a cell on each CPU, which counts the first operator and keyset that pass there: an array needs no call of
-a helper, each of which takes 15 ns where returns are guarded against speculation. Everything else, and everything where
-threads or lines are told apart, is counted in a map, by thread: the kernel may preempt a program, but not for another
-one in the same thread, so that no two programs count there at once. In a cell they may.
+Each place has a cell on each CPU, which counts the first operator and keyset seen there: an array access avoids calls of
+helpers, 15 ns each. All others are counted in a map by thread. There, no two programs count at once, because the kernel
+preempts a program only for other threads; in a cell they may, so its instructions are atomic.
 """
 
 from __future__ import annotations
@@ -189,21 +188,19 @@ class DispatchCounter(ProbeSet):
     def counts(self) -> list[DispatchCount]:
         """The counts so far. Raises OSError."""
         totals: Counter[DispatchCount] = Counter()
-
-        def add(number: int, entry: int, keyset: int, tid: int, times: int, line: Sequence[int] = (0, 0)) -> None:
-            place = self.places[number]
-            totals[DispatchCount(entry or place.operator, keyset, tid, place.event, 0, *line)] += times
-
         for key, times in self.kernel.totals(self._counts, self._key_size):
             number, entry, keyset, tid = KEY.unpack_from(key)
-            add(number, entry, keyset, tid, times, LINE.unpack_from(key, KEY.size) if self._has_lines else (0, 0))
+            line = LINE.unpack_from(key, KEY.size) if self._has_lines else (0, 0)
+            place = self.places[number]
+            totals[DispatchCount(entry or place.operator, keyset, tid, place.event, 0, *line)] += times
         if self._cells is not None:
             cpus = possible_cpus()
             data = self.kernel.values(self._cells, self._cell_count, cpus * CELL.size)
             for position, cell in enumerate(cell_counts(data)):
                 if cell:
                     entry, keyset, times = cell
-                    add(position // cpus, entry, keyset, 0, times)
+                    place = self.places[position // cpus]
+                    totals[DispatchCount(entry or place.operator, keyset, 0, place.event, 0)] += times
         return [count._replace(times=times) for count, times in totals.items()]
 
 

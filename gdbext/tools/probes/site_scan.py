@@ -86,7 +86,7 @@ class ProbePlaces:
         module = session.modules.named(OPERATOR_STRUCT.library)
         if not module or not isinstance(module.image, ElfImage):
             raise TargetError(
-                "libtorch_cpu.so cannot be probed: its file is not there any more",
+                "libtorch_cpu.so cannot be probed: its file no longer exists",
                 why="kernel probes are placed in the file; it was deleted or replaced after the process loaded it",
                 help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )

@@ -34,7 +34,7 @@ _SIGNALS = (signal.SIGURG, signal.SIGWINCH)
 """Signals whose default is to be ignored (signal(7)). SIGCHLD is one, too, and has handlers more often."""
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): there the thread ids of the kernel's programs are ours."""
-_HELP = "--engine breakpoints does without"
+_HELP = "use --engine breakpoints"
 _WORD = (1 << 64) - 1
 _KEY, _NUMBER = -8, -16
 """Offsets on the program's stack from its end; the value for the map is below them."""
@@ -44,8 +44,8 @@ def harmless_signal(pid: int) -> int:
     """The number of a signal that the process ignores, also if its tracer dies. Raises ProbesRefused without one."""
     if os.readlink("/proc/self/ns/pid") != _INITIAL_NAMESPACE:  # noqa: PTH115
         raise ProbesRefused(
-            "probes cannot stop threads from inside of a PID namespace (a container)",
-            why="the kernel's programs know a thread by its number outside",
+            "probes cannot stop threads from inside a PID namespace (a container)",
+            why="BPF programs identify a thread by its ID outside the namespace",
             help=f"run it on the host, or {_HELP}",
         )
     used = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
@@ -56,7 +56,7 @@ def harmless_signal(pid: int) -> int:
         return int(number)
     raise ProbesRefused(
         "the program handles or blocks both signals by which a probe could stop a thread",
-        why="SIGURG and SIGWINCH are those that do nothing to a process by default",
+        why="only SIGURG and SIGWINCH are ignored by default",
         help=_HELP,
     )
 
@@ -123,7 +123,7 @@ class ProbeHooks:
             self._target = self._open()
             code = _code_in_file(self._target, spec.address)
         if not code:
-            why = "the code there is in no file"
+            why = "the code there is not in a file"
             raise ProbesRefused(f"no probe can be placed at {spec.address:#x}", why=why, help=_HELP)
         path, offset = code
         self._added.setdefault(path, []).append(ProbePlace(offset, number))
@@ -193,7 +193,7 @@ class ProbeHooks:
             return
         code = self._read(self._hit[0].spec.address, 16)  # the longest instruction
         if not self._target.architecture.keeps_vectors(code):
-            raise TargetError("the thread has done an instruction since, which may have changed vector registers")
+            raise TargetError("the thread has executed an instruction since, which may have changed vector registers")
 
     def handle(self, tid: int) -> bool:
         """Call the handler of the probe that the thread stopped at; its result (True: stay stopped), False if no probe

@@ -99,24 +99,22 @@ class TopTool(Tool):
         process = session.target
         if not isinstance(process, RunningProcess):
             raise UsageError(
-                f"{self.name} counts in a process that runs, and this one is stopped or a file",
+                f"{self.name} needs a running process; this one is stopped, a core or a recording",
                 help=f"from a shell: scripts/dispatch -p {process.pid} dispatch-top",
             )
         if args.output and not is_flame_file(args.output):
-            raise UsageError(f"--output {args.output}: the name says which format", help=FORMATS)
+            raise UsageError(f"--output {args.output}: the file's ending selects the format", help=FORMATS)
         if not 0 < args.interval <= MAX_SECONDS or args.limit < 1 or (args.count is not None and args.count < 1):
-            raise UsageError(
-                f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
-            )
+            raise UsageError(f"--interval takes up to {MAX_SECONDS:.0f} s; --limit and --count must be at least 1")
         operators = named_operators(session.dispatcher, args.op)
         tid = running_thread(process, args.thread) if args.thread is not None else None
         only = filter_of(session, tid, args.key)
-        watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is reported
+        watched = WatchedProcess(process.pid)  # before there are probes, so that its exit is noticed
         if args.latency:
             if not operators or args.html or args.output or args.by != "op":
                 raise UsageError(
-                    "--latency is for operators that are named, and goes with neither --by, --html nor --output",
-                    why="two probes for each call of every operator would slow all of them by some microseconds",
+                    "--latency needs the names of operators, and cannot be combined with --by, --html or --output",
+                    why="two probes for each call of every operator would slow all calls by several microseconds",
                     help="dispatch-top --latency mm addmm",
                 )
             with DeferredInterrupt() as interrupt, LatencyMeter(session, operators, only) as latency:
@@ -125,7 +123,7 @@ class TopTool(Tool):
         with DeferredInterrupt() as interrupt, DispatchMeter(session, process, operators, args.by, only) as meter:
             reports = _Reports(self, session, args, host, meter, interrupt, watched)
             selection = RowSelection(args.by, args.sort, args.limit)
-            if args.count is None and not args.json and top_view.is_possible():
+            if args.count is None and not args.json and top_view.can_draw_screen():
                 screen = top_view.TopScreen(lambda rows: reports.report(meter.section(rows)), selection, args.interval)
                 report = screen.run(lambda: interrupt.came or watched.ending() is not None)
             else:
@@ -145,7 +143,7 @@ class TopTool(Tool):
 
 
 def _write_stacks(report: Report, path: str) -> None:
-    """Write the rows as stacks: line or thread, operator, kernel. Raises TargetError."""
+    """Write the rows as stacks for a flame graph: line or thread, operator, kernel. Raises TargetError."""
     stacks = FlameStacks()
     for row in report.section(TopSection).rows:
         subject = row.subject
@@ -172,13 +170,9 @@ class _Reports(NamedTuple):
 
     def last(self, measure: Callable[[], Section]) -> Report:
         """Show all but the last of --count reports as they are made, and return the last; earlier when the process
-        ends. ``measure``: the section on the time since its last call."""
-
-        def wait() -> bool:
-            return _wait_and_learn(self.args.interval, self.interrupt, self.process, self.meter.learn)
-
+        exits. ``measure`` returns the section on the time since its last call."""
         for _ in range((self.args.count or 1) - 1):
-            if not wait():
+            if not self._wait():
                 break
             report = self.report(measure())
             if self.args.json:
@@ -186,24 +180,21 @@ class _Reports(NamedTuple):
             else:
                 self.host.show(render_text(report, color=False) + "\n")
         else:
-            wait()
+            self._wait()
         if ending := self.process.ending():
-            error = TargetGone(ending.text, help="what is counted is what it did before")
+            error = TargetGone(ending.text, help="the counts are from before it exited")
             self.session.errors.note(error, self.tool.name)
         return self.report(measure())
 
-
-def _wait_and_learn(
-    seconds: float, interrupt: DeferredInterrupt, process: WatchedProcess, learn: Callable[[], None]
-) -> bool:
-    """Wait that long; False if a signal arrived or the process ended before. ``learn`` is called each second, since
-    names cannot be read from a process that has ended."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not interrupt.sleep(min(1.0, end - time.monotonic())) or process.ending():
-            return False
-        learn()
-    return True
+    def _wait(self) -> bool:
+        """Wait for --interval; False if a signal arrived or the process exited before. The meter reads names each
+        second, because they cannot be read after the exit."""
+        end = time.monotonic() + self.args.interval
+        while time.monotonic() < end:
+            if not self.interrupt.sleep(min(1.0, end - time.monotonic())) or self.process.ending():
+                return False
+            self.meter.learn()
+        return True
 
 
 class DispatchMeter(DispatchCounter):

@@ -124,7 +124,7 @@ class PsProgram(Program):
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(processes))) + "\n", error)
         if not processes:
-            return Outcome(0, "No process that this user may read has PyTorch loaded.\n", error)
+            return Outcome(0, "No process that you may read uses PyTorch.\n", error)
         rows = [("PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM")]
         for process in processes:
             try:

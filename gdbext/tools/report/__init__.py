@@ -97,12 +97,12 @@ class ReportProgram(Program):
         folder = os.path.dirname(path) or "."  # noqa: PTH120
         with Workplace(folder) as place:
             files = _collect(args, dispatch, place)
-        note = "it holds what the report shows"
+        note = "it contains what the report shows"
         if args.scrub:
             files = {name: _scrub_report(data) for name, data in files.items() if name.endswith(".json")}
-            note = f"left in it: {_ALLOWED_TEXT}"
+            note = f"it contains: {_ALLOWED_TEXT}"
         elif "recording.rec" in files:
-            note = "recording.rec holds parts of the process's memory: strings, numbers of tensors, perhaps secrets"
+            note = "recording.rec contains parts of the process's memory: strings, tensor values, perhaps secrets"
         lines = [f"{name:15} {len(data) / 1e3:8.1f} kB" for name, data in sorted(files.items())]
         contents = "".join(f"{line}\n" for line in (*lines, note))
         if not args.yes and sys.stdin.isatty():

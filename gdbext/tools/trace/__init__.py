@@ -117,7 +117,7 @@ class TraceTool(LiveTool):
         if bool(args.op) == bool(args.all):
             raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
         if args.last and args.limit:
-            raise UsageError("--last keeps what comes until Ctrl+C, --limit ends before", help="give one of them")
+            raise UsageError("--last traces until Ctrl+C, but --limit stops earlier", help="use only one of them")
         if args.output and not args.limit and not args.last:
             args.limit = MOST_IN_A_FILE
         if isinstance(session.target, RunningProcess):
@@ -136,7 +136,7 @@ class TraceTool(LiveTool):
                 refused = error
         if needs_probes:
             raise UsageError(
-                "probes trace a process that runs, and this one is stopped or not started yet",
+                "probes need a running process; this one is stopped or not started yet",
                 help="from a shell: "
                 f"scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --all --engine probes",
             )

@@ -150,7 +150,7 @@ class HookInstaller:
         without = [operator.qualified for operator in operators if operator.address not in owners]
         if not without or self._request.boxed:
             return False
-        how = "they are not traced; --boxed does it" if functions else "every boxed call of any operator is stopped at"
+        how = "they are not traced (use --boxed to trace them)" if functions else "every boxed call of any operator stops"
         self._note(f"no functions of their own in libtorch: {', '.join(without[:8])}: {how}")
         return not functions
 
@@ -323,7 +323,7 @@ Traced = tuple[TraceSection, TargetReport]
 def instead_of(request: TraceRequest) -> str:
     """The end of the sentence on threads that ran without a traced dispatch: what they did instead."""
     limited = request.tid or request.key or request.since
-    limits = ", as asked for (--thread, --key, --since)" if limited else ""
+    limits = " that matches --thread, --key and --since" if limited else ""
     if request.everything:
         return f"dispatched nothing{limits}: dispatch-bt shows where they are"
     return f"did not dispatch {escape(' '.join(request.patterns))}{limits}: dispatch-top counts what they do"

@@ -236,9 +236,9 @@ class ProbeTrace:
         except OSError as error:
             ending = ending_of_failure(error)
         if lost:
-            self._note(f"{lost} dispatches found no room in the ring and are missing")
+            self._note(f"{lost} dispatches are missing because the buffer was full")
         if nesting.unread:
-            self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
+            self._note(f"{nesting.unread} dispatches are omitted: their operator or table could not be read")
         unseen = places.unseen + self._new_libraries.unseen
         section = TraceSection(
             nesting.count,

@@ -232,11 +232,11 @@ class Tracer:
 
 
 _MEANINGS = {
-    DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, no lookup was made",
-    DispatchStage.LOOKUP: "it is looking up the kernel: the dispatch table was not left, no kernel was found yet",
-    DispatchStage.INVOKING: "the kernel was found and is being called, but was not entered: it is between dispatcher "
+    DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, and no lookup was made",
+    DispatchStage.LOOKUP: "it is looking up the kernel: it is still in the dispatch table, and no kernel was found yet",
+    DispatchStage.INVOKING: "the kernel was found and is being called, but was not entered: the thread is between dispatcher "
     "and kernel (boxing, or profiler callbacks)",
-    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: it is inside the kernel itself, or in what "
+    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: the thread is in the kernel itself, or in code "
     "that calls",
 }
 """Stage of dispatch-bt's innermost step → its meaning for a thread that does not return."""

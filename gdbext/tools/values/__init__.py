@@ -121,7 +121,7 @@ class ValuesTool(LiveTool):
             # The operators on the stacks that have such numbers among their arguments.
             reporter = ArgumentReporter(session, statistics=True)
             notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
-            ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
+            ending = Ending(EndingKind.ASKED, "only the operators on the stacks were checked: nothing was resumed")
             section = ValuesSection(args.mode, 0, ending, tuple(notes))
         else:
             watched, sink = self._watch(session, args, host)
@@ -192,7 +192,7 @@ def _watch_values(
     for warning in warnings:
         note(warning)
     limited = request.tid or request.key or request.kernel
-    limits = ", as asked for (--thread, --key, --kernel)" if limited else ""
+    limits = " that matches --thread, --key and --kernel" if limited else ""
     called = f"did not call {escape(' '.join(request.patterns))}" if request.patterns else "called no operator"
     try:
         session = torch_session(control, session)

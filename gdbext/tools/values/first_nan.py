@@ -148,7 +148,7 @@ def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor]
         if bad and not outer:
             return f"{frame.qualified} was called with {number} in {', '.join(bad)}"
         if bad and outer:
-            return f"{frame.qualified} has {number} in {', '.join(bad)}, and {outer.qualified} around it was given none"
+            return f"{frame.qualified} has {number} in {', '.join(bad)}, but {outer.qualified}, which called it, was given none"
         outer = frame
     names = dict.fromkeys(frame.qualified for frame in frames)
     return f"no {what} among the arguments of {', '.join(names)}"
@@ -164,7 +164,7 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
     if find.file:
         yield f"  called at {escape(find.file)}:{find.line}"
     if not find.is_certain:
-        yield "  not certain: an argument could not be read, and may have had it already"
+        yield "  not certain: an argument that could not be read may have had one already"
     for value in launch.values:
         if not value.tensors:
             yield f"  {value.name} = {escape(value.text) or '?'}"
@@ -172,7 +172,7 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
             numbers = statistics_text(tensor.statistics) if tensor.statistics else "no elements to read"
             yield f"  {tensor.name}: {tensor.short}  {numbers}"
     if find.history:
-        yield f"  the {len(find.history)} calls before, the last one first (what they returned):"
+        yield f"  the {len(find.history)} calls before it, latest first, with what they returned:"
         yield f"    {'operator':<44}{'min':>14}{'max':>14}{'NaN':>8}"
     for before in reversed(find.history):
         tensors = [tensor for value in before.results for tensor in value.tensors]

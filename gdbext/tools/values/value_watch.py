@@ -601,7 +601,7 @@ class WatchedOperators:
             return
         names = ", ".join([operator.qualified for operator in self._boxed.values()][:8])
         if self._sees_boxed_calls:
-            self._note(f"no functions of their own: {names}: every boxed call of any operator is stopped at")
+            self._note(f"no functions of their own: {names}: every boxed call of any operator stops")
             return
         what = f"calls of {names} cannot be watched"
         why = "they have no functions of their own, and callBoxed was not found"
@@ -626,7 +626,7 @@ class WatchedOperators:
                 self._sees_boxed_calls = self._watch.hooks > before
                 self._watch.watch_extensions(self._all_calls, self._boxed)
                 for text in self._all_calls.not_seen():
-                    self._note(f"{text}: what they call is not watched")
+                    self._note(f"{text}: their calls are not watched")
                 self._watch.watch_python_kernels(self._functions.python_entries(), self._boxed, is_boxed_call)
             self._boxed[operator.address] = operator
         if own or not self._sees_boxed_calls:

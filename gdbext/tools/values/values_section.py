@@ -42,7 +42,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the notes."""
     values = report.section(ValuesSection)
     where = f", {counted(values.files, 'file')} in {escape(values.folder)}" if values.folder is not None else ""
-    ended = escape(values.ending.text or "it was asked for")
+    ended = escape(values.ending.text or "as requested")
     yield style(f"{values.count} call{'s' if values.count != 1 else ''} seen{where}; ended: {ended}", "bold")
     yield from (f"  note: {escape(note)}" for note in values.notes)
 
@@ -60,9 +60,9 @@ class ValueFiles:
             os.close(whole_file.open_folder(folder, make=True))
         except OSError as error:
             raise TargetError(
-                f"cannot make the folder {folder}: {error.strerror}",
-                why="its parent folder cannot be written to, or a file has that name",
-                help="name another --dir",
+                f"cannot create the folder {folder}: {error.strerror}",
+                why="its parent folder is not writable, or a file has that name",
+                help="choose another --dir",
             ) from error
         try:  # whether files can be created there must be clear before the process runs
             WholeFile(f"{self._folder}/try").discard()

@@ -112,7 +112,7 @@ class Watch:
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
         if (args.core or args.job or args.trace or args.history) and not args.save:
-            raise UsageError("--core, --job, --trace and --history need --save DIR", why="they keep what may be large")
+            raise UsageError("--core, --job, --trace and --history need --save DIR", why="the files may be large")
         if not 0 <= args.trace <= MAX_SECONDS:
             raise UsageError(f"--trace takes up to {MAX_SECONDS:.0f} seconds")
         if args.history and not _SHORTEST <= args.history <= MAX_SECONDS:
@@ -160,7 +160,7 @@ class Watch:
                         buffer.end()
             status = self._program.wait() if self._program else None
             if status is None:
-                how = "the process has ended"
+                how = "the process has exited"
             elif status < 0:
                 how = f"the program was killed by {signal.Signals(-status).name}"
             else:
@@ -177,8 +177,8 @@ class Watch:
         last_progress = last_dispatch = time.monotonic()
         hangs = is_prepared = False
         dispatches = 0
-        created = f"; the folder {self._args.save} was made" if self._folder.is_new else ""
-        text = f"process {self.pid}; it hangs when it makes no progress for {limit:g} s{created}"
+        created = f"; the folder {self._args.save} was created" if self._folder.is_new else ""
+        text = f"process {self.pid}: {limit:g} s without progress count as a hang{created}"
         self._print_event("watching", text)
         while True:
             self._sleep(min(limit / 12, 15.0))
@@ -201,7 +201,7 @@ class Watch:
                 last_dispatch = last_dispatch if work.computes_only else now
             if hangs and last_dispatch == now:
                 hangs = False
-                self._print_event("moves", "it continues")
+                self._print_event("moves", "it makes progress again")
             if not hangs and now - last_progress > limit:
                 hangs = self._report_hang(now - last_progress)
             elif not hangs and work.computes_only and now - last_dispatch > limit:
@@ -215,10 +215,9 @@ class Watch:
         args = self._args
         self._subjects = with_torch(self.pid)
         if self._subjects and self._subjects != (self.pid,):
-            many = len(self._subjects) > 1
             pids = ", ".join(map(str, self._subjects[:_MOST]))
-            text = f"process{'es' if many else ''} {pids} of it use{'' if many else 's'} PyTorch"
-            self._print_event("watching", text)
+            one = len(self._subjects) == 1
+            self._print_event("watching", f"its descendant{'' if one else 's'} {pids} use{'s' if one else ''} PyTorch")
         if self._subjects and args.trace:
             self._trace = TraceBuffer(self._subjects[0], args.trace, args.save, self._folder.dispatch)
         if self._subjects and args.history:
@@ -265,7 +264,7 @@ class Watch:
             try:
                 taken.append((pid, self._folder.take(pid)))
             except TargetError as error:
-                text = f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}"
+                text = f"no progress for {seconds:.0f} s; process {pid} cannot be diagnosed: {error.what}"
                 self._print_event("failed", text)
 
         def is_healthy(evidence: Evidence) -> bool:  # its children may compute, as compilers do
@@ -289,7 +288,7 @@ class Watch:
 
         def take_history() -> Sequence[str]:
             ending, lines = history.take(evidence.stem) if history else ("", [])
-            self._print_event("history", "\n".join(["what its last minutes looked like:", *lines]))
+            self._print_event("history", "\n".join(["its last minutes:", *lines]))
             return [ending]
 
         steps: list[Callable[[], Sequence[str]]] = []

@@ -112,7 +112,7 @@ def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
         for ending in endings:
             place.publish(f"{stem}.{ending}")
     except OSError as error:
-        raise TargetError(f"the diagnosis cannot be kept: {error.strerror}", help="name another --save") from error
+        raise TargetError(f"the diagnosis cannot be saved: {error.strerror}", help="choose another --save") from error
     return text
 
 
@@ -142,7 +142,7 @@ def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str
     try:
         report = json_report.parse(place.data(name), name)
     except (OSError, GdbextError):
-        return unknown, frozenset(), "it left no report"
+        return unknown, frozenset(), "it wrote no report"
     verdict = report.verdict
     if not verdict:
         return unknown, frozenset(), report.problem
@@ -180,7 +180,7 @@ class TraceBuffer:
         if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
             self._child = 0
             if not self._attempts_left:
-                raise TargetError(f"no trace is kept: {self._problem()}")
+                raise TargetError(f"no trace is recorded: {self._problem()}")
         if not self._child and self._attempts_left:
             self._attempts_left -= 1
             self._child = start_aside(self._dispatch, self._words, self._place, self._report, prepare)
@@ -190,7 +190,7 @@ class TraceBuffer:
         try:
             return json_report.parse(self._place.data(self._report), self._report).problem or "it ended"
         except (OSError, GdbextError):
-            return "it had not begun"
+            return "it had not started"
 
     def take(self, stem: str) -> str:
         """End the trace, and save it in a file whose name begins with ``stem``; returns the ending of the name. Raises
@@ -199,10 +199,10 @@ class TraceBuffer:
         self._attempts_left = _ATTEMPTS
         try:
             if status:
-                raise TargetError(f"no trace was kept: {self._problem()}")
+                raise TargetError(f"no trace was saved: {self._problem()}")
             self._place.publish(self._page, f"{stem}.trace.html")
         except OSError as error:
-            raise TargetError(f"no trace was kept: {error.strerror}") from error
+            raise TargetError(f"no trace was saved: {error.strerror}") from error
         return "trace.html"
 
     def end(self) -> None:

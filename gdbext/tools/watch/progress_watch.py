@@ -160,7 +160,7 @@ class HistoryLook(NamedTuple):
     def dispatches(self) -> str:
         """``240 operator calls a second: aten::mm 130, aten::relu 110``."""
         if self.total is None:
-            return f"dispatches are not known: {self.problem}"
+            return f"dispatches are unknown: {self.problem}"
         if not self.total:
             return "nothing was dispatched"
         most = ", ".join(f"{op} {rate:,.0f}" for op, rate in self.rates[:4])
@@ -222,8 +222,8 @@ class History:
         Raises TargetError."""
         looks = [look for look in self._looks if look.time >= time.time() - self._span - self.period]
         summary = list(_summary(looks))
-        head = f"The last {duration(self._span)} of process {self._pid}, a look every {duration(self.period)}; nobody"
-        lines = [f"{head} was stopped.", "", *summary, "", "each look:"]
+        head = f"The last {duration(self._span)} of process {self._pid}, sampled every {duration(self.period)}"
+        lines = [f"{head}, without stopping it.", "", *summary, "", "all samples:"]
         for look in looks:
             lines.append(f"{look.clock}  {look.dispatches}")
             for name, state, places in look.threads:
@@ -233,7 +233,7 @@ class History:
             self._place.write(file, "".join(f"{line}\n" for line in lines))
             self._place.publish(file)
         except OSError as error:
-            raise TargetError(f"the history cannot be kept: {error.strerror}", help="name another --save") from error
+            raise TargetError(f"the history cannot be saved: {error.strerror}", help="choose another --save") from error
         return "history.txt", summary
 
     def end(self) -> None:
@@ -250,10 +250,10 @@ def _rates(data: bytes) -> tuple[dict[str, float], str]:
     try:
         report = json_report.parse(data, "the report on its operators", TopSection)
     except GdbextError:
-        return {}, "it left no report"
+        return {}, "it wrote no report"
     top = report.find_section(TopSection)
     if not top:
-        return {}, report.problem or "it left no report"
+        return {}, report.problem or "it wrote no report"
     rates: dict[str, float] = {}
     for row in top.rows:
         op, event = row.subject.op, row.subject.event
@@ -293,7 +293,7 @@ def _is_alike(left: HistoryLook, right: HistoryLook) -> bool:
 def _summary(looks: Sequence[HistoryLook]) -> Iterator[str]:
     """Two lines for each stretch of time in which the process did the same."""
     if not looks:
-        yield "nothing was seen yet"
+        yield "there is no sample yet"
     stretches: list[list[HistoryLook]] = []
     for look in looks:
         if stretches and _is_alike(stretches[-1][-1], look):

@@ -72,15 +72,15 @@ def refusal(what: str, error: OSError, here: Circumstances | None = None) -> Pro
     if error.errno in (errno.EPERM, errno.EACCES):
         why, help_ = _permission(here)
     elif error.errno == errno.ESRCH:
-        why, help_ = "the process has exited meanwhile", "look at one that still runs: pgrep -af python"
+        why, help_ = "the process has exited", "choose a running process: pgrep -af python"
     elif error.errno == errno.ENOSYS:
         why = "this kernel was built without BPF (CONFIG_BPF_SYSCALL)"
     elif here.release_numbers < _FIRST:
-        why = f"Linux {here.release} has no probes that know their place: 5.15 is the first"
+        why = f"Linux {here.release} has no attach cookies for probes, which Linux 5.15 introduced"
     elif error.errno in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
         why = "the file was deleted or replaced, or is on a file system that the kernel does not probe"
     else:
-        why = f"Linux {here.release} does not take it: it may have been built without uprobes"
+        why = f"Linux {here.release} rejected it: it may have been built without uprobes"
     return ProbesRefused(f"{what}: {error.strerror}", why=why, help=help_)
 
 
@@ -90,15 +90,15 @@ def _permission(here: Circumstances) -> tuple[str, str]:
         options = " ".join(f"--cap-add={name[4:]}" for name in here.missing)
         who = "" if os.geteuid() == 0 else "as root "
         return (
-            f"kernel probes need {' and '.join(here.missing)}, or root; this process lacks that",
+            f"kernel probes need {' and '.join(here.missing)}, or root; this process does not have that",
             f"run it {who}on the host, or docker run {options}; or {_BREAKPOINTS}",
         )
     if here.is_namespaced:
-        why = "we are root in a user namespace only, and the kernel asks outside of it"
+        why = "this process is root only in a user namespace, but the kernel requires root outside it"
         return why, f"run it on the host; or {_BREAKPOINTS}"
     if here.is_filtered:
         return (
-            "a seccomp profile forbids bpf(2), as a container's default one does",
+            "a seccomp profile forbids bpf(2); the default profile of containers does",
             f"docker run --security-opt seccomp=unconfined, or run it on the host; or {_BREAKPOINTS}",
         )
     return (
@@ -140,7 +140,7 @@ class Bpf:
         if not architecture.probing:
             raise ProbesRefused(
                 f"kernel probes are not supported on {architecture.title}",
-                why="where they are cheap is known for each architecture by itself",
+                why="the instructions at which probes are cheap are known only for some architectures",
                 help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )
         return cls(architecture.probing.bpf_call, not circumstances().lacks_many, architecture.probing.perf_call)
@@ -163,7 +163,7 @@ class Bpf:
         try:
             return self(_MAP_CREATE, struct.pack("<5I", kind, key_size, value_size, entries, flags))
         except OSError as error:
-            raise refusal("a BPF map cannot be made", error) from error
+            raise refusal("a BPF map cannot be created", error) from error
 
     def put(self, descriptor: int, key: bytes, value: bytes) -> None:
         """Set one entry of a map. Raises OSError."""
@@ -235,7 +235,7 @@ class Bpf:
             with contextlib.suppress(OSError):
                 return load(1, len(log), ctypes.addressof(log))
             reason = "; ".join(log.value.decode(errors="replace").strip().splitlines()[-2:])
-            raise refusal(f"the kernel refuses the BPF program ({reason or 'no reason given'})", error) from error
+            raise refusal(f"the kernel rejected the BPF program ({reason or 'no reason given'})", error) from error
 
     def attach(self, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> int:
         """Run the program at each place of the file, in that process only, and return the fd of the link. Raises

@@ -144,7 +144,7 @@ class ProbeKeeper:
                 raise ProbesRefused(
                     f"the process that places the probes, {self._child}, has exited",
                     why="it was killed, or the kernel killed it for lack of memory",
-                    help="try it again",
+                    help="run the command again",
                 )
             number, error = _MESSAGE.unpack(data)
             if error:
@@ -183,8 +183,8 @@ class ProbeRun(contextlib.ExitStack):
         count = sum(map(len, places.values()))
         if not self.kernel.has_many and count > 250:  # it would take longer than 20 seconds to remove them
             raise ProbesRefused(
-                f"this needs {count} probes, and the kernel can only place them one by one",
-                why="probes on many places at once came with Linux 6.6; to take a single one away lasts 0.08 s",
+                f"this needs {count} probes, and this kernel can only place them one at a time",
+                why="Linux before 6.6 cannot place many probes at once, and takes 0.08 s to remove a single one",
                 help="name the operators: dispatch-top mm; or trace by breakpoints: "
                 "dispatch-trace OP --engine breakpoints",
             )

@@ -105,7 +105,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     assert kinds == {"txt", "json", "rec", "html", "core", "job.txt", "job.json", "job.html"}
     looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
     assert "waits for" in looked.stdout, looked
-    assert output.rstrip().endswith("the process has ended")
+    assert output.rstrip().endswith("the process has exited")
 
 
 @pytest.mark.parametrize(
