@@ -44,7 +44,7 @@ frames that some entries need. Your own entries are JSON files in ~/.config/gdbe
 $GDBEXT_KNOWN (docs/known-bugs.md).
 """
 _NO_FRAMES = (
-    "the report has no native frames, so entries that need them were not compared (all-threads --stacks --json has them)"
+    "the report has no native frames, so entries that need them were not compared (use all-threads --stacks --json)"
 )
 
 

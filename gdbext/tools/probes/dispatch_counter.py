@@ -1,8 +1,8 @@
 """Counts dispatches in the kernel: by place, operator and keyset, on request also by thread or line; or all together.
 
-Each place has a cell on each CPU, which counts the first operator and keyset seen there: an array access avoids calls of
-helpers, 15 ns each. All others are counted in a map by thread. There, no two programs count at once, because the kernel
-preempts a program only for other threads; in a cell they may, so its instructions are atomic.
+Each place has a cell on each CPU, which counts the first operator and keyset seen there: an array access avoids calls
+of helpers, 15 ns each. All others are counted in a map by thread. There, no two programs count at once, because the
+kernel preempts a program only for other threads; in a cell they may, so its instructions are atomic.
 """
 
 from __future__ import annotations

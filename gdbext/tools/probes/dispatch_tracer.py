@@ -1,17 +1,12 @@
 """Traces dispatches in the kernel, with a record for each, and proves on copies of stacks which are nested.
 
-The BPF program keeps, for each thread, the dispatches that are open: where the return address of their function is on
-the stack, and the word there. A dispatch has ended when a later one of the thread is not below that address any more,
-or when the word is another. No probe at a return is needed, and no stack is written to.
+The BPF program keeps the open dispatches of each thread: the stack address of the return address of their function, and
+the word there. A dispatch has ended when a later one of the thread is not below that address any more, or when the word
+has changed. So no probe at a return is needed.
 
-That is not proof: old words survive in holes of newer frames. So the first time that one dispatch is seen below another
-at a certain distance, a copy of the stack between them goes to user space, where CallProof unwinds it and tells the
-program if a dispatch was not made from inside of the other.
-
-The records come through a BPF ring buffer, which is read in this process by mmap. Layout: kernel/bpf/ringbuf.c of Linux
-6.18. Page 0 has the reader's position, which we write; page 1 the writer's; after it comes the ring, mapped twice in a
-row, so that what wraps around is in one piece. A record has a header of 8 bytes, whose first word is its length, with
-bit 31 set as long as it is being written, bit 30 if it was given up.
+Because old words survive in holes of newer frames, that is not proof. The first time that one dispatch is seen below
+another at a certain distance, the program sends a copy of the stack between them. CallProof unwinds it, and tells the
+program if the inner dispatch was not made from inside of the outer one.
 """
 
 from __future__ import annotations
@@ -47,20 +42,19 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
 
 DEPTH_LIMIT = 255
-"""Open dispatches of a thread that are distinguished."""
+"""Open dispatches of a thread that the program can keep."""
 RECORD = struct.Struct("<QQQQQIHH")
-"""nanoseconds (CLOCK_MONOTONIC), OperatorEntry* (0: the place's own), keyset, address of the return address, the return
-address, thread, number of the place, depth from 1."""
+"""The fields of SeenDispatch; the OperatorEntry* is 0 for the place's own."""
 SNAPSHOT = struct.Struct("<QQQQ")
-"""Relation (two words), address of the return address, frame pointer; the stack from BELOW bytes before that address
-on follows."""
+"""Relation (two words), address of the return address, frame pointer; then the stack from BELOW bytes before that
+address on."""
 PARENT_PLACE = 48
-"""Bits of an address; above them stands the place of the outer dispatch in the second word of a relation."""
+"""Bits of an address; in the second word of a relation, the bits above them are the place of the outer dispatch."""
 BELOW = 120
 STACK_BYTES = (1 << 15) - 1
 """Most bytes of a stack that are copied."""
 NESTED, NOT_NESTED = 1, 2
-"""States of a relation: nothing disproves it; or the one dispatch was not called from inside of the other."""
+"""States of a relation: nothing disproves it; the inner dispatch was not made from inside of the outer one."""
 _FRAMES, _SNAPSHOT_AT = 16, 16 + 16 * (DEPTH_LIMIT + 1)
 THREAD_STATE = _SNAPSHOT_AT + SNAPSHOT.size + STACK_BYTES + 1
 """Bytes that are kept for a thread: number of open dispatches, then (address, return address and place) of each, and
@@ -78,10 +72,13 @@ class TraceMaps(NamedTuple):
 
     ring: int
     states: int
+    """Thread → its open dispatches (THREAD_STATE)."""
     blank: int
+    """One empty THREAD_STATE."""
     lost: int
     wanted: int
     relations: int
+    """Relation → NESTED or NOT_NESTED."""
     snapshots: int
 
 
@@ -250,21 +247,25 @@ _POSITION = struct.Struct("<Q")
 
 
 class Ring:
-    """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
+    """Reads a BPF ring buffer by mmap. Its records may have any size.
+
+    Layout (kernel/bpf/ringbuf.c, Linux 6.18): page 0 has the reader's position, page 1 the writer's; the ring follows.
+    A record has a header of 8 bytes, whose first word is its length, with bit 31 set while it is being written, and bit
+    30 if it was discarded.
+    """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Map the ring buffer. Raises OSError."""
+        """Map the ring buffer; ``size``: its bytes, a power of two and at least a page. Raises OSError."""
         page = mmap.PAGESIZE
         self._size = size
         self._start = page
         self._position = 0
         self._own_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
-        # as memory of ours.
+        # The kernel offers the ring a second time behind its end; every page of it would count as memory of ours.
         self._ring = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def pieces(self) -> Iterator[bytes]:
-        """The records that are complete, one by one; the room of each is free when the next one is asked for."""
+        """The complete records; the room of each is released when the next one is requested."""
         while self._unread() > 0:
             start = self._read_offset()
             header: int = struct.unpack_from("<I", self._ring, start)[0]
@@ -290,6 +291,7 @@ class Ring:
         return data + self._ring[self._start : self._start + missing] if missing else data
 
     def _advance(self, size: int) -> None:
+        """Release the room of the next ``size`` bytes."""
         self._position += size
         _POSITION.pack_into(self._own_page, 0, self._position)
 
@@ -303,6 +305,7 @@ class UniformRing(Ring):
     """A ring whose records all have one size, a multiple of 8, and are read many at a time."""
 
     def __init__(self, descriptor: int, size: int, record: struct.Struct) -> None:
+        """``size``: bytes of the ring; ``record``: the fields of a record."""
         super().__init__(descriptor, size)
         self._step = HEADER + record.size
         self._payload = record.size
@@ -312,11 +315,11 @@ class UniformRing(Ring):
         self._headers = memoryview(self._ring).cast("I")
 
     def read(self) -> bytes:
-        """Take all complete records out of the ring; one after the other, with their headers."""
+        """Take all complete records, with their headers, out of the ring."""
         step, count = self._step, self._unread() // self._step
         if not count:
             return b""
-        # No record begins so near to the end that its header goes round: both are multiples of eight bytes.
+        # No header wraps around the end, since all positions are multiples of eight bytes.
         start, end = self._read_offset(), self._start + self._size
         before_end = min(count, -((start - end) // step))
         wrapped = start + before_end * step - self._size
@@ -334,21 +337,22 @@ class UniformRing(Ring):
 
 
 Relation = tuple[int, int]
-"""Two dispatches on a stack: the distance between their return addresses, with the number of the inner place in the low
-bits; the return address of the outer one, with the number of its place in the high bits."""
+"""Two dispatches on a stack, as two words: the distance between their return addresses, with the number of the inner
+place in the low bits; the outer return address, with the number of the outer place in the high bits."""
 _ADDRESS = (1 << PARENT_PLACE) - 1
 
 
 def relation(outer_slot: int, outer_returns: int, outer_place: int, slot: int, place: int) -> Relation:
-    """The relation of two dispatches, as the kernel's program computes it. ``slot``: address of the inner function's
-    return address."""
+    """The relation of two dispatches, as the BPF program computes it. ``outer_slot`` and ``slot``: stack addresses of
+    the return addresses of the outer and the inner function; ``outer_returns``: the outer return address itself."""
     return outer_slot - slot << PLACE_BITS | place, outer_returns | outer_place << PARENT_PLACE
 
 
 class CallProof:
-    """Unwinds copies of stacks. ``addresses``: number of a place → its absolute address."""
+    """Proves by unwinding copies of stacks which dispatches are nested."""
 
     def __init__(self, session: Session, addresses: Mapping[int, int]) -> None:
+        """``addresses``: number of a place → its address."""
         self._session = session
         self._addresses = addresses
 
@@ -357,8 +361,8 @@ class CallProof:
         return AllCalls(self._session)
 
     def check(self, snapshot: bytes) -> tuple[Relation, bool]:
-        """(relation of a snapshot, False if the inner dispatch was proven not to be called from inside of the outer
-        one)."""
+        """(the relation that a snapshot shows, False if the inner dispatch was proven not to be made from inside of the
+        outer one)."""
         first, second, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot)
         outer_address = self._addresses.get(second >> PARENT_PLACE)
         outer_slot = slot + (first >> PLACE_BITS)
@@ -367,6 +371,7 @@ class CallProof:
             return (first, second), True
 
         def read(address: int, size: int) -> bytes:
+            """Stack memory from the copy. Raises MemoryFault outside of it."""
             start = address - (slot - BELOW) + SNAPSHOT.size
             copy = snapshot[start : start + size] if start >= SNAPSHOT.size else b""
             if len(copy) != size:
@@ -390,17 +395,21 @@ _MAX_RELATIONS, _MAX_THREADS = 1 << 16, 1 << 15
 
 
 class SeenDispatch(NamedTuple):
-    """One record: nanoseconds of CLOCK_MONOTONIC, OperatorEntry*, keyset, the address of its return address and the
-    return address, thread, number of the place, depth from 1 by the kernel program's account."""
+    """One dispatch, as the BPF program recorded it."""
 
     time: int
+    """Nanoseconds of CLOCK_MONOTONIC."""
     operator: int
+    """Address of the OperatorEntry."""
     keyset: int
     slot: int
+    """Stack address of the return address of its function."""
     returns_to: int
     tid: int
     place: int
+    """The place's number."""
     depth: int
+    """From 1, without the proof of nesting."""
 
 
 class DispatchTracer(ProbeSet):
@@ -436,7 +445,7 @@ class DispatchTracer(ProbeSet):
             self.close()
             raise
         self.started = time.monotonic_ns()
-        """The time before which not all probes were in place."""
+        """When all probes were in place (CLOCK_MONOTONIC)."""
 
     def read(self) -> bytes:
         """The records since the last call, for dispatches()."""
@@ -452,8 +461,8 @@ class DispatchTracer(ProbeSet):
                 yield SeenDispatch(time_seen, operator, keyset, slot, returns_to, tid, number, depth)
 
     def snapshots(self) -> Iterable[bytes]:
-        """Copies of stacks, each of a new relation, for CallProof. Call it after read(): those that belong to its
-        dispatches are among them."""
+        """Copies of stacks, each of a new relation, for CallProof. Called after read(), it returns all that belong to
+        the dispatches read."""
         return self._snapshots.pieces()
 
     def deny(self, relation: Relation) -> None:
@@ -461,12 +470,13 @@ class DispatchTracer(ProbeSet):
         self.kernel.put(self._relations, struct.pack("<QQ", *relation), struct.pack("<Q", NOT_NESTED))
 
     def pieces(self, data: bytes, count: int) -> Iterable[bytes]:
-        """The result of read() in pieces of ``count`` records."""
+        """The result of read(), split into parts of ``count`` records."""
         step = count * (HEADER + RECORD.size)
         return [data[start : start + step] for start in range(0, len(data), step)]
 
     def kinds(self, data: bytes) -> set[tuple[int, int, int]]:
-        """Distinct (place, OperatorEntry*, keyset) of the result of read(); cheap even for a million records."""
+        """Distinct (number of the place, OperatorEntry*, keyset) in the result of read(). Cheap even for a million
+        records, since no record is unpacked."""
         words = memoryview(data).cast("Q")
         step = (HEADER + RECORD.size) // words.itemsize
         places = [word >> 32 & 0xFFFF for word in words[6::step].tolist()]
@@ -478,7 +488,7 @@ class DispatchTracer(ProbeSet):
         return int(RECORD.unpack_from(data, len(data) - RECORD.size)[0])
 
     def still_open(self, tid: int, target: Target) -> int:
-        """Number of the thread's dispatches that are on its stack now. Raises OSError."""
+        """Number of the thread's dispatches that are still on its stack, outermost ones first. Raises OSError."""
         state = self.kernel.get(self._states, struct.pack("<Q", tid), THREAD_STATE)
         if not state:
             return 0

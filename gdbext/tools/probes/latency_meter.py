@@ -1,9 +1,8 @@
-"""``dispatch-top --latency``: measures how long the operator calls take, and shows a histogram for each.
+"""``dispatch-top --latency``: measures how long operator calls take, and shows a histogram for each operator.
 
-One program is at lookups, one at the ``ret`` instructions of their functions. A call is identified by its thread and
-the address of its return address: at its lookup that is computed as everywhere (place_program.py), at its ``ret`` it is
-the stack pointer. So nothing is written to the process's stack. The kernel's own return probes replace the return
-address, and an exception of C++ that is thrown through such a frame ends the process.
+One BPF program runs at lookups, one at the ``ret`` instructions of their functions. A call is identified by its thread
+and its slot, the stack address of its return address, which is the stack pointer at ``ret``. The kernel's own return
+probes would replace the return address; a C++ exception thrown through such a frame kills the process.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ class LatencyBucket:
 
 @dataclass(frozen=True)
 class LatencyRow:
-    """One operator with one keyset; None is not known. Times are microseconds from the lookup to the return."""
+    """The calls of one operator with one keyset. Times are microseconds from the lookup to the return; None if no call
+    returned."""
 
     subject: Inline[DispatchSubject]
     count: int
@@ -61,7 +61,7 @@ class LatencyRow:
     """Calls that have not returned, or were left by an exception, since the probes were placed."""
     mean_us: float | None
     p50_us: float | None
-    """Half of the calls took less: the upper edge of a bucket, as in the next two."""
+    """Half of the calls took less. It is the upper edge of a bucket, as are the next two."""
     p90_us: float | None
     p99_us: float | None
     histogram: tuple[LatencyBucket, ...]
@@ -87,10 +87,11 @@ class LatencySection(Section):
 PARTS_BITS = 2
 """A power of two is divided into 1 << PARTS_BITS buckets."""
 ENTERED, NANOSECONDS = 510, 511
-"""Numbers of buckets for other counts: calls that began, the sum of all durations."""
+"""Numbers of buckets that count something else: calls that began, the sum of all durations."""
 _CALL_THREAD, _SLOT = -16, -8
 _TIME, _CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE, _BUCKET = -56, -48, -40, -32, -24
-"""Places on the program's stack: the value of an open call, and, from _ENTRY on, the key of a count."""
+"""Stack offsets in the BPF programs: the key of an open call is at _CALL_THREAD, its value at _TIME; the key of a count
+is at _CALL_ENTRY."""
 _AMOUNT, _NO_KEY = -64, -72
 _CALL_AT = StackPlaces(_CALL_ENTRY, _CALL_KEYSET, _CALL_THREAD)
 
@@ -99,7 +100,9 @@ class LatencyMaps(NamedTuple):
     """Fds of the maps that the programs use."""
 
     open: int
+    """(thread, slot) → time of the lookup, OperatorEntry*, keyset, number of the place."""
     counts: int
+    """(OperatorEntry*, keyset, number of the place, bucket) → calls."""
     lost: int
     wanted: int
 
@@ -192,6 +195,7 @@ class LatencyMeter(ProbeSet):
     """Measures from construction to close(); a context manager. Raises GdbextError, OSError."""
 
     def __init__(self, session: Session, operators: Sequence[Operator], only: Filter) -> None:
+        """``only``: the filter that the kernel applies."""
         architecture = session.memory.architecture
         super().__init__(architecture, session.target.pid)
         self._summary = Summary(session)
@@ -200,12 +204,11 @@ class LatencyMeter(ProbeSet):
             places = [place for place in TracePlaces(session).places_of(operators) if not place.event.is_redispatch]
             returns = return_places(session, places)
             self._placed = len(places) + sum(map(len, returns.values()))
-            # Thread and address → time, operator, keyset, place. Calls that an exception left are evicted at last.
-            open_calls = self.own(kernel.memory(LRU_HASH, 16, 32, 1 << 14))
+            open_calls = self.own(kernel.memory(LRU_HASH, 16, 32, 1 << 14))  # evicts calls that an exception left
             self._counts = self.own(kernel.memory(PER_CPU_HASH, _KEY.size, 8, 1 << 16))
             maps = LatencyMaps(open_calls, self._counts, self.lost_counter, self.wanted)
             self.want(operator.address for operator in operators)
-            # The returns first: a call that was seen to begin must not be missed when it ends.
+            # The returns first, so that no call is seen to begin and missed when it ends.
             self.attach(self.own(kernel.program(exit_program(architecture, maps))), returns)
             self.start(places, entry_program(architecture, maps, only))
         except BaseException:
@@ -216,14 +219,14 @@ class LatencyMeter(ProbeSet):
         self._since = time.monotonic()
 
     def _bucket_counts(self) -> Iterator[tuple[DispatchCount, int]]:
-        """(count, number of its bucket) of all calls so far. Raises OSError."""
+        """(count, number of its bucket) of all calls since the probes were placed. Raises OSError."""
         for key, times in self.kernel.totals(self._counts, _KEY.size):
             entry, keyset, number, bucket = _KEY.unpack(key)
             place = self.places[number]
             yield DispatchCount(entry or place.operator, keyset, 0, place.event, times), bucket
 
     def section(self, limit: int) -> LatencySection:
-        """The calls that have returned since the last section, the most first. Raises OSError."""
+        """The ``limit`` rows with the most calls since the last section. Raises OSError."""
         current: Counter[tuple[Dispatched, int]] = Counter()
         for count, bucket in self._bucket_counts():
             current[self._summary.dispatched(count)._replace(tid=None), bucket] += count.times
@@ -251,8 +254,8 @@ class LatencyMeter(ProbeSet):
     def _row(
         self, dispatched: Dispatched, counts: dict[int, int], current: Counter[tuple[Dispatched, int]]
     ) -> LatencyRow:
-        """``counts``: bucket → calls of this row since the last section; ``current``: calls of all rows since the
-        probes were placed."""
+        """A row. ``counts``: bucket → its calls since the last section; ``current``: calls of all rows since the probes
+        were placed."""
         total = counts.pop(NANOSECONDS, 0)
         counts.pop(ENTERED, None)
         count = sum(counts.values())
@@ -271,8 +274,8 @@ class LatencyMeter(ProbeSet):
 
 
 def _quantile(counts: dict[int, int], share: float) -> float | None:
-    """Microseconds below which this share of the calls lies: the upper edge of a bucket; None without calls.
-    ``counts``: bucket → calls."""
+    """Microseconds than which this share (0 to 1) of the calls took less: the upper edge of a bucket; None without
+    calls. ``counts``: bucket → calls."""
     calls_left = share * sum(counts.values())
     for bucket in sorted(counts):
         calls_left -= counts[bucket]
@@ -288,9 +291,9 @@ def render(report: Report, style: Style) -> Iterator[str]:
     yield style(f"{calls} returned in {section.seconds:.1f} s, {counted(section.places, 'probe')}", "bold")
     if section.lost:
         reason = "too many combinations of operator and keyset"
-        yield style(f"{counted(section.lost, 'call')} more not counted: {reason}", "yellow")
+        yield style(f"{counted(section.lost, 'more call')} not counted: {reason}", "yellow")
     if not section.rows:
-        yield "None of these operators was called: dispatch-top shows what is"
+        yield "None of these operators was called; dispatch-top shows which operators are"
     for row in section.rows:
         yield from _row_lines(row, style)
     if section.more:
@@ -298,6 +301,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
+    """A row: names, quantiles, and a bar for each power of two nanoseconds."""
     subject = row.subject
     names = f"[{subject.event or '?'}]  {subject.key or '?'}  {subject.kernel or '?'}"
     yield ""
@@ -306,7 +310,7 @@ def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
     shown = [f"{words}{_duration_text(time)}" for time, words in times if time is not None]
     yield f"  {counted(row.count, 'call')}: {', '.join(shown)}" if shown else "  no call returned"
     if row.not_returned:
-        yield f"  {counted(row.not_returned, 'call')} without a return: still inside, or left by an exception"
+        yield f"  {counted(row.not_returned, 'call')} did not return: still running, or exited by an exception"
     buckets = powers(row.histogram)
     most = max((bucket.count for bucket in buckets), default=1)
     for bucket in buckets:
@@ -315,7 +319,7 @@ def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
 
 
 def powers(buckets: Sequence[LatencyBucket]) -> list[LatencyBucket]:
-    """The counts in one bucket for each power of two nanoseconds from the lowest to the highest."""
+    """The same calls in wider buckets: one for each power of two nanoseconds from the lowest to the highest."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[max(1, round(bucket.from_us * 1e3)).bit_length() - 1] += bucket.count

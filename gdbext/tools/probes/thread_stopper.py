@@ -1,13 +1,11 @@
 """Kernel probes that stop only the thread that reaches them, for a debugger that traces the process.
 
-A BPF program saves the thread's registers and sends it a signal that programs ignore unless they handle it (SIGURG,
-else SIGWINCH). A tracer is notified of ignored signals, too (sig_ignored, kernel/signal.c), and sees the thread one
-instruction after the probe: the kernel delivers a signal when the probed instruction is done (uprobe_deny_signal,
-kernel/events/uprobes.c).
+A BPF program saves the thread's registers and sends it a signal that is ignored by default (SIGURG, else SIGWINCH). A
+tracer is notified of ignored signals, too (sig_ignored, kernel/signal.c). It sees the thread one instruction after the
+probe, since the kernel delivers the signal after the probed instruction (uprobe_deny_signal, kernel/events/uprobes.c).
 
-The debugger leaves nothing in the code. When it is killed, a pending signal is ignored, and the probes are removed with
-the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel resumes a
-traced thread with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
+If the debugger is killed, a pending signal is ignored, and the probes are removed with the process that keeps them
+(probe_keeper.py). A breakpoint's SIGTRAP would kill the process (ptrace_signal, kernel/signal.c).
 """
 
 from __future__ import annotations
@@ -41,7 +39,8 @@ _KEY, _NUMBER = -8, -16
 
 
 def harmless_signal(pid: int) -> int:
-    """The number of a signal that the process ignores, also if its tracer dies. Raises ProbesRefused without one."""
+    """The number of a signal that the process ignores, even if its tracer is killed. Raises ProbesRefused if it handles
+    or blocks all candidates."""
     if os.readlink("/proc/self/ns/pid") != _INITIAL_NAMESPACE:  # noqa: PTH115
         raise ProbesRefused(
             "probes cannot stop threads from inside a PID namespace (a container)",
@@ -62,14 +61,14 @@ def harmless_signal(pid: int) -> int:
 
 
 class ProbedHook(NamedTuple):
-    """An address that a probe watches."""
+    """An address that a probe watches, as the ``number``-th hook of its owner."""
 
     owner: ProbeHooks
     number: int
     spec: HookSpec
 
     def remove(self) -> None:
-        """Stop no thread there any more; the probe is removed with all others. Raises ProbesRefused."""
+        """Stop no more threads there; the probe itself is removed with all others. Raises ProbesRefused."""
         self.owner.drop(self.number)
 
 
@@ -108,9 +107,11 @@ class ProbeHooks:
         self.signal = number
         """The signal by which threads stop."""
         self._number = 0
-        """The number of hooks since then."""
+        """The number of the next hook."""
         self._added: dict[str, list[ProbePlace]] = {}
+        """File → hooks that begin() will place."""
         self._unarmed: set[int] = set()
+        """Numbers of hooks that arm() will switch on."""
 
     def place(self, spec: HookSpec) -> ProbedHook:
         """Watch an address in all threads, from the next begin() or from the end of the running handler on. Raises
@@ -147,13 +148,13 @@ class ProbeHooks:
         return self._number > 0 and not self._hooks
 
     def begin(self, arms: bool = True) -> None:
-        """Place the new probes before the process is resumed. No thread stops there before arm(), which ``arms`` calls
-        now. Raises ProbesRefused."""
+        """Place the new probes before the process is resumed. Threads stop there only after arm(), which is called now
+        if ``arms``. Raises ProbesRefused."""
         added, self._added = self._added, {}
         if self._run.keepers:
             for path, places in added.items():
                 self._run.keepers[0].add(path, places)
-        elif added:  # together: the kernel takes 0.1 s to remove a link
+        elif added:  # all in one link, because the kernel takes 0.1 s to remove one
             self._run.attach(self._program, added)
         if arms:
             self.arm()
@@ -176,7 +177,7 @@ class ProbeHooks:
             raise refusal("a probe cannot be switched", error) from error
 
     def waiting(self) -> list[int]:
-        """The threads that have stopped, or are about to, and were not handled. Raises ProbesRefused."""
+        """Ids of threads that have stopped at probes, or are about to, and were not handled. Raises ProbesRefused."""
         try:
             keys = () if self.is_spent else self._run.kernel.keys(self._hits, 8)
             return [int.from_bytes(key.raw, "little") for key in keys]
@@ -196,8 +197,8 @@ class ProbeHooks:
             raise TargetError("the thread has executed an instruction since, which may have changed vector registers")
 
     def handle(self, tid: int) -> bool:
-        """Call the handler of the probe that the thread stopped at; its result (True: stay stopped), False if no probe
-        stopped it. Raises what the handler raises, ProbesRefused."""
+        """Call the handler of the probe at which the thread stopped, and return its result: True if the process must
+        stay stopped. False if no probe stopped the thread. Raises what the handler raises, ProbesRefused."""
         size = 8 * (1 + len(self._registers))
         data = None
         try:

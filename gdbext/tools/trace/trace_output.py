@@ -5,8 +5,8 @@ one included, then ``[call] op=[…], key=[…]``, and the time since the trace 
 space.
 
 Viewers drop a bar that ends after the bar around it, even by a tenth of a microsecond. So a bar ends at the latest with
-the one around it, and where the next one on its level begins; all times are whole nanoseconds. Probes do not see ends: a
-dispatch is over when its thread makes the next one that is not inside of it. The last one inside of another may have
+the one around it, and where the next one on its level begins; all times are whole nanoseconds. Probes do not see ends:
+a dispatch is over when its thread makes the next one that is not inside of it. The last one inside of another may have
 ended long before, and one that is open when the trace ends may last longer: such bars are drawn up to the last thing
 that was seen inside of them, and do not count in sums.
 """

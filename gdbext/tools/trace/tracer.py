@@ -234,10 +234,8 @@ class Tracer:
 _MEANINGS = {
     DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, and no lookup was made",
     DispatchStage.LOOKUP: "it is looking up the kernel: it is still in the dispatch table, and no kernel was found yet",
-    DispatchStage.INVOKING: "the kernel was found and is being called, but was not entered: the thread is between dispatcher "
-    "and kernel (boxing, or profiler callbacks)",
-    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: the thread is in the kernel itself, or in code "
-    "that calls",
+    DispatchStage.INVOKING: "the kernel was found but not entered yet: it is in boxing code, or in profiler callbacks",
+    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: it runs, or code that it calls does",
 }
 """Stage of dispatch-bt's innermost step → its meaning for a thread that does not return."""
 

@@ -1,7 +1,6 @@
 """bpf(2) through the bare system call: maps, programs, probes of one process, and why the kernel refuses them.
 
-Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr). Everything is freed with its
-fd, however this process ends.
+Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr).
 """
 
 from __future__ import annotations
@@ -27,18 +26,21 @@ _BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
 
 
 class Circumstances(NamedTuple):
-    """The kernel's release, and of a process: its effective capabilities as bits, True if a seccomp filter restricts
-    it, True if it is root in a user namespace only."""
+    """The facts that decide whether a process may use BPF."""
 
     release: str
+    """The kernel's release: "6.8.0-45-generic"."""
     capabilities: int
+    """The process's effective capabilities, as bits."""
     is_filtered: bool
+    """A seccomp filter restricts the process."""
     is_namespaced: bool
+    """The process is in a user namespace other than the initial one."""
 
     @property
     def missing(self) -> list[str]:
-        """The capabilities that the process lacks (numbers: include/uapi/linux/capability.h); CAP_SYS_ADMIN, 21,
-        includes both."""
+        """The needed capabilities that the process lacks (numbers: include/uapi/linux/capability.h). CAP_SYS_ADMIN, 21,
+        includes them."""
         if self.capabilities >> 21 & 1:
             return []
         return [name for number, name in ((39, "CAP_BPF"), (38, "CAP_PERFMON")) if not self.capabilities >> number & 1]
@@ -66,7 +68,8 @@ def circumstances() -> Circumstances:
 
 
 def refusal(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
-    """The error that explains why the kernel refused ``what``; ``here``: None for our own circumstances."""
+    """The error that explains why the kernel refused to do something. ``what``: the failure in words ("a BPF map cannot
+    be created"); ``here``: the circumstances (default: this process's)."""
     here = here or circumstances()
     help_ = _BREAKPOINTS
     if error.errno in (errno.EPERM, errno.EACCES):
@@ -127,8 +130,8 @@ class Bpf:
     """Calls the system call bpf(2)."""
 
     def __init__(self, number: int, has_many: bool = True, perf_call: int = 0) -> None:
-        """``number``: of the system call bpf(2), ``perf_call``: of perf_event_open(2); ``has_many``: the kernel can
-        place many probes at once."""
+        """``number``, ``perf_call``: the numbers of the system calls bpf(2) and perf_event_open(2); ``has_many``: the
+        kernel can place many probes at once."""
         self._number = number
         self.has_many = has_many
         self.perf_call = perf_call
@@ -151,6 +154,7 @@ class Bpf:
         return self.system_call(self._number, command, ctypes.create_string_buffer(attributes, size), size)
 
     def system_call(self, number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
+        """Make the system call; its result. Raises OSError."""
         result: int = self._system_call(number, *arguments)
         if result < 0:
             code = ctypes.get_errno()
@@ -171,8 +175,8 @@ class Bpf:
         self(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, *map(ctypes.addressof, buffers), 0))
 
     def get(self, descriptor: int, key: bytes, size: int, is_taken: bool = False) -> bytes | None:
-        """The value of one entry of a map, None without that entry; ``is_taken``: remove it (a hash: Linux 5.14).
-        Raises OSError."""
+        """The value of a map's entry, ``size`` bytes; None without that entry. ``is_taken``: also remove it (from Linux
+        5.14 on, from a hash). Raises OSError."""
         buffers = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
         addresses = map(ctypes.addressof, buffers)
         try:
@@ -184,7 +188,7 @@ class Bpf:
         return buffers[1].raw
 
     def keys(self, descriptor: int, size: int) -> Iterator[ctypes.Array[ctypes.c_char]]:
-        """The keys of a hash, ``size`` bytes each; the caller may remove each key's entry. Raises OSError."""
+        """The keys of a hash, ``size`` bytes each. The caller may remove the entry of the last one. Raises OSError."""
         key, following = (ctypes.create_string_buffer(size) for _ in range(2))
         before = 0
         while True:
@@ -219,6 +223,7 @@ class Bpf:
         kind = _UPROBE_MULTI if self.has_many else 0
 
         def load(log_level: int, log_size: int, log: int) -> int:
+            """Load the program; ``log``: address of ``log_size`` bytes for the verifier's messages."""
             words = (_PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(license_name))
             rest = (log_level, log_size, log, 0, 0, b"", 0, kind, 0)
             attributes = struct.pack("<IIQQIIQII16sIII", *words, *rest)
@@ -250,7 +255,8 @@ class Bpf:
 
 
 def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
-    """True if we may load a BPF program, so that probes probably work; ``everywhere``: thousands of them."""
+    """True if this process may load a BPF program, so that probes probably work. ``everywhere``: the kernel must also
+    be able to place thousands of probes at once."""
     try:
         kernel = Bpf.of(architecture)
         if everywhere and not kernel.has_many:
@@ -262,6 +268,6 @@ def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
 
 
 def possible_cpus() -> int:
-    """Number of values that a per-CPU map has for each key: up to the highest CPU of "0-3,6"."""
+    """Number of values that a per-CPU map has for each key: one more than the highest CPU in a list like "0-3,6"."""
     with open("/sys/devices/system/cpu/possible") as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

@@ -1,8 +1,6 @@
 """The beginning of all our BPF programs: which operator is dispatched with which keyset, by which thread and line.
 
-One program serves all places: what differs between them is in the place's cookie. The line is found from the thread
-state's current frame (through its _PyCFrame up to 3.12), the frame's code object and its current instruction
-(pycore_frame.h, cpython/pystate.h).
+One program serves all places; the differences between them are in the place's cookie.
 """
 
 from __future__ import annotations
@@ -27,14 +25,18 @@ if TYPE_CHECKING:
 
 
 class FramePath(NamedTuple):
-    """Offsets of the fields from a PyThreadState to a line: its _PyCFrame (None in releases without), in that or in the
-    thread state the current frame, in that the code object and the instruction. ``mask``: of the code's address."""
+    """Offsets of the fields that lead from a PyThreadState to a line (cpython/pystate.h, pycore_frame.h)."""
 
     c_frame: int | None
+    """Of the _PyCFrame* in the thread state (None from CPython 3.13 on, which has none)."""
     current: int
+    """Of the current frame in the _PyCFrame, or in the thread state."""
     code: int
+    """Of the code object in the frame."""
     instruction: int
+    """Of the current instruction in the frame."""
     mask: int
+    """The bits of ``code`` that are its address."""
 
 
 class PythonLines:
@@ -61,8 +63,8 @@ class PythonLines:
         return {state.native_id: state.address for state in runtime.thread_states() if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:
-        """``file:line (function)`` of the addresses of a code object and an instruction; None for a dispatch without a
-        Python frame, or if it cannot be read."""
+        """``file:line (function)`` of an instruction. ``code``, ``instruction``: addresses of the code object and of
+        the instruction. None for a dispatch without a Python frame, or if it cannot be read."""
         address = code & self.path.mask
         key = address, instruction
         if key not in self._lines:
@@ -105,20 +107,20 @@ def find_line(path: FramePath, states: int, thread: int, code: int, instruction:
 PLACE_BITS = 16
 MAX_PLACES = 1 << PLACE_BITS
 _REGISTER, _ENTRY_AT, _KEYSET_AT, _FILTERED, _BY_FRAME_POINTER = 31, 16, 21, 1 << 26, 1 << 27
-"""A cookie, from its lowest bit: the place's number, the numbers of two registers (5 bits each, 0: none), two flags;
-the distance of the return address from the stack or frame pointer in the upper half."""
+"""The parts of a cookie: bits 0 to 15 are the place's number; _ENTRY_AT and _KEYSET_AT are the first bits of two
+numbers of registers (5 bits each, 0: none); then two flags. The upper half is the distance of the return address from
+the stack or frame pointer."""
 
 
 class TracePlace(NamedTuple):
-    """A site in a file. ``operator``: the OperatorEntry* that it belongs to, 0 if a register of the site holds it.
-
-    ``filtered``: other operators pass it, too, and only wanted ones count.
-    """
+    """A site in a file, at which a probe is placed."""
 
     path: str
     site: DispatchSite
     operator: int = 0
+    """The OperatorEntry* that it belongs to, 0 if a register of the site holds it."""
     filtered: bool = False
+    """Only operators in the map ``wanted`` count; others pass it, too."""
 
     @property
     def event(self) -> DispatchEvent:
@@ -126,15 +128,17 @@ class TracePlace(NamedTuple):
 
 
 class StackPlaces(NamedTuple):
-    """Offsets on the program's stack of OperatorEntry* (0: the place's own), keyset, thread."""
+    """Offsets on the BPF program's stack at which it stores what it finds."""
 
     entry: int
+    """The OperatorEntry*, 0 for the place's own."""
     keyset: int
     thread: int
 
 
 class Filter(NamedTuple):
-    """Limits the dispatches that the kernel shows to one thread, and to keysets that pass these tests."""
+    """The dispatches that the BPF program records: only those of one thread (None: all), whose keysets pass all
+    tests."""
 
     tid: int | None = None
     keyset: tuple[KeysetTest, ...] = ()
@@ -145,7 +149,7 @@ EVERYTHING = Filter()
 
 
 def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
-    """The number that the kernel passes to a program for its place."""
+    """The number that the kernel passes to the BPF program at a place. ``number``: the place's."""
     site = place.site
     registers = ("", *_numbered_registers(architecture))
     value = number | registers.index(site.entry) << _ENTRY_AT | registers.index(site.keyset) << _KEYSET_AT

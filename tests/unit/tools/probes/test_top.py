@@ -11,6 +11,7 @@ import pytest
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.errors import BadData
+from gdbext.render import short_name
 from gdbext.tools.probes import top, top_view, trace_places
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.latency_meter import ENTERED, PARTS_BITS, LatencyBucket, _quantile, powers, range_of
