@@ -346,9 +346,7 @@ def check_keys(keys: KeyNames | None, request: BreakRequest) -> None:
         if name and keys:
             keys.bits_of(name)
     if (request.key or request.has) and request.where not in WITH_KEYSET:
-        raise UsageError(
-            f"at {request.where} there is no keyset to test", help=f"use one of: {', '.join(WITH_KEYSET)}"
-        )
+        raise UsageError(f"at {request.where} there is no keyset to test", help=f"use one of: {', '.join(WITH_KEYSET)}")
 
 
 def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:

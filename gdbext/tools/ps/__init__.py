@@ -109,8 +109,8 @@ class PsProgram(Program):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = (
-            'IDLE is the time since any thread of the process last ran, by the scheduler\'s clock. It is "now" if a\n'
-            "thread is running, and ? if the kernel does not tell. MAIN is the same for the main thread. A hung process\n"
+            'IDLE is the time since any thread of the process last ran (scheduler clock). It is "now" if\n'
+            "a thread is running, and ? if the kernel does not tell. MAIN is the same for the main thread. A hung process\n"
             "may still wake up now and then: the parent of DataLoader workers every 5 s, gloo's thread all the time.\n"
             "No process is stopped. Other users' processes are listed only for root."
         )

@@ -125,9 +125,11 @@ class TraceTool(LiveTool):
             return self._report(session, args, *self._trace_by_probes(session, args, host, tid))
         needs_probes = bool(args.engine == PROBES or args.last or args.hung_after or args.key)
         refused = None
-        may_probe = not host.is_batch and not args.verbose and not args.boxed
-        may_probe = may_probe and PROBES in host.engines(args.engine, session)
-        if may_probe and session.target.pid != 0 and host.run_control(session).can_run_beside:
+        is_interactive = not host.is_batch and session.target.pid != 0
+        may_probe = (
+            is_interactive and not args.verbose and not args.boxed and PROBES in host.engines(args.engine, session)
+        )
+        if may_probe and host.run_control(session).can_run_beside:
             try:
                 return self._trace_in_debugger(session, args, host)
             except ProbesRefused as error:
@@ -153,6 +155,7 @@ class TraceTool(LiveTool):
         return self._report(session, args, replace(section, output=args.output, events=output.events), target)
 
     def _output(self, session: Session, args: Namespace, host: Host) -> TraceOutput:
+        """The output that the arguments name."""
         origin = page_origin(session, host.called.command(self.name))
         return TraceOutput(args.output, args.verbose, args.json, host.show, _thread_names(session), origin)
 
@@ -164,7 +167,8 @@ class TraceTool(LiveTool):
         tid: int | None,
         run_beside: Callable[[Work], Ending] | None = None,
     ) -> Traced:
-        """Trace by kernel probes while the process runs. ``run_beside``: see ProbeTrace."""
+        """Trace by kernel probes while the process runs. ``tid``: only this thread; ``run_beside``: for a process that
+        a debugger traces, see ProbeTrace."""
         limits = args.limit, args.depth, tid, args.since, args.key, args.last, args.hung_after
         request = TraceRequest(args.op, args.all, False, False, False, *limits)
         with self._output(session, args, host) as output:
@@ -174,8 +178,8 @@ class TraceTool(LiveTool):
         return replace(section, output=args.output, events=output.events), target
 
     def _trace_in_debugger(self, session: Session, args: Namespace, host: Host) -> Report:
-        """The same for a process that a user's debugger traces and resumes meanwhile: the debugger inserts nothing into
-        its code that would stay when it is killed."""
+        """Trace by kernel probes a process that the user's debugger resumes meanwhile. Then nothing is left in its code
+        if the debugger is killed."""
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
         process = RunningProcess(session.target.pid, inside_debugger=True)
         try:
@@ -196,15 +200,16 @@ class TraceTool(LiveTool):
 
 
 def _thread_names(session: Session) -> Callable[[int], str]:
-    """A function from a thread's id to its name with the id, ``python (7394)``; it reads each name once."""
+    """A function that returns the name of a thread with its id, ``python (7394)``."""
 
     @cache
     def name(tid: int) -> str:
+        """The name by thread id, read once; ``thread (7394)`` if the process has exited."""
         target = session.target
         try:
             threads = {thread.tid: thread.name for thread in target.memory.threads()}
             names = target.thread_names() if isinstance(target, RunningProcess) else threads
-        except GdbextError:  # the process has ended
+        except GdbextError:
             names = {}
         return f"{names.get(tid) or 'thread'} ({tid})"
 

@@ -34,26 +34,30 @@ if TYPE_CHECKING:
 
 @dataclass
 class Nesting:
-    """Follows every thread. ``count`` dispatches were shown, of the operators ``names``; ``is_full``: --limit is
-    reached. ``started`` is the beginning of the trace in nanoseconds."""
+    """Follows the open dispatches of every thread, and shows each new one with its level."""
 
     _session: Session
     _operators: TracedOperators
     _request: TraceRequest
     _sink: TraceSink
     _started: int
+    """The beginning of the trace in nanoseconds (CLOCK_MONOTONIC)."""
     _places: Sequence[TracePlace]
     begin: int = field(default=0, init=False)
     """Nanoseconds (CLOCK_MONOTONIC); older dispatches are not shown."""
     count: int = field(default=0, init=False)
+    """Number of dispatches that were shown."""
     names: set[str] = field(default_factory=set, init=False)
+    """Names of all operators that were looked up."""
     is_full: bool = field(default=False, init=False)
+    """--limit is reached."""
     newest: float = field(default=0.0, init=False)
     """The beginning of the last dispatch that was shown, in microseconds since the trace began."""
     unread: int = field(default=0, init=False)
-    """Number of dispatches that are left out: operator or keyset could not be read, or not any more."""
+    """Number of dispatches that are omitted, because their operator or keyset could not be read."""
 
     def __post_init__(self) -> None:
+        """Make the caches, and the reader of operators."""
         session = self._session
         self._since = frozenset(operator.address for operator in self._operators.since)
         self._waits_for_since = bool(self._request.since)
@@ -68,12 +72,13 @@ class Nesting:
         """Thread → (depth, place, dispatch) of each open dispatch, outermost first."""
 
     def set_places(self, session: Session, places: Sequence[TracePlace]) -> None:
-        """``places``: the old and the new ones, in libraries that ``session`` knows."""
+        """Replace the places when new ones were added, in libraries that ``session`` knows."""
         self._places = places
         self._proof = CallProof(session, addresses(session, places))
 
     def learn(self, tracer: DispatchTracer) -> None:
-        """Check for new relations which dispatches were made from inside of which others. Raises OSError."""
+        """Check each new relation: tell the tracer if a dispatch was not made from inside of another. Raises
+        OSError."""
         for snapshot in tracer.snapshots():
             nesting, is_possible = self._proof.check(snapshot)
             if not is_possible:
@@ -81,7 +86,8 @@ class Nesting:
                 tracer.deny(nesting)
 
     def look_up_kinds(self, tracer: DispatchTracer, data: bytes) -> None:
-        """Read the operators and table entries of these records now: the process may have ended when they are shown."""
+        """Read the operators and table entries of these records now; the process may have exited when they are
+        shown."""
         for place, operator, keyset in tracer.kinds(data) - self._looked_up:
             self._looked_up.add((place, operator, keyset))
             self._lookup(place, operator, keyset, time.monotonic_ns())
@@ -130,8 +136,9 @@ class Nesting:
             self.is_full = bool(self._request.limit) and self.count >= self._request.limit
 
     def _lookup(self, place: int, address: int, keyset: int, now: int) -> LookupResult | None:
-        """The entry of an operator's table for the keyset; None if ``address`` is no operator or ``keyset`` none.
-        ``now``: nanoseconds. A result is valid for a second: then a kernel may have been registered."""
+        """The result of looking up a keyset in the table of the OperatorEntry at ``address``; None if one of the two is
+        invalid. A result is reused for a second, then checked, because a kernel may have been registered. ``now``:
+        nanoseconds."""
         event = self._places[place].event.value
         key = (address, event, keyset)
         valid_until, lookup = self._lookups.get(key, (0.0, None))
@@ -303,7 +310,7 @@ class ProbeTrace:
         return None
 
     def _read(self) -> bool:
-        """Store the records that are in the ring; False if there was none."""
+        """Take the records from the ring and store them; False if there was none, or no room for them."""
         last = self._request.last
         if not last and self._kept_bytes > _KEPT_BYTES:
             return False

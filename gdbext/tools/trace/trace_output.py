@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gdbext.diagnosis.report import Ending, EndingKind
@@ -197,20 +195,23 @@ class FlameTrace(BarTrace):
         self.write((self._profiles or self._stacks).text().encode())
 
     def put(self, bars: Sequence[Bar]) -> None:
-        def frame(bar: Bar) -> str:
-            lookup = bar.dispatch.lookup
-            return f"{lookup.qualified} [{lookup.event.value} {lookup.key}]"
-
+        """Add the bars to the thread's profile, or the own time of each to its stack."""
         thread = self._name(bars[0].dispatch.tid)
         if self._profiles:
-            self._profiles.add(thread, ((frame(bar), bar.start, bar.end, bar.dispatch.depth) for bar in bars))
+            self._profiles.add(thread, ((_frame(bar), bar.start, bar.end, bar.dispatch.depth) for bar in bars))
             return
         stacks: dict[Bar, tuple[str, ...]] = {}
         for bar in bars:
             around = stacks[bar.parent] if bar.parent else (thread,)
-            stacks[bar] = (*around, frame(bar))
+            stacks[bar] = (*around, _frame(bar))
             if bar.is_end_seen:
                 self._stacks.add(stacks[bar], bar.own)
+
+
+def _frame(bar: Bar) -> str:
+    """The name of a dispatch in flame graphs: ``aten::mm [call CPU]``."""
+    lookup = bar.dispatch.lookup
+    return f"{lookup.qualified} [{lookup.event.value} {lookup.key}]"
 
 
 class EntryStep(NamedTuple):
@@ -341,6 +342,7 @@ class ChromeTrace(BarTrace):
         self.write(b"\n]}\n")
 
     def put(self, bars: Sequence[Bar]) -> None:
+        """Write the bars' events, and before the first ones of the process or thread its name."""
         tid = bars[0].dispatch.tid
         if not self._named:
             self._write_name(self._pid, "process_name", f"process {self._pid}")
@@ -399,7 +401,7 @@ _TIMES = """\
 <p class="note">A dispatch lasts until its return, if that was seen, or until its thread starts the next one outside it.
 So the last dispatch before a pause includes the pause. Self: without the dispatches inside it. If the end was not seen,
 which can happen to the last dispatch inside another and to one that is still open, the bar is pale after the last thing
-that is known of it, and the dispatch is not included in these sums; the time after it counts for the one around it.</p>"""
+that is known of it, and the dispatch is not in these sums; the time after it counts for the one around it.</p>"""
 
 
 class TimelinePage(BarTrace):
@@ -424,6 +426,7 @@ class TimelinePage(BarTrace):
         return f"{self._page.head()}{title}\n{facts}\n{_BODY}{data_begins('dispatches')}[0"
 
     def close(self) -> None:
+        """Write the rest of the dispatches, their kinds, and the table of where the time went."""
         super().close()
         kinds = []
         for lookup in (kind.lookup for kind in self._kinds.values()):
@@ -437,6 +440,7 @@ class TimelinePage(BarTrace):
         self.write(f"]{DATA_ENDS}{embedded('kinds', kinds)}{body}\n{self._page.end()}".encode())
 
     def put(self, bars: Sequence[Bar]) -> None:
+        """Write the numbers of each dispatch."""
         for bar in bars:
             lookup = bar.dispatch.lookup
             kind = self._kinds.get(id(lookup))
@@ -452,8 +456,9 @@ class TimelinePage(BarTrace):
 
 
 class _KindCost:
-    """The cost of all dispatches with one LookupResult, which is stored so that its id stays unique; ``own``: the time
-    without dispatches inside of them. Times are nanoseconds."""
+    """The cost of all dispatches with one LookupResult, which is stored so that its id stays unique. ``own``: the time
+    without dispatches inside of them; ``unseen``: number of dispatches whose end was not seen. Times are
+    nanoseconds."""
 
     def __init__(self, number: int, lookup: LookupResult) -> None:
         self.number, self.lookup = number, lookup
@@ -470,6 +475,7 @@ class _KindCost:
         self.longest = max(self.longest, bar.lasted)
 
     def cells(self) -> tuple[str, ...]:
+        """The row of the page's table: counts, times in microseconds, names."""
         lookup, seen = self.lookup, self.count - self.unseen
         mean = self.total / seen if seen else 0.0
         times = (f"{time / 1e3:.1f}" if seen else "" for time in (self.own, self.total, mean, self.longest))
@@ -478,9 +484,10 @@ class _KindCost:
 
 
 class TextTrace(TraceSink):
-    """Lines for people. ``write`` gets whole lines, each at once, so that the last one before a hang is shown."""
+    """Lines for people."""
 
     def __init__(self, write: Callable[[bytes], None], verbose: bool = False) -> None:
+        """``write`` gets each line at once, so that the last one before a hang is shown."""
         self._write = write
         self._verbose = verbose
         self._texts: dict[int, tuple[LookupResult, bytes]] = {}
@@ -516,6 +523,7 @@ class TextTrace(TraceSink):
             self._line(dispatch.tid, dispatch.depth + 1, _encoded(f"[{word}] {escape(text)}\n"))
 
     def _line(self, tid: int, depth: int, text: bytes) -> None:
+        """Write a line with ``depth`` spaces before it, and a line on the thread if that has changed."""
         if tid != self._tid:
             if self._tid:
                 self._write(b"thread %d\n" % tid)
@@ -527,22 +535,14 @@ def _encoded(line: str) -> bytes:
     return shown(line).encode()
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data`` to a file. Raises OSError."""
-    written = os.write(descriptor, data)
-    while written < len(data):
-        data = data[written:]
-        written = os.write(descriptor, data)
-
-
 def shows_time(path: str | None) -> bool:
     """True if the format of the file has durations, for which returns must be hooked, too."""
     return (path or "").endswith((".html", ".json")) or is_flame_file(path)
 
 
 class TraceOutput:
-    """A context manager. Pages appear when they are complete; everything else as it happens, so that the last line
-    before a hang is in the file."""
+    """Where a trace is written; a context manager. A page appears when it is complete, everything else as it happens,
+    so that the last line before a hang is in the file."""
 
     def __init__(
         self,
@@ -553,8 +553,8 @@ class TraceOutput:
         names: Callable[[int], str] = str,
         origin: Origin = NO_ORIGIN,
     ) -> None:
-        """``quiet``: only the document is written to the terminal, where ``show`` writes. ``names`` returns the name of
-        a thread. Raises TargetError."""
+        """``path``: the file of --output; None: ``show`` writes to the terminal. ``quiet``: only the JSON document is
+        shown. ``names``: thread id → name; ``origin``: facts for a page. Raises TargetError."""
         self._names = names
         self._origin = origin
         self._path = path
@@ -573,10 +573,10 @@ class TraceOutput:
                     self._file.show()
             except OSError as error:
                 raise _cannot_write(path, error) from error
-            self._write = partial(_write_all, self._file.fd)
+            self._write = self._file.write
 
     def sink(self, now: Callable[[], float], pid: int) -> TraceSink:
-        """The receiver that writes each dispatch at once."""
+        """The receiver that writes each dispatch at once; parameters as in _make_sink()."""
         return self._make_sink(self._write, now, pid)
 
     def batches(self, now: Callable[[], float], pid: int) -> TraceSink:
@@ -591,6 +591,8 @@ class TraceOutput:
             self._write(data)
 
     def _make_sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> TraceSink:
+        """The receiver for the format that the file's ending names. ``now`` returns the microseconds since the
+        start."""
         path = self._path or ""
         if self._events is not None:
             return JsonTrace(self._events.append)

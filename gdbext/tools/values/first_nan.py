@@ -148,7 +148,8 @@ def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor]
         if bad and not outer:
             return f"{frame.qualified} was called with {number} in {', '.join(bad)}"
         if bad and outer:
-            return f"{frame.qualified} has {number} in {', '.join(bad)}, but {outer.qualified}, which called it, was given none"
+            names = ", ".join(bad)
+            return f"{frame.qualified} has {number} in {names}, but {outer.qualified}, which called it, was given none"
         outer = frame
     names = dict.fromkeys(frame.qualified for frame in frames)
     return f"no {what} among the arguments of {', '.join(names)}"
