@@ -145,6 +145,8 @@ class ValuesTool(LiveTool):
     def _watch_by(
         self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
     ) -> tuple[_WatchResult, ValueSink]:
+        """Watch by one engine. ``refused``: the error by which a better one was refused. Raises ProbesRefused,
+        UsageError, TargetError."""
         control = host.run_control(session)
 
         def notify(text: str) -> None:
@@ -181,7 +183,7 @@ def _watch_values(
     warnings: Sequence[str],
     notify: Callable[[str], None],
 ) -> _WatchResult:
-    """Run the process and watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at
+    """Run the process and watch it until something ends that. ``warnings``: the first notes; ``notify`` shows a note at
     once. Raises TargetError, UsageError for an unknown key or operator."""
     notes: list[str] = []
 
@@ -208,14 +210,14 @@ def _watch_values(
         if request.everything:
             watch.watch_lookups(AllCalls(session).lookups())
         else:
-            operators = WatchedOperators(session, control, watch, note)
+            operators = WatchedOperators(session, control, watch, note, request.redispatches)
             operators.place([pattern for pattern in request.patterns if pattern not in compiled])
 
         def has_calls() -> bool:
             return bool(watch.count + kernels.count)
 
         pid = session.target.pid if control.can_run_beside else 0
-        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_calls, note):
+        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top shows what they dispatch", has_calls, note):
             ending = control.run()
     finally:
         control.close()
@@ -225,6 +227,7 @@ def _watch_values(
 
 
 def _request(session: Session, args: Namespace) -> ValueRequest:
+    """The request of the command line. Raises UsageError for an unknown thread."""
     when = "both" if args.mode in SEEKS else args.when or ("before" if args.mode == "names" else "both")
     return ValueRequest(
         patterns=args.op,
@@ -241,10 +244,11 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
 
 
 def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
-    """The receiver of the calls that --mode asks for; ``show`` prints."""
+    """The receiver of calls for the mode; ``show`` prints text."""
     if args.mode in SEEKS:
 
         def show_find(find: Find) -> None:
+            """Show a find with the Python line of its call."""
             file, line = python_place(control, find.launch.tid)
             find = find._replace(file=file, line=line)
             if args.json:
@@ -268,7 +272,7 @@ def _what(args: Namespace) -> str:
 
 
 def _is_bad(args: Namespace) -> IsBad:
-    """The test for the numbers that are sought."""
+    """The test of a tensor for the numbers that are sought."""
     if args.above is not None:
         return first_nan.above(args.above)
     return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity

@@ -463,7 +463,7 @@ def test_operators_with_and_without_functions_of_their_own() -> None:
     assert trace.placed == ["boxed my::op", "extensions", "shared_lookup", "python_kernels"]
     none = "no functions of their own in libtorch: my::op: "
     assert trace.notes == [f"{none}every boxed call of any operator stops"]
-    for boxed, notes in ((False, [f"{none}they are not traced (use --boxed to trace them)"]), (True, [])):
+    for boxed, notes in ((False, [f"{none}they are traced only with --boxed"]), (True, [])):
         beside_others = Trace("aten::add", "my::op", boxed=boxed)
         assert (beside_others.placed.count("shared_lookup"), beside_others.notes) == (boxed, notes)
 

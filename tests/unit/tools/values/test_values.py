@@ -1,4 +1,4 @@
-"""dispatch-values: what it watches, what it prints, and which launch made the first NaN."""
+"""dispatch-values: what it watches, what it prints, and which launch produced the first NaN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Watch:
     def watch_function(self, function: str, *_: Any) -> None:
         self.seen.append(function)
 
-    watch_boxed_entry = watch_function
+    def watch_boxed_entries(self, entries: list[str], *_: Any) -> None:
+        self.seen += entries
 
     def watch_boxed_calls(self, places: list[int], _operators: Any) -> None:
         self.seen.append("boxed calls")
@@ -35,7 +36,7 @@ class Watch:
         return lambda *_: self.seen.append(name)
 
 
-SHARED = ["boxed calls", "watch_extensions", "watch_python_kernels"]
+SHARED = ["boxed calls", "watch_extensions", "Python kernels"]
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,10 @@ SHARED = ["boxed calls", "watch_extensions", "watch_python_kernels"]
 def test_operators_with_and_without_functions_of_their_own(own: list[str], places: list[int], watched: Any) -> None:
     """Autograd's fallback comes first where it has a place."""
     made: Any = object.__new__(WatchedOperators)
-    made._watched, made._boxed, made._sees_boxed_calls = set(), {}, False
+    made._watched, made._boxed, made._sees_boxed_calls, made._redispatches = set(), {}, False, True
     made._watch = Watch()
     made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
-    found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": list}
+    found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": lambda: ["Python kernels"]}
     made._functions = SimpleNamespace(**found)
     for _ in range(2):
         made._add(SimpleNamespace(address=0x5000))
@@ -113,7 +114,7 @@ def test_a_launch_as_json_and_a_find() -> None:
     assert (first["tensor"]["max"], alpha["value"]) == (3.0, "2")
     find = launches.Find(LAUNCH, (LAUNCH._replace(op="aten::mm", overload=""),), False, "model.py", 8)
     lines = list(find_lines(find, "NaN"))
-    assert lines[0] == "aten::add.Tensor made the first NaN: call 4, key CPU"
+    assert lines[0] == "aten::add.Tensor produced the first NaN: call 4, key CPU"
     assert "  called at model.py:8" in lines
     assert any("not certain" in line for line in lines)
     assert lines[-1].split() == ["aten::mm", "-", "-", "2"]
