@@ -12,7 +12,7 @@ from gdbext.diagnosis.reporting import make_report
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
-from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, Host, LiveTool, RunControl
 from gdbext.live.registrations import check_pattern, is_generated
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.live.host import Host, RunControl
 
 DESCRIPTION = """
 

@@ -22,7 +22,7 @@ from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.live.breakpoint_setter import holds, value_of
 from gdbext.live.dispatch_description import KeptWord, argument_texts, register_values
 from gdbext.live.registrations import KernelWatch, RegistrationWatch, is_generated
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, cfa_in, end_site, what_is_awaited
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, cfa_in, end_site, what_is_awaited
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
@@ -30,7 +30,6 @@ from gdbext.torch.registry.operator_names import matcher
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, StoppedThread, Trap
-    from gdbext.tools.breaks.break_plan import Opening
     from gdbext.torch.registry import Operator
     from gdbext.torch.stack.key_choice import ExpectedLookup
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import gdbext
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.thread_report import FrameKind
-from gdbext.diagnosis.report.wait import OwnerThread
+from gdbext.diagnosis.report import Report, json_report
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
+from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.engine.formats import read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
-from gdbext.known import all_entries
+from gdbext.known import KnownBug, all_entries
 from gdbext.known.package_versions import without_unknown
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render import Style, escape
@@ -30,10 +30,6 @@ from gdbext.tools.program import Program
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-    from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
-    from gdbext.diagnosis.report.wait import Wait
-    from gdbext.known import KnownBug
     from gdbext.known.signatures import NativeName
     from gdbext.tools.program import Dispatch
 

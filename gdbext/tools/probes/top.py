@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.report import json_report, render_text
+from gdbext.diagnosis.report import Report, json_report, render_text
 from gdbext.diagnosis.reporting import make_report, page_origin
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import running_thread
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
@@ -16,7 +16,7 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, TargetGone, UsageError
 from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes import latency_meter, top_view
-from gdbext.tools.probes.bpf.place_program import PythonLines
+from gdbext.tools.probes.bpf.place_program import Filter, PythonLines
 from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter, filter_of
 from gdbext.tools.probes.flame_files import FORMATS, SPEEDSCOPE, FlameStacks, is_flame_file
 from gdbext.tools.probes.latency_meter import LatencyMeter
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Section
     from gdbext.render import Style
-    from gdbext.tools.probes.bpf.place_program import Filter
     from gdbext.torch.registry import Operator
 
 

@@ -11,16 +11,12 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report, TargetReport, render_text
 from gdbext.engine.terminal import shown
 from gdbext.render import Style, counted, escape, page, short_name
 from gdbext.render.page import NO_ORIGIN, Column, Origin, Page, text
-from gdbext.tools.probes.summary import TopRow, TopSection
-
-if TYPE_CHECKING:
-    from gdbext.tools.probes.summary import RowSelection
+from gdbext.tools.probes.summary import RowSelection, TopRow, TopSection
 
 NOTHING = "Nothing was dispatched. If the process may be hung, run dispatch-diagnose"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -16,23 +16,20 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
-from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, Host, LiveTool
 from gdbext.tools.probes.bpf.bpf_kernel import permitted
 from gdbext.tools.trace.hook_installer import Traced, trace_by_breakpoints
 from gdbext.tools.trace.nesting import ProbeTrace
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
-from gdbext.tools.trace.trace_section import render
+from gdbext.tools.trace.trace_section import TraceSection, render
 from gdbext.tools.trace.tracer import TraceRequest
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator
 
     from gdbext.diagnosis.report import Ending, Report, TargetReport
-    from gdbext.live.host import Host
     from gdbext.live.timed_run import Work
     from gdbext.render import Style
-    from gdbext.tools.trace.trace_section import TraceSection
 
 MAX_SECONDS = 86400.0
 

@@ -18,7 +18,7 @@ from gdbext.live.host import PROBES
 from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess, ending_of_failure
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.dispatch_counter import filter_of
-from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
+from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, SeenDispatch, relation
 from gdbext.tools.probes.trace_places import NewLibrarySites, TracePlaces, addresses, unseen_in
 from gdbext.tools.trace.hook_installer import MakeSink, Traced, TracedOperators, instead_of
 from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread, TraceSection
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.live.timed_run import TimedRun, Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
-    from gdbext.tools.probes.dispatch_tracer import SeenDispatch
     from gdbext.tools.trace.trace_output import TraceSink
     from gdbext.tools.trace.tracer import TraceRequest
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.errors import BadData, GdbextError
-from gdbext.live.dispatch_description import LookupResult, TracedDispatch
+from gdbext.live.dispatch_description import Describer, LookupResult, TracedDispatch
 from gdbext.tools.trace.trace_output import TraceSink
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread
 from gdbext.torch.stack import DispatchStage
 
 if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
-    from gdbext.live.dispatch_description import Describer
     from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
 

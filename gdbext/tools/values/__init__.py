@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind, Report, TargetReport
 from gdbext.diagnosis.reporting import make_report, report_target
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.tool_arguments import find_thread, positive
@@ -14,28 +14,22 @@ from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.dispatch_description import Describer
 from gdbext.live.dispatch_places import AllCalls
-from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, Host, LiveTool, RunControl
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
-from gdbext.render import escape
+from gdbext.render import Style, escape
 from gdbext.tools.values import first_nan
 from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
-from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place
-from gdbext.tools.values.launch import LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
-from gdbext.tools.values.value_watch import ValueRequest, ValueWatch, WatchedOperators
+from gdbext.tools.values.first_nan import FirstBad, IsBad, find_lines, notes_on_stacks, python_place
+from gdbext.tools.values.launch import Find, LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
+from gdbext.tools.values.value_watch import ValueRequest, ValueSink, ValueWatch, WatchedOperators
 from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report import Report, TargetReport
     from gdbext.diagnosis.session import Session
-    from gdbext.live.host import Host, RunControl
-    from gdbext.render import Style
-    from gdbext.tools.values.first_nan import IsBad
-    from gdbext.tools.values.launch import Find
-    from gdbext.tools.values.value_watch import ValueSink
 
 SEEKS = ("nan", "inf")
 

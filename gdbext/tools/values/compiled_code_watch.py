@@ -17,25 +17,22 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.diagnosis.session import TORCH_LIBRARY
+from gdbext.diagnosis.session import TORCH_LIBRARY, Session
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine.arch import Passing, Slot
 from gdbext.engine.unwind import NativeStack
 from gdbext.errors import GdbextError
-from gdbext.live.host import HookSpec
+from gdbext.live.host import HookSpec, RunControl
 from gdbext.live.waiting import loader_state
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, KernelLaunch
-from gdbext.tools.values.value_watch import CallWatch
+from gdbext.tools.values.value_watch import CallWatch, ValueRequest, ValueSink
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
 from gdbext.torch.values.cpp_values import FLOATS, Value, float_value
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
-    from gdbext.live.host import RunControl
-    from gdbext.tools.values.value_watch import ValueRequest, ValueSink
     from gdbext.torch.state.tensor import TensorFacts
 
 _FRAME_LIMIT = 1 << 17

@@ -13,7 +13,7 @@ from gdbext.render import escape
 from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch, LaunchTensor
 from gdbext.torch.compile.generated_kernels import is_only_written
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.stack import ArgumentTensor
+from gdbext.torch.stack import ArgumentTensor, DispatchFrame
 from gdbext.torch.values.value_text import number_text, statistics_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
     from gdbext.live.host import RunControl
     from gdbext.tools.tensor.tensor_report import TensorReporter
-    from gdbext.torch.stack import DispatchFrame
 
 
 def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:

@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from gdbext.engine.arch import Slot
+from gdbext.engine.arch import Architecture, Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at, cfa_rule_at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault, UsageError
-from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_description import Describer, LookupResult
 from gdbext.live.dispatch_places import AllCalls, OperatorFunction, OperatorFunctions
 from gdbext.live.host import HookSpec, RunControl
 from gdbext.live.registrations import definition_hooks
@@ -31,9 +31,7 @@ from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, use
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.arch import Architecture
     from gdbext.engine.process.symbolizer import Function
-    from gdbext.live.dispatch_description import LookupResult
     from gdbext.torch.registry import Operator
 
 ReadWord = Callable[[int], "int | None"]

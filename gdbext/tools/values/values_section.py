@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,8 +20,6 @@ from gdbext.tools.tensor.tensor_files import entries_of
 from gdbext.tools.values.launch import KernelLaunch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gdbext.tools.tensor.tensor_report import TensorReporter
 
 

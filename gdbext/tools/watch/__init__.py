@@ -28,7 +28,7 @@ from gdbext.render import escape
 from gdbext.tools.outcome import Outcome
 from gdbext.tools.probes.dispatch_counter import DispatchActivity
 from gdbext.tools.program import Program
-from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
+from gdbext.tools.watch.evidence import ENDINGS, Evidence, EvidenceFolder, TraceBuffer, take_core
 from gdbext.tools.watch.progress_watch import History, ProgressWatch, with_torch
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gdbext.tools.program import Dispatch
-    from gdbext.tools.watch.evidence import Evidence
 
 MAX_SECONDS = 86400.0
 _SHORTEST = 5.0
