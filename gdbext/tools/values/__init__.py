@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Ending, EndingKind, Report, TargetReport
 from gdbext.diagnosis.reporting import make_report, report_target
@@ -18,9 +19,8 @@ from gdbext.live.host import ENGINES, PROBES, Host, LiveTool, RunControl
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
 from gdbext.render import Style, escape
-from gdbext.tools.values import first_nan
 from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
-from gdbext.tools.values.first_nan import FirstBad, IsBad, find_lines, notes_on_stacks, python_place
+from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place, sought_numbers
 from gdbext.tools.values.launch import Find, LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
 from gdbext.tools.values.value_watch import ValueRequest, ValueSink, ValueWatch, WatchedOperators
 from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
@@ -114,18 +114,16 @@ class ValuesTool(LiveTool):
         elif args.mode in SEEKS and (session.target.origin.is_core or host.name == "none"):
             # The operators on the stacks that have such numbers among their arguments.
             reporter = ArgumentReporter(session, statistics=True)
-            notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
+            what, is_bad = sought_numbers(args.mode, args.above)
+            notes = notes_on_stacks(session, reporter, args.op, is_bad, what)
             ending = Ending(EndingKind.ASKED, "only the operators on the stacks were checked: nothing was resumed")
             section = ValuesSection(args.mode, 0, ending, tuple(notes))
         else:
-            watched, sink = self._watch(session, args, host)
-            target = watched.target
-            host.lets_finish = watched.ending.kind.is_by_command
-            files, folder = getattr(sink, "count", 0), args.dir if args.mode == "save" else None
-            section = ValuesSection(args.mode, watched.calls, watched.ending, watched.notes, folder, files)
+            section, target = self._watch(session, args, host)
+            host.lets_finish = section.ending.kind.is_by_command
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
-    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[_WatchResult, ValueSink]:
+    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[ValuesSection, TargetReport]:
         """Watch by the first engine that the kernel permits. Raises UsageError, TargetError."""
         refused = None
         *others, last = host.engines(args.engine, session)
@@ -138,7 +136,7 @@ class ValuesTool(LiveTool):
 
     def _watch_by(
         self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
-    ) -> tuple[_WatchResult, ValueSink]:
+    ) -> tuple[ValuesSection, TargetReport]:
         """Watch by one engine. ``refused``: the error by which a better one was refused. Raises ProbesRefused,
         UsageError, TargetError."""
         control = host.run_control(session)
@@ -155,18 +153,12 @@ class ValuesTool(LiveTool):
         else:
             warnings = host.note_on_breakpoints(session, refused)
         with host.running(self.name):
-            return _watch_values(session, control, request, sink, warnings, notify), sink
+            section, target = _watch_values(session, control, request, sink, warnings, notify)
+        folder = args.dir if args.mode == "save" else None
+        return replace(section, mode=args.mode, folder=folder, files=getattr(sink, "count", 0)), target
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         return render(report, style)
-
-
-class _WatchResult(NamedTuple):
-    target: TargetReport
-    calls: int
-    """Number of calls that were seen."""
-    ending: Ending
-    notes: tuple[str, ...]
 
 
 def _watch_values(
@@ -176,7 +168,7 @@ def _watch_values(
     sink: ValueSink,
     warnings: Sequence[str],
     notify: Callable[[str], None],
-) -> _WatchResult:
+) -> tuple[ValuesSection, TargetReport]:
     """Run the process and watch it until something ends that. ``warnings``: the first notes; ``notify`` shows a note at
     once. Raises TargetError, UsageError for an unknown key or operator."""
     notes: list[str] = []
@@ -217,7 +209,7 @@ def _watch_values(
         control.close()
     if watch.over or kernels.over:
         ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
-    return _WatchResult(report_target(session), watch.count + kernels.count, ending, tuple(notes))
+    return ValuesSection("", watch.count + kernels.count, ending, tuple(notes)), report_target(session)
 
 
 def _request(session: Session, args: Namespace) -> ValueRequest:
@@ -240,6 +232,7 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
 def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
     """The receiver of calls for the mode; ``show`` prints text."""
     if args.mode in SEEKS:
+        what, is_bad = sought_numbers(args.mode, args.above)
 
         def show_find(find: Find) -> None:
             """Show a find with the Python line of its call."""
@@ -248,25 +241,11 @@ def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> 
             if args.json:
                 show(shown_json(json.dumps(find_document(find))) + "\n")
             else:
-                show("".join(f"{line}\n" for line in find_lines(find, _what(args))))
+                show("".join(f"{line}\n" for line in find_lines(find, what)))
 
-        return FirstBad(_is_bad(args), show_find, not args.goes_on)
+        return FirstBad(is_bad, show_find, not args.goes_on)
     if args.mode == "save":
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
         return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
     return LaunchPrinter(show, json_lines if args.json else launch_lines)
-
-
-def _what(args: Namespace) -> str:
-    """The name of the numbers that are sought."""
-    if args.above is not None:
-        return f"number beyond {args.above:g}"
-    return "NaN" if args.mode == "nan" else "infinity or NaN"
-
-
-def _is_bad(args: Namespace) -> IsBad:
-    """The test of a tensor for the numbers that are sought."""
-    if args.above is not None:
-        return first_nan.above(args.above)
-    return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity

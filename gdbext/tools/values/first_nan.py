@@ -39,31 +39,27 @@ _UNINITIALIZED = ("empty", "new_empty", "_empty", "resize", "set_")
 """Beginnings of the names of operators whose results are uninitialized memory (native_functions.yaml, 2.13.0)."""
 
 
-AnyTensor = Union[ArgumentTensor, LaunchTensor]
-IsBad = Callable[[AnyTensor], bool]
-"""A test for the numbers that are sought."""
+IsBad = Callable[[Union[ArgumentTensor, LaunchTensor]], bool]
 
 
-def has_nan(tensor: AnyTensor) -> bool:
-    """True if any of its numbers is a NaN."""
-    return bool(tensor.statistics and tensor.statistics.nan)
+def sought_numbers(mode: str, limit: float | None) -> tuple[str, IsBad]:
+    """(name of the numbers that are sought, test whether a tensor has one). ``mode``: "nan" or "inf"; ``limit``: seek
+    numbers further from zero than this instead."""
 
-
-def has_infinity(tensor: AnyTensor) -> bool:
-    """True if any of its numbers is infinite, or a NaN."""
-    return bool(tensor.statistics and tensor.statistics.inf + tensor.statistics.nan)
-
-
-def above(limit: float) -> IsBad:
-    """The test whether any of a tensor's numbers is further from zero than ``limit``."""
-
-    def is_above(tensor: AnyTensor) -> bool:
+    def is_bad(tensor: ArgumentTensor | LaunchTensor) -> bool:
+        """True if the tensor has such a number; False also if it has no elements to read."""
         statistics = tensor.statistics
-        if not statistics or statistics.min is None or statistics.max is None:
+        if not statistics:
+            return False
+        if limit is None:
+            return bool(statistics.nan or (mode == "inf" and statistics.inf))
+        if statistics.min is None or statistics.max is None:
             return False
         return max(abs(statistics.min), abs(statistics.max)) > limit or math.isinf(statistics.max)
 
-    return is_above
+    if limit is not None:
+        return f"number beyond {limit:g}", is_bad
+    return "NaN" if mode == "nan" else "infinity or NaN", is_bad
 
 
 @dataclass

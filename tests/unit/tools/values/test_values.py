@@ -11,7 +11,7 @@ import pytest
 from gdbext.engine.arch import Passing, architectures
 from gdbext.engine.arch.argument_places import CFA, SavedArgument
 from gdbext.tools.values import launch as launches
-from gdbext.tools.values.first_nan import FirstBad, above, find_lines, has_infinity, has_nan
+from gdbext.tools.values.first_nan import FirstBad, find_lines, sought_numbers
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchTensor, LaunchValue
 from gdbext.tools.values.value_watch import ValueSite, WatchedOperators, lost_registers, registers_at
 from gdbext.torch.values.value_text import Statistics
@@ -127,6 +127,9 @@ def tensor(nan: int = 0, inf: int = 0, high: float = 1.0) -> LaunchTensor:
     return LaunchTensor("x", 1, "f32[2]", "float32", (2,), Statistics(2, 0.0, high, 0.0, 0.0, nan, inf, 0))
 
 
+_, HAS_NAN = sought_numbers("nan", None)
+
+
 def launch(when: str, op: str, call: int, *tensors: LaunchTensor, name: str = "self") -> KernelLaunch:
     values = tuple(LaunchValue(name, "f32[2]", (each,), "Tensor") for each in tensors)
     return KernelLaunch(when, op, "", call, "k", "CPU", 7, values, 1)
@@ -134,7 +137,7 @@ def launch(when: str, op: str, call: int, *tensors: LaunchTensor, name: str = "s
 
 def finds(*seen: KernelLaunch) -> list[launches.Find]:
     found: list[launches.Find] = []
-    seeker = FirstBad(has_nan, found.append, False)
+    seeker = FirstBad(HAS_NAN, found.append, False)
     for each in seen:
         assert not seeker.launch(each, None)  # type: ignore[arg-type]
     return found
@@ -162,8 +165,8 @@ def test_memory_that_was_never_written_and_what_is_in_an_out_argument_do_not_cou
 
 
 def test_infinities_and_large_numbers_and_staying_there() -> None:
-    assert [has_infinity(each) for each in (tensor(inf=1), tensor(nan=1), tensor())] == [True, True, False]
-    assert [above(5.0)(tensor(high=high)) for high in (6.0, 4.0)] == [True, False]
-    seeker: Any = FirstBad(has_nan, lambda _: None, True)
+    assert [sought_numbers("inf", None)[1](each) for each in (tensor(inf=1), tensor(nan=1), tensor())] == [True, True, False]
+    assert [sought_numbers("nan", 5.0)[1](tensor(high=high)) for high in (6.0, 4.0)] == [True, False]
+    seeker: Any = FirstBad(HAS_NAN, lambda _: None, True)
     seeker.launch(launch(BEFORE, "aten::log", 0, tensor()), None)
     assert seeker.launch(launch(AFTER, "aten::log", 0, tensor(nan=1)), None)
