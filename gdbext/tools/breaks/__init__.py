@@ -103,11 +103,11 @@ class BreakTool(LiveTool):
     def _set_and_run(
         self, session: Session, host: Host, table: BreakTable, control: RunControl, request: BreakRequest, quiet: bool
     ) -> BreaksSection:
-        """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
-        are reported on standard error, and notes are left to the document."""
+        """Set the breakpoints and let the process run. ``quiet``: standard output is for the JSON document, so stops
+        are reported on standard error, and notes only in the document."""
         show = partial(write, 2) if quiet else host.show
         limits = " with that key" if request.key or request.has else ""
-        instead = f"did not reach this{limits}: dispatch-top {escape(' '.join(request.op))} counts"
+        instead = f"did not get there{limits}: dispatch-top {escape(' '.join(request.op))} counts calls"
         with host.running(self.name):
             try:
                 notes = table.add(request, torch_session(control, session), show).notes
@@ -138,6 +138,7 @@ def _breakpoints(host: Host) -> BreakTable:
 
 
 def _request(session: Session, args: Namespace) -> BreakRequest:
+    """The request of the command line. Raises UsageError."""
     if args.where not in PLACES:
         what = "say where to stop" if args.where is None else f"{args.where!r} is not a place to stop"
         raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
@@ -152,8 +153,8 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
 
 
 def _set(session: Session, host: Host, table: BreakTable, request: BreakRequest, engine: str | None) -> BreaksSection:
-    """Set the breakpoints in the user's own debugger: by the engine of existing ones, else by probes, if permitted, for
-    a request that only reports and resumes. Others use breakpoints: they stop exactly there and take conditions."""
+    """Set the breakpoints in the user's own debugger, by the engine of existing ones. The first request uses probes, if
+    permitted, if it only reports and resumes; otherwise breakpoints, which stop exactly there and take conditions."""
     refused = None
     if not engine and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
         try:
@@ -193,6 +194,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _line(placed: PlacedBreakpoint, why: bool) -> str:
+    """The line on a breakpoint; ``why``: with its condition."""
     head = f"  breakpoint {placed.number}"
     if placed.waits_for:
         return f"{head}: pending: set when {escape(placed.waits_for)}"

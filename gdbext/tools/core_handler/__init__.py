@@ -82,18 +82,16 @@ class CoreHandlerProgram(Program):
     """The program ``scripts/dispatch core-handler`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        pid_help = "%%P of core_pattern: the process ID in the initial PID namespace"
-        parser.add_argument("pid", type=integer, metavar="PID", help=pid_help)
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("pid", type=integer, metavar="PID", help="%%P of core_pattern: the process ID in the initial PID namespace")
         mode_help = "%%d of core_pattern: the dump mode; nothing is saved unless it is 1"
-        parser.add_argument("mode", type=integer, nargs="?", default=1, metavar="MODE", help=mode_help)
-        parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"folder for the crashes (default: {FOLDER})")
-        keep_help = f"number of crashes to keep (default: {KEPT})"
-        parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
+        add("mode", type=integer, nargs="?", default=1, metavar="MODE", help=mode_help)
+        add("--dir", default=FOLDER, metavar="DIR", help=f"folder for the crashes (default: {FOLDER})")
+        add("--keep", type=integer, default=KEPT, metavar="N", help=f"number of crashes to keep (default: {KEPT})")
         disk_help = f"megabytes that all crashes may take (default: {DISK_MB})"
-        parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
+        add("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
         seconds_help = f"let the process exit after S seconds, even if the diagnosis is not done (default: {SECONDS:g})"
-        parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
+        add("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Examine the dying process, and keep the results. Raises GdbextError."""

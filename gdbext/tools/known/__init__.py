@@ -50,13 +50,9 @@ class KnownProgram(Program):
     common = ("--json", "--why")
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        parser.add_argument(
-            "files", nargs="*", metavar="FILE", help="a JSON report or a recording (*.rec); with --list: words"
-        )
-        parser.add_argument(
-            "--list", action="store_true", help="list the catalog, or the entries that contain all the words"
-        )
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("files", nargs="*", metavar="FILE", help="a JSON report or a recording (*.rec); with --list: words")
+        add("--list", action="store_true", help="list the catalog, or the entries that contain all the words")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Compare, or list. Raises GdbextError."""

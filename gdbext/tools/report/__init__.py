@@ -78,17 +78,13 @@ class ReportProgram(Program):
     """The program ``scripts/dispatch report`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
-        parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
-        parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
-        parser.add_argument(
-            "--output", metavar="FILE", default="", help="the bundle to write (default: gdbext-report-TIME.tar.gz)"
-        )
-        parser.add_argument(
-            "--scrub", action="store_true", help="omit the recording, values, and the names in your code"
-        )
-        parser.add_argument("--yes", action="store_true", help="write it without asking")
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("-p", "--pid", type=integer, metavar="PID", help="a running process")
+        add("-c", "--core", metavar="CORE", help="a core dump")
+        add("-r", "--recording", metavar="FILE", help="a recording")
+        add("--output", metavar="FILE", default="", help="the bundle to write (default: gdbext-report-TIME.tar.gz)")
+        add("--scrub", action="store_true", help="omit the recording, values, and the names in your code")
+        add("--yes", action="store_true", help="write it without asking")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Diagnose, show what would be in the bundle, and write it. Raises GdbextError."""

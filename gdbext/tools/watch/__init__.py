@@ -74,24 +74,21 @@ class WatchProgram(Program):
     common = ("--json",)
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        parser.add_argument(
-            "-p", "--pid", type=integer, metavar="PID", help="the process to watch (or start one: -- PROGRAM …)"
-        )
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("-p", "--pid", type=integer, metavar="PID", help="the process to watch (or start one: -- PROGRAM …)")
         hung_help = "seconds without progress that count as a hang (default: 300)"
-        parser.add_argument("--hung-after", type=float, default=300.0, metavar="S", help=hung_help)
-        parser.add_argument("--save", metavar="DIR", help="save the diagnosis and a recording in this folder")
-        parser.add_argument("--core", action="store_true", help="with --save: also write a core dump, using gcore")
-        job_help = "with --save: also write a report on all ranks of the job"
-        parser.add_argument("--job", action="store_true", help=job_help)
+        add("--hung-after", type=float, default=300.0, metavar="S", help=hung_help)
+        add("--save", metavar="DIR", help="save the diagnosis and a recording in this folder")
+        add("--core", action="store_true", help="with --save: also write a core dump, using gcore")
+        add("--job", action="store_true", help="with --save: also write a report on all ranks of the job")
         trace_help = "with --save: also write the last S seconds of a trace"
-        parser.add_argument("--trace", type=float, default=0.0, metavar="S", help=trace_help)
+        add("--trace", type=float, default=0.0, metavar="S", help=trace_help)
         time = partial(duration, option="--history", is_endless=True)
         history_help = "with --save: also write a history of the last TIME, such as 10m"
-        parser.add_argument("--history", type=time, default=0.0, metavar="TIME", help=history_help)
-        parser.add_argument("--run", metavar="COMMAND", help="shell command to run at each hang")
+        add("--history", type=time, default=0.0, metavar="TIME", help=history_help)
+        add("--run", metavar="COMMAND", help="shell command to run at each hang")
         metrics_help = "keep metrics for the textfile collector of Prometheus' node_exporter in this file"
-        parser.add_argument("--metrics", metavar="FILE.prom", help=metrics_help)
+        add("--metrics", metavar="FILE.prom", help=metrics_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
