@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +67,7 @@ def test_functions_that_cannot_be_counted_are_named_where_they_are_the_programs_
 
     assert nothing_seen("2 in libtorch_cpu.so") == top_view.NOTHING
     text = nothing_seen("1 in libtorch_cpu.so", "1 in ops.so: mine::f")
-    assert text.endswith("recognize them: 1 in ops.so: mine::f")
+    assert text.endswith("recognize these functions: 1 in ops.so: mine::f")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,10 @@ def test_it_learns_until_the_process_ends(
     gone = Ending(EndingKind.GONE, "the process ended")
     world: Any = SimpleNamespace(sleep=sleep, ending=lambda: gone if now[0] >= ends else None)
     monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert top._wait_and_learn(2.5, world, world, lambda: calls.append(now[0])) is over
+    meter: Any = SimpleNamespace(learn=lambda: calls.append(now[0]))
+    none: Any = None
+    reports = top._Reports(none, none, Namespace(interval=2.5), none, meter, world, world)
+    assert reports._wait() is over
     assert len(calls) == learnt
 
 
