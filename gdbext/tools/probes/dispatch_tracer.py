@@ -88,7 +88,7 @@ def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -
         {load_dispatch(architecture, _AT, maps.wanted, only)}
         {return_address(architecture)}
         [fp + {_SLOT}] = r3
-        {bpf.read_user(_RETURNS)}
+        call probe_read_user(fp + {_RETURNS}, 8, r3)
         {_load_state(maps)}
         {_close_ended(maps)}
         {_open_dispatch()}
@@ -106,7 +106,7 @@ def _load_state(maps: TraceMaps) -> str:
         {bpf.look_up(maps.blank, _ZERO)}
         if r0 == 0 goto end
         r3 = r0
-        {bpf.put(maps.states, _KEY)}
+        call map_update_elem(map {maps.states}, fp + {_KEY}, r3, 0)
         {bpf.look_up(maps.states, _KEY)}
         if r0 == 0 goto lost
     has_state:
@@ -133,7 +133,7 @@ def _close_ended(maps: TraceMaps) -> str:
         r2 = r7 & {MAX_PLACES - 1}
         r0 += r2
         [fp + {_RELATION}] = r0
-        {bpf.read_user(_STACK_WORD)}
+        call probe_read_user(fp + {_STACK_WORD}, 8, r3)
         r1 = [fp + {_PARENT}]
         r2 = [fp + {_STACK_WORD}]
         r1 <<= {64 - PARENT_PLACE}
@@ -181,19 +181,15 @@ def _copy_stack(architecture: Architecture, maps: TraceMaps) -> str:
         r2 &= {STACK_BYTES}
         [fp + {_SIZE}] = r2
         r3 += {-BELOW}
-        r1 = r9 + {_SNAPSHOT_AT + SNAPSHOT.size}
-        call probe_read_user
+        call probe_read_user(r9 + {_SNAPSHOT_AT + SNAPSHOT.size}, r2, r3)
         if r0 != 0 goto copied
         [r9 + {_SNAPSHOT_AT}] = [fp + {_RELATION}]
         [r9 + {_SNAPSHOT_AT + 8}] = [fp + {_PARENT}]
         [r9 + {_SNAPSHOT_AT + 16}] = [fp + {_SLOT}]
         [r9 + {_SNAPSHOT_AT + 24}] = [r6 + {frame_pointer}]
-        r1 = map {maps.snapshots}
-        r2 = r9 + {_SNAPSHOT_AT}
         r3 = [fp + {_SIZE}] & {STACK_BYTES}
         r3 += {SNAPSHOT.size}
-        r4 = {_NO_WAKEUP}
-        call ringbuf_output
+        call ringbuf_output(map {maps.snapshots}, r9 + {_SNAPSHOT_AT}, r3, {_NO_WAKEUP})
         if r0 != 0 goto copied
         [fp + {_ONE}] = {NESTED}
         {bpf.put(maps.relations, _RELATION, _ONE)}
@@ -225,18 +221,14 @@ def _write_record(maps: TraceMaps) -> str:
         r8 <<= 48
         r7 &= {MAX_PLACES - 1}
         r7 <<= 32
-        call get_current_pid_tgid
+        call get_current_pid_tgid()
         w0 = w0
         r8 += r7
         r8 += r0
         [fp + {_THREAD}] = r8
-        call ktime_get_ns
+        call ktime_get_ns()
         [fp + {_TIME}] = r0
-        r1 = map {maps.ring}
-        r2 = fp + {_TIME}
-        r3 = {RECORD.size}
-        r4 = {_NO_WAKEUP}
-        call ringbuf_output
+        call ringbuf_output(map {maps.ring}, fp + {_TIME}, {RECORD.size}, {_NO_WAKEUP})
         if r0 == 0 goto end
         {bpf.count_lost(maps.lost, _ZERO)}"""
 

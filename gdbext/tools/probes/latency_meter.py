@@ -118,7 +118,7 @@ def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -
         [fp + {_BUCKET}] = {ENTERED}
         [fp + {_AMOUNT}] = 1
         {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "call")}
-        call ktime_get_ns
+        call ktime_get_ns()
         [fp + {_TIME}] = r0
         {bpf.put(maps.open, _CALL_THREAD, _TIME)}
         if r0 == 0 goto end
@@ -131,7 +131,7 @@ def exit_program(architecture: Architecture, maps: LatencyMaps) -> bytes:
     stack_pointer = saved_registers(architecture).get(architecture.stack_pointer, 0)
     return bpf.assemble(f"""
         r6 = r1
-        call ktime_get_ns
+        call ktime_get_ns()
         r9 = r0
         {load_thread(_CALL_AT)}
         [fp + {_SLOT}] = [r6 + {stack_pointer}]
@@ -142,9 +142,7 @@ def exit_program(architecture: Architecture, maps: LatencyMaps) -> bytes:
         [fp + {_CALL_ENTRY}] = [r0 + {_CALL_ENTRY - _TIME}]
         [fp + {_CALL_KEYSET}] = [r0 + {_CALL_KEYSET - _TIME}]
         [fp + {_CALL_PLACE}] = [r0 + {_CALL_PLACE - _TIME}]
-        r1 = map {maps.open}
-        r2 = fp + {_CALL_THREAD}
-        call map_delete_elem
+        call map_delete_elem(map {maps.open}, fp + {_CALL_THREAD})
         {_store_bucket()}
         [fp + {_AMOUNT}] = 1
         {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "bucket")}

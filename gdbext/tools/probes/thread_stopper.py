@@ -238,19 +238,18 @@ def _stop_program(saved: Sequence[int], hits: int, wanted: int, signal_number: i
     newline = "\n"
     return bpf.assemble(f"""
         r6 = r1
-        call get_attach_cookie
+        call get_attach_cookie()
         [fp + {_NUMBER}] = r0
         [fp + {hit}] = r0
         {bpf.look_up(wanted, _NUMBER)}
         if r0 == 0 goto end
-        call get_current_pid_tgid
+        call get_current_pid_tgid()
         w0 = w0
         [fp + {_KEY}] = r0
         {newline.join(copies)}
         {bpf.put(hits, _KEY, hit)}
         if r0 != 0 goto end
-        r1 = {signal_number}
-        call send_signal_thread
+        call send_signal_thread({signal_number})
     end:
         return 0
     """)

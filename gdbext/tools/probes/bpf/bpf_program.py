@@ -5,8 +5,8 @@
   r1 = r2 - 8                 one operator at most; constants have 32 bits and are sign-extended
   r1 = [r2 + 16] & 255        [] is the 64-bit word at an address; ``fp`` is the end of the program's own stack
   [fp + -8] = [r6 + 0]        copied by way of r1, or of r2 if the address is in r1
-  r1 = map 7                  the map with that file descriptor
-  call map_lookup_elem        a helper of the kernel: arguments in r1 to r5, result in r0
+  call map_lookup_elem(map 7, fp + -8)   a helper of the kernel: arguments go to r1, r2, …, the result to r0; ``map 7``
+                              is the map with that file descriptor
   w0 = w0                     keep the low 32 bits of r0
   atomic_add [r8 + 16] r1; atomic_exchange_if_r0 [r8 + 0] r1: the word becomes r1 if it is r0; r0: what it was
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
+from itertools import chain
 from typing import NamedTuple
 
 _REGISTERS = {"fp": 10, **{f"r{number}": number for number in range(10)}}
@@ -36,6 +37,7 @@ _ASSIGN = {"=": 0xB7, "+=": 0x07, "-=": 0x17, "|=": 0x47, "&=": 0x57, "<<=": 0x6
 _COMPARE = {"==": 0x15, "!=": 0x55, ">": 0x25, "<=": 0xB5, "&": 0x45}
 """Operator → opcode for a register and a constant; with _BY_REGISTER for two registers."""
 _BY_REGISTER = 0x08
+_CALL = re.compile(r"call (\w+)\((.*)\)")
 _JUMP = re.compile(r"(?:(if|unless) (\[.+?\]|\w+) (\S+) (\[.+?\]|\S+) )?goto (\w+)")
 _ASSIGNMENT = re.compile(r"(\[.+?\]|\w+) (\S*=) (\[.+?\]|map \d+|\S+)(?: (\S+) (\S+))?")
 _MEMORY = re.compile(r"\[(\w+) \+ (-?\d+)\]")
@@ -74,9 +76,11 @@ def _statement(text: str) -> list[_Instruction]:
         return [_Instruction(0xB7), _Instruction(0x95)]
     if text == "w0 = w0":
         return [_Instruction(0xBC)]
+    if call := _CALL.fullmatch(text):
+        arguments = enumerate(call[2].split(", ") if call[2] else (), 1)
+        loads = [_statement(f"r{number} = {value}") for number, value in arguments if value != f"r{number}"]
+        return [*chain(*loads), _Instruction(0x85, immediate=_HELPERS[call[1]])]
     word, _, rest = text.partition(" ")
-    if word == "call":
-        return [_Instruction(0x85, immediate=_HELPERS[rest])]
     if word in ("atomic_add", "atomic_exchange_if_r0"):  # BPF_ATOMIC with BPF_ADD, BPF_CMPXCHG
         memory, source = rest.rsplit(" ", 1)
         base, offset = _address(memory)
@@ -150,28 +154,12 @@ def _address(memory: str) -> tuple[int, int]:
 
 def look_up(descriptor: int, key: int) -> str:
     """r0: the address of the map's value for the key at that stack offset, 0 without one."""
-    return f"""
-        r1 = map {descriptor}
-        r2 = fp + {key}
-        call map_lookup_elem"""
+    return f"call map_lookup_elem(map {descriptor}, fp + {key})"
 
 
-def read_user(target: int) -> str:
-    """Copy the word at the process's address in r3 to a stack offset; zeros if it cannot be read."""
-    return f"""
-        r1 = fp + {target}
-        r2 = 8
-        call probe_read_user"""
-
-
-def put(descriptor: int, key: int, value: int | None = None) -> str:
-    """Set the map's value for a key, both at stack offsets; without ``value``, to the data at r3. r0: 0 on success."""
-    return f"""
-        {"" if value is None else f"r3 = fp + {value}"}
-        r1 = map {descriptor}
-        r2 = fp + {key}
-        r4 = 0
-        call map_update_elem"""
+def put(descriptor: int, key: int, value: int) -> str:
+    """Set the map's value for a key, both at stack offsets. r0: 0 on success."""
+    return f"call map_update_elem(map {descriptor}, fp + {key}, fp + {value}, 0)"
 
 
 ADD_ONE = """

@@ -84,7 +84,7 @@ def find_line(path: FramePath, states: int, thread: int, code: int, instruction:
     steps = "".join(
         f"""
         r3 += {offset}
-        {bpf.read_user(scratch)}
+        call probe_read_user(fp + {scratch}, 8, r3)
         r3 = [fp + {scratch}]
         if r3 == 0 goto no_frame"""
         for offset in (path.c_frame, path.current)
@@ -98,9 +98,9 @@ def find_line(path: FramePath, states: int, thread: int, code: int, instruction:
         r3 = [r0 + 0]
         {steps}
         r3 += {path.code}
-        {bpf.read_user(code)}
+        call probe_read_user(fp + {code}, 8, r3)
         r3 = [fp + {scratch}] + {path.instruction}
-        {bpf.read_user(instruction)}
+        call probe_read_user(fp + {instruction}, 8, r3)
     no_frame:"""
 
 
@@ -171,7 +171,7 @@ def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only
 def load_thread(at: StackPlaces, only: Filter = EVERYTHING) -> str:
     """BPF code that stores the thread id; goes to "end" for another thread than ``only`` names."""
     return f"""
-        call get_current_pid_tgid
+        call get_current_pid_tgid()
         w0 = w0
         {f"if r0 != {only.tid} goto end" if only.tid else ""}
         [fp + {at.thread}] = r0"""
@@ -189,8 +189,7 @@ def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: 
         for test in only.keyset
     )
     return f"""
-        r1 = r6
-        call get_attach_cookie
+        call get_attach_cookie(r6)
         r7 = r0
         {_register_by_number(architecture, "entry", _ENTRY_AT)}
         [fp + {at.entry}] = r1
