@@ -119,8 +119,7 @@ def _claim(name: str, offset: int) -> str:
         if r0 != 0 goto no_cell
         atomic_exchange_if_r0 [r8 + {offset}] r1
         if r0 == 0 goto {name}
-        if r0 == r1 goto {name}
-        goto no_cell
+        if r0 != r1 goto no_cell
     {name}:"""
 
 

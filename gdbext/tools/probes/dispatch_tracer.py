@@ -138,9 +138,7 @@ def _close_ended(maps: TraceMaps) -> str:
         r2 = [fp + {_STACK_WORD}]
         r1 <<= {64 - PARENT_PLACE}
         r1 >>= {64 - PARENT_PLACE}
-        if r1 == r2 goto intact
-        goto gone
-    intact:
+        if r1 != r2 goto gone
         {bpf.look_up(maps.relations, _RELATION)}
         if r0 == 0 goto unproven
         if [r0 + 0] != {NOT_NESTED} goto nested
@@ -166,16 +164,12 @@ def _copy_stack(architecture: Architecture, maps: TraceMaps) -> str:
     """BPF code that sends a snapshot of the stack up to the outermost dispatch if the relation is new (0 at _ONE)."""
     frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
     return f"""
-        if [fp + {_ONE}] == 0 goto copy
-        goto copied
-    copy:
+        if [fp + {_ONE}] != 0 goto copied
         r2 = [r9 + {_FRAMES}]
         r3 = [fp + {_SLOT}]
         r2 -= r3
         r2 += {BELOW + 8}
-        if r2 > {STACK_BYTES} goto long
-        goto size
-    long:
+        if r2 <= {STACK_BYTES} goto size
         r2 = {STACK_BYTES}
     size:
         r2 &= {STACK_BYTES}

@@ -31,34 +31,24 @@ if TYPE_CHECKING:
 
     from gdbext.tools.program import Dispatch
 
+_TARGET = ("kind", "architecture", "debugger", "torch", "python", "paused_ms")
+_THREAD = ("tid", "state", "signal", "frame_count")
+_DISPATCH = ("level", "event", "op", "overload", "keyset", "key", "table_index", "stage", "confidence")
+_FRAME = ("level", "kind", "function", "file", "line")
 _ALLOWED: Mapping[str, Any] = {
-    "schema": True,
-    "command": True,
-    "target": {"kind": True, "architecture": True, "debugger": True, "torch": True, "python": True, "paused_ms": True},
+    **dict.fromkeys(("schema", "command"), True),
+    "target": dict.fromkeys(_TARGET, True),
     "threads": {
-        "tid": True,
-        "state": True,
-        "signal": True,
-        "frame_count": True,
-        "wait": {"kind": True, "certainty": True, "timed": True, "owner": True},
+        **dict.fromkeys(_THREAD, True),
+        "wait": dict.fromkeys(("kind", "certainty", "timed", "owner"), True),
         "holds": {"kind": True},
-        "dispatch": {
-            "level": True,
-            "event": True,
-            "op": True,
-            "overload": True,
-            "keyset": True,
-            "key": True,
-            "table_index": True,
-            "stage": True,
-            "confidence": True,
-        },
-        "python_frames": {"level": True, "kind": True, "function": True, "file": True, "line": True},
-        "frames": {"level": True, "kind": True, "function": True, "module": True, "file": True, "line": True},
+        "dispatch": dict.fromkeys(_DISPATCH, True),
+        "python_frames": dict.fromkeys(_FRAME, True),
+        "frames": dict.fromkeys((*_FRAME, "module"), True),
     },
-    "verdict": {"kind": True, "threads": True, "op": True, "key": True, "stage": True},
-    "findings": {"kind": True, "threads": True},
-    "known": {"id": True, "url": True},
+    "verdict": dict.fromkeys(("kind", "threads", "op", "key", "stage"), True),
+    "findings": dict.fromkeys(("kind", "threads"), True),
+    "known": dict.fromkeys(("id", "url"), True),
 }
 """The fields of a report that --scrub keeps; all others are left out."""
 _ALLOWED_TEXT = (
@@ -150,11 +140,8 @@ def _collect(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str,
     return files
 
 
-# --- leaving out ---------------------------------------------------------------------------------
-
-
 def _scrub_report(data: bytes) -> bytes:
-    """The JSON report in ``data`` with the fields in _ALLOWED alone; an empty one if it is no report."""
+    """The JSON report with only the fields in _ALLOWED; an empty one if ``data`` is not JSON."""
     try:
         report = scrub(json.loads(data), _ALLOWED)
     except ValueError:
@@ -163,8 +150,8 @@ def _scrub_report(data: bytes) -> bytes:
 
 
 def scrub(value: Any, allowed: Any) -> Any:
-    """The JSON value without the members that ``allowed`` lacks: True allows everything, a mapping the members that it
-    names. A frame of the program's own keeps only its line."""
+    """The JSON value with only the allowed members. ``allowed``: True for everything, or member → what is allowed in
+    it. A frame of the program's own code keeps only its line."""
     if isinstance(value, list):
         return [scrub(item, allowed) for item in value]
     if not isinstance(value, dict) or allowed is True:
@@ -176,8 +163,8 @@ def scrub(value: Any, allowed: Any) -> Any:
 
 
 def _scrub_frame(frame: dict[str, Any]) -> None:
-    """Cut the path of a library's frame down to the part from the package on; remove function and path of a frame of
-    the program's own Python code."""
+    """Shorten the path of a library's frame to the part from the package on; remove function and path of a frame of the
+    program's own Python code."""
     if frame.get("kind") != "python":
         if "file" in frame:
             frame["file"] = ""

@@ -166,12 +166,6 @@ def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[
     return tuple(argument_slots(session.memory.architecture, session.layout, kinds, leading)[leading:])
 
 
-def result_pointer(architecture: Architecture, registers: ArgumentRegisters) -> int:
-    """Address of the memory for the result, which the caller passed (sret); 0 if it is unknown."""
-    names, pointer = architecture.argument_registers, architecture.result_pointer
-    return (registers.words[names.index(pointer)] or 0) if pointer in names else 0
-
-
 def registers_at(
     architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord
 ) -> ArgumentRegisters:
@@ -502,7 +496,8 @@ class ValueWatch(CallWatch[_OpenCall]):
             if not registers or (start, entry) != (site.start, cfa):
                 registers = registers_at(self._architecture, site, self._control, cfa, memory.try_u64)
             arguments = site.values(self._values, registers, cfa, memory.try_u64)
-            result = result_pointer(self._architecture, registers) if site.uses_sret else 0
+            if site.uses_sret and self._architecture.result_pointer in self._arguments:
+                result = registers.words[self._arguments.index(self._architecture.result_pointer)] or 0
         return self._begin(tid, cfa, _OpenCall(operator, lookup, number, tuple(arguments), result, is_boxed))
 
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:

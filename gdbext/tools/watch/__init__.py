@@ -41,7 +41,7 @@ MAX_SECONDS = 86400.0
 _SHORTEST = 5.0
 """Minimum of --history in seconds: a look takes one."""
 _MOST = 8
-"""Most processes of one program that are diagnosed: the ranks of a node."""
+"""Most processes of one program that are diagnosed, such as the ranks of a node."""
 _EPILOG = """\
 Any of these counts as progress of the process or its children: a dispatch, 64 KB read or written, a child process that
 starts or exits, or 5% of a CPU used. If kernel probes are permitted, a process that computes without dispatching counts
@@ -100,11 +100,11 @@ class WatchProgram(Program):
 
 
 class Watch:
-    """The state of one watch."""
+    """Watches one process or program until it exits."""
 
     def __init__(self, args: Namespace, program: Sequence[str], dispatch: Dispatch) -> None:
-        """``program``: the command to start, () to watch --pid. Raises UsageError, TargetError, NoSuchProcess,
-        NotPermitted."""
+        """``program``: the command to start, () to watch the process --pid. Raises UsageError, TargetError,
+        NoSuchProcess, NotPermitted."""
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
         if (args.core or args.job or args.trace or args.history) and not args.save:
@@ -127,7 +127,7 @@ class Watch:
         if not self._program:
             check_readable(self.pid)
         self._subjects: tuple[int, ...] = ()
-        """The processes with PyTorch, which are diagnosed; () as long as there are none."""
+        """The processes that use PyTorch, which are diagnosed; () until there are some."""
         self._trace: TraceBuffer | None = None
         self._history: History | None = None
         if args.trace or args.history:
@@ -136,10 +136,11 @@ class Watch:
         self._output = sys.stderr if program else sys.stdout
 
     def run(self) -> int:
-        """Run until the process has ended, or Ctrl+C; the exit status."""
+        """Watch until the process exits or Ctrl+C; the exit status."""
 
         def interrupt(*_: object) -> None:
-            if not self._program:  # a program of ours gets Ctrl+C, too, and may need time to end
+            """Handle Ctrl+C, which our own program gets, too; it may need time to exit."""
+            if not self._program:
                 raise KeyboardInterrupt
 
         with signals_handled([signal.SIGINT], interrupt):
@@ -167,7 +168,7 @@ class Watch:
             return 0 if status is None else status if status >= 0 else 128 - status
 
     def _watch(self) -> None:
-        """Watch the progress for hangs, and report each. Raises TargetGone when the process ends."""
+        """Sample the progress, and report each hang. Raises TargetGone when the process exits."""
         limit = self._args.hung_after
         progress = ProgressWatch(self.pid)
         last_progress = last_dispatch = time.monotonic()
@@ -206,8 +207,8 @@ class Watch:
             self._write_metrics(hangs, now - last_progress, dispatches if progress.activity_probe else None)
 
     def _find_subjects(self) -> bool:
-        """Find the processes with PyTorch, and start the trace and history; False if there is none. Raises
-        TargetGone."""
+        """Find the processes that use PyTorch, and start the trace and history of the first; False if there is none.
+        Raises TargetGone."""
         args = self._args
         self._subjects = with_torch(self.pid)
         if self._subjects and self._subjects != (self.pid,):
@@ -221,7 +222,8 @@ class Watch:
         return bool(self._subjects)
 
     def _write_metrics(self, hangs: bool, idle: float, dispatches: int | None) -> None:
-        """Write the file of --metrics; ``idle``: seconds without progress; ``dispatches``: None without a probe."""
+        """Write the file of --metrics. ``hangs``: now; ``idle``: seconds without progress; ``dispatches``: seen so far,
+        None without a probe."""
         if not self._args.metrics:
             return
         self._hangs += hangs and not self._was_hung
@@ -241,7 +243,7 @@ class Watch:
         write_text(self._args.metrics, text)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, and raise TargetGone when a program of ours ends."""
+        """Sleep. Raises TargetGone when our own program exits."""
         self._commands = [command for command in self._commands if command.poll() is None]
         if not self._program:
             time.sleep(seconds)
@@ -251,8 +253,8 @@ class Watch:
             raise TargetGone.of(self.pid)
 
     def _report_hang(self, seconds: float, computes: bool = False) -> bool:
-        """Diagnose the processes, and save the evidence; False if they do not hang. ``seconds``: without progress;
-        ``computes``: the process or its children use a CPU, so that it hangs only if the diagnosis finds a defect."""
+        """Diagnose the processes, and save the evidence; False if they do not hang. ``seconds``: how long there was no
+        progress; ``computes``: they use a CPU, so that they hang only if the diagnosis finds a defect."""
         with suppress(TargetGone):
             self._subjects = with_torch(self.pid)  # processes may have been replaced
         taken: list[tuple[int, Evidence]] = []
@@ -263,7 +265,8 @@ class Watch:
                 text = f"no progress for {seconds:.0f} s; process {pid} cannot be diagnosed: {error.what}"
                 self._print_event("failed", text)
 
-        def is_healthy(evidence: Evidence) -> bool:  # its children may compute, as compilers do
+        def is_healthy(evidence: Evidence) -> bool:
+            """True if the process does not hang; its children may compute, as compilers do."""
             return kind_of(evidence.verdict["kind"]).is_healthy or evidence.waits == {WaitKind.CHILD_PROCESS.value}
 
         if computes and taken and all(is_healthy(evidence) for _, evidence in taken):
@@ -279,10 +282,11 @@ class Watch:
         return True
 
     def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
-        """Save the evidence that takes long, after the diagnosis was shown; ``is_first``: also that on the whole
-        job."""
+        """Save the evidence that takes long, after the diagnosis was shown. ``is_first``: also history, trace and job,
+        which are saved once for all processes."""
 
         def take_history() -> Sequence[str]:
+            """Save the history and print its summary; the endings of the files, as in all steps."""
             ending, lines = history.take(evidence.stem) if history else ("", [])
             self._print_event("history", "\n".join(["its last minutes:", *lines]))
             return [ending]
@@ -304,6 +308,7 @@ class Watch:
                 self._print_event("failed", error.what)
 
     def _run_command(self, evidence: Evidence, pid: int) -> None:
+        """Start the command of --run, with the verdict in its environment."""
         names = {"GDBEXT_VERDICT": "kind", "GDBEXT_SUMMARY": "summary"}
         verdict = {name: environment_value(evidence.verdict[member]) for name, member in names.items()}
         paths = {"GDBEXT_FOLDER": evidence.folder, "GDBEXT_FILE": evidence.start}  # below what the user named
@@ -315,7 +320,8 @@ class Watch:
             self._print_event("failed", f"--run: the shell cannot be started: {error.strerror}")
 
     def _print_event(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
-        """Print an event, with --json as an object; a hang with its evidence."""
+        """Print an event, with --json as an object. ``evidence``: of a hang, to be printed, too; ``pid``: of the hung
+        process."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         if self._args.json:
             members: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}
