@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,32 +80,27 @@ def _distinct(operators: Iterable[Operator]) -> list[Operator]:
     return list({operator.address: operator for operator in operators}.values())
 
 
+@dataclass
 class HookInstaller:
     """Places the hooks for the operators of a trace, and later for those that are defined while it runs."""
 
-    def __init__(
-        self,
-        session: Session,
-        control: RunControl,
-        all_calls: AllCalls,
-        tracer: Tracer,
-        request: TraceRequest,
-        note: Callable[[str], None],
-    ) -> None:
-        """``note`` shows a note at once."""
+    _session: Session
+    _control: RunControl
+    _all_calls: AllCalls
+    _tracer: Tracer
+    _request: TraceRequest
+    _note: Callable[[str], None]
+    """Shows a note at once."""
+
+    def __post_init__(self) -> None:
+        """Read what depends on the architecture."""
         self.count = 0
         """Number of hooks."""
-        self._session = session
-        self._control = control
-        self._all_calls = all_calls
-        self._functions = all_calls.functions
-        self._tracer = tracer
-        self._request = request
-        self._note = note
-        self._architecture = session.memory.architecture
+        self._functions = self._all_calls.functions
+        self._architecture = self._session.memory.architecture
         self._at_entry = cfa_rule_at_entry(self._architecture)
         self._arguments = self._architecture.argument_registers
-        self._hooks_returns = request.verbose or request.returns
+        self._hooks_returns = self._request.verbose or self._request.returns
         self._hooked_all_boxed = False
 
     def place(self, operators: TracedOperators) -> None:
@@ -123,7 +119,7 @@ class HookInstaller:
             self._hook_function(function)
         for operator in operators.all:
             for entry in self._functions.boxed_entries(operator):
-                self._hook_boxed_entry(entry, operator, not boxed)
+                self._hook_boxed_function(entry, {operator.address: operator}.get, calls=not boxed)
         if self._request.verbose:
             self._hook_structured(operators.all)
         # Dispatches by libraries and programs with a dispatcher of their own, inlined or not.
@@ -224,10 +220,6 @@ class HookInstaller:
         pairs = (pair for operator in operators for pair in self._functions.structured(operator))
         for kind, function in {function.start: (kind, function) for kind, function in pairs}.values():
             self._hook(function.start, self._at_entry, partial(entered, function, kind))
-
-    def _hook_boxed_entry(self, address: int, operator: Operator, calls: bool) -> None:
-        """Hook the boxed entry of an operator's kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
-        self._hook_boxed_function(address, lambda handle: operator if handle == operator.address else None, calls)
 
     def _hook_boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
         """Report to the tracer each entry into the boxed function that starts at ``address``, and its returns if they

@@ -180,24 +180,21 @@ _KEPT_BYTES = 1 << 30
 they may get lost."""
 
 
+@dataclass
 class ProbeTrace:
     """One run of dispatch-trace in a process that runs."""
 
-    def __init__(
-        self,
-        session: Session,
-        request: TraceRequest,
-        notify: Callable[[str], None],
-        flush: Callable[[], None],
-        run_beside: Callable[[Work], Ending] | None,
-    ) -> None:
-        """``notify`` shows a note at once; ``flush`` writes the sink's output. ``run_beside`` resumes a process that a
-        debugger traces while another thread works."""
-        self._run_beside = run_beside
-        self._session = session
-        self._request = request
-        self._notify = notify
-        self._flush = flush
+    _session: Session
+    _request: TraceRequest
+    _notify: Callable[[str], None]
+    """Shows a note at once."""
+    _flush: Callable[[], None]
+    """Writes the sink's output."""
+    _run_beside: Callable[[Work], Ending] | None
+    """Resumes a process that a debugger traces while another thread does the work; None if no debugger traces it."""
+
+    def __post_init__(self) -> None:
+        """Start without notes and records."""
         self._notes: list[str] = []
         self._kept: deque[tuple[float, bytes]] = deque()
         """(time of the read, piece of records) of those that were not shown yet."""

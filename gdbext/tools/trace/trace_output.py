@@ -17,6 +17,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gdbext.diagnosis.report import Ending, EndingKind
@@ -540,29 +541,28 @@ def shows_time(path: str | None) -> bool:
     return (path or "").endswith((".html", ".json")) or is_flame_file(path)
 
 
+@dataclass
 class TraceOutput:
     """Where a trace is written; a context manager. A page appears when it is complete, everything else as it happens,
     so that the last line before a hang is in the file."""
 
-    def __init__(
-        self,
-        path: str | None,
-        verbose: bool,
-        quiet: bool,
-        show: Callable[[str], None],
-        names: Callable[[int], str] = str,
-        origin: Origin = NO_ORIGIN,
-    ) -> None:
-        """``path``: the file of --output; None: ``show`` writes to the terminal. ``quiet``: only the JSON document is
-        shown. ``names``: thread id → name; ``origin``: facts for a page. Raises TargetError."""
-        self._names = names
-        self._origin = origin
-        self._path = path
-        self._verbose = verbose
-        self._quiet = quiet
-        self._events: list[Mapping[str, object]] | None = [] if quiet and not path else None
+    _path: str | None
+    """The file of --output; None for the terminal."""
+    _verbose: bool
+    _quiet: bool
+    """Only the JSON document is shown."""
+    _show: Callable[[str], None]
+    """Writes to the terminal."""
+    _names: Callable[[int], str] = str
+    """Thread id → name."""
+    _origin: Origin = NO_ORIGIN
+    """Facts for a page."""
+
+    def __post_init__(self) -> None:
+        """Open the file. Raises TargetError."""
+        path, show = self._path, self._show
+        self._events: list[Mapping[str, object]] | None = [] if self._quiet and not path else None
         self._batch: list[bytes] = []
-        self._show = show
         self._is_page = (path or "").endswith(".html")
         self._file: WholeFile | None = None
         self._write: Callable[[bytes], None] = lambda data: show(data.decode())

@@ -416,7 +416,7 @@ class Installer(HookInstaller):
     def _hook_function(self, function: Any) -> None:
         self.placed.append(f"{function.name}{' with entry' if self._request.verbose else ''}")
 
-    def _hook_boxed_entry(self, entry: str, _operator: Any, calls: bool) -> None:
+    def _hook_boxed_function(self, entry: Any, _operator_of: Any, calls: bool) -> None:
         self.placed.append(f"{entry}{' with calls' if calls else ''}")
 
     def _hook_structured(self, operators: list[Any]) -> None:
