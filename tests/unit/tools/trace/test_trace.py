@@ -399,7 +399,6 @@ class Installer(HookInstaller):
         names = {
             "_hook_everything": "everything",
             "_hook_lookups": "extensions",
-            "_hook_boxed_function": "python_kernels",
             "_hook_shared_lookup": "shared_lookup",
         }
         for method, name in names.items():
@@ -436,7 +435,7 @@ class Trace:
         functions: Any = SimpleNamespace(
             functions=lambda one: [SimpleNamespace(operator=one, name=name) for name in OWN.get(one.name, ())],
             boxed_entries=lambda one: [f"boxed {one.name}"],
-            python_entries=lambda: [0x1000],
+            python_entries=lambda: ["python_kernels"],
         )
         all_calls: Any = SimpleNamespace(
             shared_lookups=lambda: ["callBoxed"],
