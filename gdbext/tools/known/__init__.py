@@ -87,7 +87,7 @@ class KnownProgram(Program):
 
 
 def _compare(path: str, bugs: Sequence[KnownBug]) -> tuple[tuple[KnownBugReport, ...], str]:
-    """(the known bugs that match a file, what was not compared or ""). Raises GdbextError."""
+    """(the known bugs that match the report or recording ``path``, what was not compared or ""). Raises GdbextError."""
     if path.endswith(".rec"):
         with gdbext.open(recording=path) as process:
             section = process.run("dispatch-diagnose").report.find_section(KnownBugsSection)
@@ -102,13 +102,14 @@ def _compare(path: str, bugs: Sequence[KnownBug]) -> tuple[tuple[KnownBugReport,
 
 
 def report_facts(report: Report) -> ProcessFacts:
-    """The facts of a report. Raises BadData if it is about no process."""
+    """What entries are compared with, taken from a report. Raises BadData if it is not about a process."""
     target = report.target
     if not target:
         raise BadData("the report is about no process")
     is_live = target.kind == "live" and report.command == "dispatch-diagnose"
 
     def relation(word: str) -> bool | None:
+        """True if the process has the relation that an entry names ("one-thread", "forked"); None if unknown."""
         if word == "one-thread":
             return len(report.threads) == 1
         if word == "forked":
