@@ -131,7 +131,7 @@ def test_a_full_disk_ends_the_trace(small_calls: Inferior, tmp_path: Path, name:
     assert outcome.status == 0, outcome
     (error,) = (each for each in outcome.document["errors"] if each["where"] == "dispatch-trace")
     assert error["what"] == "the trace cannot be written: No space left on device"
-    assert error["help"] == "make room, or choose another --output"
+    assert error["help"] == "make room, or name another --output"
     assert outcome.document["trace"]["ending"]["kind"] == "failed"
 
 
