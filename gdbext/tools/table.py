@@ -154,7 +154,7 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-values",
-        "Show or save what operators get and return. Resumes the process.",
+        "Show or save the arguments and results of operators. Resumes the process.",
         "gdbext.tools.values:ValuesTool",
         ("resumes", "stopped"),
     ),
@@ -184,7 +184,7 @@ TABLE = (
     ),
     ToolRow(
         "core-handler",
-        "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core.",
+        "Save a diagnosis and a recording of each crash, not a core (for core_pattern).",
         "gdbext.tools.core_handler:CoreHandlerProgram",
         ("program",),
     ),
@@ -196,7 +196,7 @@ TABLE = (
     ),
     ToolRow(
         "known",
-        "Compare a report or a recording with the known bugs of other projects, or list these.",
+        "Compare a report or recording with known bugs of other projects, or list the bugs.",
         "gdbext.tools.known:KnownProgram",
         ("program",),
     ),

@@ -79,7 +79,7 @@ class _Empty:
             architecture = session.memory.architecture
             self._probes = ProbeSet(architecture, process.pid)
             places = TracePlaces(session).everything()
-            self._probes.start(places, bpf.end())
+            self._probes.start(places, bpf.assemble("return 0"))
 
     def __enter__(self) -> None:
         return None

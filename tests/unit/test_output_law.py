@@ -33,7 +33,7 @@ WRITERS = {
     DOOR: ["engine/terminal.py", "tools/watch/__init__.py", "tools/timeout/__init__.py"],
     "escapes what it names": ["torch/measure/", "tools/tensor/tensor_tool.py"],
     "a screen: each line has passed the door": ["tools/probes/top_view.py"],
-    "a file": ["engine/formats/whole_file.py", "engine/targets/core_sources.py", "tools/trace/trace_output.py"],
+    "a file": ["engine/formats/whole_file.py", "engine/targets/core_sources.py"],
     "pipes between processes and threads of our own": [
         *("engine/targets/live/supervision.py", "hosts/pytest_plugin.py", "live/host.py"),
         *("tools/ranks/slurm.py", "tools/ranks/other_machines.py", "tools/ranks/rank_sources.py"),

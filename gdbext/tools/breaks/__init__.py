@@ -12,7 +12,7 @@ from gdbext.diagnosis.reporting import make_report
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
-from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, Host, LiveTool, RunControl
 from gdbext.live.registrations import check_pattern, is_generated
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
@@ -25,61 +25,62 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.live.host import Host, RunControl
 
 DESCRIPTION = """
-WHERE:
-  call        in at::_ops::OP::call, at the lookup: the keyset is known
-  redispatch  the same in at::_ops::OP::redispatch
-  lookup      both
-  boxed       at the boxed entries of the operator's kernels
-  kernel      at each distinct kernel of the operator's table, or the one for --key; also at kernels that Inductor
-              has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
-              (aoti_torch_cpu_mm_out), once they are loaded, and where the driver launches kernels that it has
-              written for Triton ('triton_poi_*'), from their second launch on
-  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels. For an operator that has none, such as
-              your own, meta stops at its kernel for Meta, impl at its kernels for backends
-  register    when an entry of its table is computed, until program exit begins
-  return      where call and redispatch return; where the dispatcher is inlined into your code, at the instruction that
-              comes after it
 
-In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
-process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
-yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
-(with --continue: until Ctrl+C, --timeout or its end), reports, and resumes it; after 5 s without a stop it says what
-the process does instead. A condition costs 0.2 ms a hit.
+WHERE is one of:
+  call        the lookup in at::_ops::OP::call, where the keyset is known
+  redispatch  the lookup in at::_ops::OP::redispatch
+  lookup      both of these
+  boxed       the boxed entry of each of the operator's kernels
+  kernel      each distinct kernel of the operator's table, or only the one for --key. OP may also be generated code:
+              kernels that Inductor wrote in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and functions that its code calls
+              (aoti_torch_cpu_mm_out), once they are loaded, and kernels that it wrote for Triton ('triton_poi_*'),
+              where the driver launches them, from their second launch on
+  meta, impl  TORCH_META_FUNC and TORCH_IMPL_FUNC of structured kernels. For an operator without structured kernels,
+              such as your own, meta is its kernel for Meta, and impl its kernels for backends
+  register    the computation of an entry of the operator's table, until program exit begins
+  return      the return of call and redispatch; if the dispatcher is inlined into your code, the instruction after it
 
-In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
-"breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
-next run of the program are noticed. In a second run, deleted ones are only disabled until it ends.
+In gdb, these are ordinary breakpoints: info breakpoints, delete, disable, condition and commands work on them, and the
+process runs when you resume it. They are pending until torch is loaded and the operator is registered. With --continue,
+gdb accepts no condition; use --key and --has instead. scripts/dispatch runs the process to the first stop (with
+--continue: until Ctrl+C, --timeout or its exit), reports the stop and resumes the process. If it does not stop within 5
+s, a note says what the process does instead. A condition costs 0.2 ms per hit.
+
+In LLDB, they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
+"breakpoint modify -c" adds to the condition and cannot replace it. LLDB also lists the internal breakpoints by which
+gdbext notices registrations and the next run of the program. In a second run, breakpoints that you delete are only
+disabled until the run ends.
 
 Killing gdb (kill -9) while a thread hits a breakpoint kills the process: likely at hundreds of calls a second with
 --continue or a condition, never seen at a stop. If LLDB is killed, the helper gdbext-guard takes over its server
 connection and detaches safely.
---engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) puts none there: a kill
-does no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction past the location;
-each shows as a catchpoint. It is the default for --continue, where no breakpoint is set yet. See
-dispatch-values for what probes cannot do.
+--engine probes (in gdb, for a process that runs already; needs root or CAP_BPF and CAP_PERFMON) uses kernel probes
+instead of breakpoints, so killing gdb does no harm. A probe stops the thread by a signal that the program ignores, one
+instruction past the location. gdb shows each probe as a catchpoint. Probes are the default for --continue unless a
+breakpoint is already set. See dispatch-values for what probes cannot do.
 """
 
 
 class BreakTool(LiveTool):
-    name = "dispatch-break"
-    summary = "Stop when the dispatcher reaches an operator. Resumes the process."
+    """The command ``dispatch-break`` as a tool."""
 
     completions = MappingProxyType({"where": PLACES})
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
-        add, engine = parser.add_argument, "kernel probes (default in gdb for --continue) or breakpoints, see above"
+        add, engine = parser.add_argument, "kernel probes (default in gdb with --continue) or breakpoints, see above"
         add("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
         add("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
-        add("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
-        add("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+        add(
+            "--key", metavar="KEY", default="", help="stop only if this is the highest key (kernel: only at its kernel)"
+        )
+        add("--has", metavar="KEY", default="", help="stop only if the keyset contains this key")
         add("--continue", dest="go_on", action="store_true", help="report each stop and continue")
         add("--engine", choices=ENGINES, help=engine)
         add("--list", action="store_true", help="show the breakpoints of dispatch-break")
-        add("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
+        add("--delete", nargs="*", type=integer, metavar="N", help="delete these breakpoints (default: all)")
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""
@@ -102,11 +103,11 @@ class BreakTool(LiveTool):
     def _set_and_run(
         self, session: Session, host: Host, table: BreakTable, control: RunControl, request: BreakRequest, quiet: bool
     ) -> BreaksSection:
-        """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
-        are reported on standard error, and notes are left to the document."""
+        """Set the breakpoints and let the process run. ``quiet``: standard output is for the JSON document, so stops
+        are reported on standard error, and notes only in the document."""
         show = partial(write, 2) if quiet else host.show
         limits = " with that key" if request.key or request.has else ""
-        instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.op))} counts"
+        instead = f"did not get there{limits}: dispatch-top {escape(' '.join(request.op))} counts calls"
         with host.running(self.name):
             try:
                 notes = table.add(request, torch_session(control, session), show).notes
@@ -137,6 +138,7 @@ def _breakpoints(host: Host) -> BreakTable:
 
 
 def _request(session: Session, args: Namespace) -> BreakRequest:
+    """The request of the command line. Raises UsageError."""
     if args.where not in PLACES:
         what = "say where to stop" if args.where is None else f"{args.where!r} is not a place to stop"
         raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
@@ -151,8 +153,8 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
 
 
 def _set(session: Session, host: Host, table: BreakTable, request: BreakRequest, engine: str | None) -> BreaksSection:
-    """Set the breakpoints in the user's own debugger: by the engine of existing ones, else by probes, if permitted, for
-    a request that only reports and resumes. Others use breakpoints: they stop exactly there and take conditions."""
+    """Set the breakpoints in the user's own debugger, by the engine of existing ones. The first request uses probes, if
+    permitted, if it only reports and resumes; otherwise breakpoints, which stop exactly there and take conditions."""
     refused = None
     if not engine and request.continue_ and not table.listed() and PROBES in host.engines(None, session):
         try:
@@ -172,7 +174,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if breaks.deleted is not None:
         yield f"{counted(breaks.deleted, 'breakpoint')} deleted"
     if breaks.ending:
-        yield f"ended: {escape(breaks.ending.text or 'it was asked for')}"
+        yield f"ended: {escape(breaks.ending.text or 'as requested')}"
     elif not breaks.requests and breaks.deleted is None:
         yield "no breakpoints of dispatch-break"
     for note in breaks.notes:
@@ -188,10 +190,11 @@ def render(report: Report, style: Style) -> Iterator[str]:
         rest = breakpoints[shown:]
         if rest:
             hits = counted(sum(placed.hits for placed in rest), "hit")
-            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {hits} (--why)"
+            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: {hits} (--why lists them)"
 
 
 def _line(placed: PlacedBreakpoint, why: bool) -> str:
+    """The line on a breakpoint; ``why``: with its condition."""
     head = f"  breakpoint {placed.number}"
     if placed.waits_for:
         return f"{head}: pending: set when {escape(placed.waits_for)}"

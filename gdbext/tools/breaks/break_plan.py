@@ -1,4 +1,4 @@
-"""dispatch-break: the addresses at which to stop for an operator, and the conditions. Knows no debugger."""
+"""dispatch-break: the addresses at which to stop for an operator, and the conditions; independent of the debugger."""
 
 from __future__ import annotations
 
@@ -37,50 +37,51 @@ if TYPE_CHECKING:
 
 
 PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return")
-"""The values of WHERE: ``lookup`` is call and redispatch; ``boxed`` the kernels' boxed entries; ``register`` the
-computation of a table entry; ``return`` the ends of call and redispatch."""
+"""The values of WHERE, which the command's help explains."""
 WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
 
 
 class Opening(NamedTuple):
-    """A lookup that begins a call. ``entry``: the register that holds the OperatorEntry* there.
-
-    ``jumps``: the function may leave by a jump, so that the call ends at its return address."""
+    """A lookup that begins a call."""
 
     address: int
     entry: str
+    """The register with the OperatorEntry* there."""
     frame: CfaRule
     jumps: bool
+    """The function may jump to the kernel, so that the call ends at the function's return address."""
 
 
 @dataclass(frozen=True)
 class BreakSite:
-    """An address at which to stop for an operator. ``keyset`` holds the keyset there, None without one.
-
-    ``event`` is one of PLACES other than "lookup"; ``operator`` is an OperatorEntry; ``what`` describes the place.
-    """
+    """An address at which to stop for an operator."""
 
     address: int
     event: str
+    """One of PLACES other than "lookup"."""
     operator: int
+    """Address of the OperatorEntry."""
     name: str
     what: str
+    """The place in words, for the user."""
     keyset: Value | None = None
+    """Where the keyset is; None if there is none."""
     condition: Condition = ALWAYS
     skipped: int | None = None
     """Number of argument registers before those of the operator's arguments; None if these are not in registers."""
     function: tuple[int, int] | None = None
     """The function [start, end) at whose entry the registers hold the arguments, if the site is in the middle of it."""
     frame: CfaRule | None = None
-    """At the end of a call: the rule of its frame, in which one of ``openings`` has begun it."""
+    """At the end of a call: the CFA rule of the frame in which one of ``openings`` has begun it."""
     openings: tuple[Opening, ...] = ()
 
 
 class OpenCalls:
-    """The operator calls that have begun and not ended, by thread and the CFA of their frame."""
+    """The operator calls that have begun and not ended."""
 
     def __init__(self) -> None:
         self._operators: dict[tuple[int, int], int] = {}
+        """(thread id, CFA of its frame) → OperatorEntry of the call."""
 
     def begin(self, thread: StoppedThread, frame: CfaRule, operator: int) -> None:
         """Note a call in a frame: its lookup was passed. Raises TargetError."""
@@ -104,18 +105,18 @@ class BreakPlan:
     """Finds the sites of a request in one session."""
 
     def __init__(self, session: Session, open_calls: OpenCalls) -> None:
-        """``open_calls`` knows the calls that have begun while the process ran."""
+        """``open_calls``: the calls that have begun while the process ran."""
         self._session = session
         self._open_calls = open_calls
         self._keys = session.dispatcher.keys
         self._all_calls = AllCalls(session)
         self._functions = self._all_calls.functions
         self._callees: dict[int, frozenset[int]] = {}
-        """Start of a function → those that it calls: a hundred kernels of an operator share the same functions."""
+        """Address of a function → of those that it calls; cached, since kernels of an operator share functions."""
         self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
     def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
-        """Pattern without an operator yet → an error that has the closest names."""
+        """Pattern that matches nothing yet → an error that has the closest names."""
         dispatcher, missing = self._session.dispatcher, {}
         for pattern in sorted(patterns, key=is_generated):
             if is_generated(pattern):
@@ -132,7 +133,7 @@ class BreakPlan:
         return [f"{text}: the process does not stop there" for text in self._all_calls.not_seen()]
 
     def sites(self, request: BreakRequest) -> list[BreakSite]:
-        """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
+        """The distinct sites of a request. Raises UsageError for an unknown key, MemoryFault."""
         check_keys(self._keys, request)
         find, sites = self._session.dispatcher.find, []
         named = [pattern for pattern in request.op if not is_generated(pattern)]
@@ -182,8 +183,8 @@ class BreakPlan:
     def _shared_sites(
         self, operator: Operator, lookups: Sequence[SharedLookup], wanted: Sequence[str]
     ) -> list[BreakSite]:
-        """The sites for one operator at ``lookups`` that all operators share: ``Dispatcher::callBoxed``, and those of
-        programs and extensions. ``wanted``: events."""
+        """The sites for one operator at ``lookups`` that all operators share: in ``Dispatcher::callBoxed``, programs
+        and extensions. ``wanted``: "call", "redispatch" or both."""
         break_sites = []
         for shared in lookups:
             event, sites = shared.event.replace("Boxed", ""), shared.sites
@@ -195,8 +196,8 @@ class BreakPlan:
         return break_sites
 
     def _ends(self, operator: Operator) -> Iterator[BreakSite]:
-        """The ends of its calls and redispatches by functions that all operators share: the instructions after the
-        kernel, if their last lookup was for this operator."""
+        """The sites at the ends of the operator's calls in functions that all operators share: the instructions after
+        the kernel's call, if the frame's last lookup was for this operator."""
         functions: dict[int, list[SharedLookup]] = {}
         for shared in (*self._all_calls.own_lookups, *self._shared_lookups):
             functions.setdefault(shared.function.start, []).append(shared)
@@ -224,6 +225,7 @@ class BreakPlan:
             ]
 
         def is_wanted(entry: ComputedEntry) -> bool:
+            """True if the entry's kernel was registered for Meta, or computes for a backend."""
             if where == "meta":
                 return entry.source == "Meta"
             # A kernel that computes: it was registered for a backend, or for all of them, and not for autograd.
@@ -240,7 +242,8 @@ class BreakPlan:
         return self._all_calls.shared_lookups()
 
     def _kernels(self, operator: Operator, where: str, key: str) -> list[BreakSite]:
-        """Each distinct kernel (``kernel``), or each distinct boxed entry (``boxed``), of the operator's table."""
+        """The sites of each distinct kernel of the operator's table, or with ``where`` "boxed" of each distinct boxed
+        entry. ``key``: only the kernel for this key ("": all)."""
         kernels, sites = self._session.dispatcher.kernels, []
         slots = [self._keys.index_of_key(key)] if key and where == "kernel" else range(self._keys.num_slots)
         for slot in slots:
@@ -257,12 +260,12 @@ class BreakPlan:
         return _distinct(sites)
 
     def _entries(self, operator: Operator, kernel: KernelFunction, name: str) -> list[BreakSite]:
-        """The places where the kernel is entered: its unboxed function, and its boxed one unless that calls the other.
+        """The sites at which the kernel ``name`` is entered: its unboxed function, and its boxed one unless that calls
+        the unboxed one. (Compilers inline the kernel into both, and PyTorch's autograd fallback enters the boxed one.)
 
-        A compiler inlines the kernel into both, and the autograd fallback of PyTorch enters by the boxed one. The
-        unboxed one is called with functor and keyset, behind the pointer for the result if there is one (sret,
-        KernelFunction_impl.h). The functor object belongs to one registration, so it separates this operator's kernel
-        from others' folded code.
+        The unboxed function gets functor and keyset, after the pointer to the result if there is one (sret,
+        KernelFunction_impl.h). The functor belongs to one registration, so it tells this kernel from others that the
+        linker folded into the same code.
         """
         unboxed = kernel.unboxed or kernel.sym_unboxed
         boxed = _boxed_site(self._arguments, operator, kernel, name, "kernel")
@@ -320,15 +323,14 @@ def end_site(
     frame: CfaRule,
     openings: tuple[Opening, ...] = (),
 ) -> BreakSite:
-    """The site at which a call of an operator returns. It stops only if ``open_calls`` has seen the thread enter that
-    operator in the same stack frame. ``operator``: address of its OperatorDef; ``what``: the text for the user;
-    ``frame``: the rule for the frame's CFA; ``openings``: sites that record the entry."""
+    """The site at which a call of an operator returns; the parameters are fields of BreakSite. It stops only if
+    ``open_calls`` has seen the thread's call of that operator in the same stack frame."""
     is_open = PythonCondition(("end", operator, frame), lambda thread: open_calls.is_open(thread, frame, operator))
     return BreakSite(address, "return", operator, name, what, None, is_open, frame=frame, openings=openings)
 
 
 def what_is_awaited(request: BreakRequest) -> str:
-    """The registration after which there will be a place to stop, in words. Raises UsageError if none would help."""
+    """The registration after which there will be a place to stop, in words. Raises UsageError if there is none."""
     if request.where in ("kernel", "boxed", "meta", "impl"):
         key = request.key or {"meta": "Meta", "impl": "a backend"}.get(request.where)
         key = f" for {key}" if key else ""
@@ -340,20 +342,18 @@ def what_is_awaited(request: BreakRequest) -> str:
 
 
 def check_keys(keys: KeyNames | None, request: BreakRequest) -> None:
-    """Raises UsageError for names that are not keys, and for a place without a keyset. ``keys``: None before torch is
-    loaded."""
+    """Check the keys of a request. Raises UsageError for an unknown name, and for a place without a keyset. ``keys``:
+    None before torch is loaded."""
     for name in (request.key, request.has):
         if name and keys:
             keys.bits_of(name)
     if (request.key or request.has) and request.where not in WITH_KEYSET:
-        raise UsageError(
-            f"at {request.where} there is no keyset that could be tested", help=f"use one of: {', '.join(WITH_KEYSET)}"
-        )
+        raise UsageError(f"at {request.where} there is no keyset to test", help=f"use one of: {', '.join(WITH_KEYSET)}")
 
 
 def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:
-    """The condition ``highestPriorityTypeId() == key``: on the highest functionality and, for keys of backends, on the
-    highest backend."""
+    """The condition ``highestPriorityTypeId() == key``: it tests the highest functionality bit and, for per-backend
+    keys, the highest backend bit. ``keyset``: where the keyset is."""
     bits = keys.slots[keys.index_of_key(key)].bits
     functionality = (bits >> keys.num_backends).bit_length()
     if not functionality:
@@ -366,6 +366,7 @@ def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:
 
 
 def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
+    """The sites at the lookups of an operator's own function."""
     operator, sites, code = function.operator, function.sites, function.function
     what = f"its lookup, in {code.demangled[0].partition('(')[0]}"
     skipped = 0 if function.event == "call" else 1  # redispatch has the keyset first
@@ -378,8 +379,8 @@ def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
 def _boxed_site(
     arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str, event: str
 ) -> BreakSite:
-    """The site of a kernel's boxed entry, which other operators may share. Its arguments: functor, OperatorHandle&,
-    keyset (BoxedKernel.h)."""
+    """The site at a kernel's boxed entry, which other operators may share. Its arguments are functor, OperatorHandle&
+    and keyset (BoxedKernel.h), in the registers ``arguments``; ``name``: the kernel's."""
     condition = Equals(Pointee(arguments[1]), operator.address)
     what = f"the boxed entry of {name}"
     return BreakSite(kernel.boxed, event, operator.address, operator.qualified, what, arguments[2], condition)

@@ -1,9 +1,8 @@
 """The breakpoints of dispatch-break, of one request and of all, through all runs of the program, and their reports.
 
-Before torch is loaded, and again when the program has ended, a pending breakpoint on
-``at::getStepCallbacksUnlessEmpty`` stands for them: the debugger finds it when the library is loaded, and the first
-dispatch of any operator reaches it when all operators of torch are registered. Others may be registered at any time;
-the registration watch notices them.
+Before torch is loaded, and again when the program has exited, a pending breakpoint on
+``at::getStepCallbacksUnlessEmpty`` takes their place. The first dispatch reaches it, after torch's operators are
+registered. The registration watch notices operators that are registered later.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.live.breakpoint_setter import holds, value_of
 from gdbext.live.dispatch_description import KeptWord, argument_texts, register_values
 from gdbext.live.registrations import KernelWatch, RegistrationWatch, is_generated
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, cfa_in, end_site, what_is_awaited
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, cfa_in, end_site, what_is_awaited
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
@@ -30,15 +29,14 @@ from gdbext.torch.registry.operator_names import matcher
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, StoppedThread, Trap
-    from gdbext.tools.breaks.break_plan import Opening
     from gdbext.torch.registry import Operator
     from gdbext.torch.stack.key_choice import ExpectedLookup
 
 
 @dataclass
 class _StopReports:
-    """Reports of one request's stops. Symbols, layout and operators are read once, and an operator's table again only
-    if its bytes have changed."""
+    """Makes the reports of one request's stops. Symbols, layout and operators are read once, and an operator's table
+    again only if its bytes have changed."""
 
     _open: Callable[[], Session]
     """Opens a session of the stopped process."""
@@ -52,7 +50,7 @@ class _StopReports:
     _lookups: dict[tuple[int, int], list[str]] = field(default_factory=dict, init=False)
     """(OperatorEntry, keyset) → the lines on key and kernel."""
     _holders: dict[int, dict[str, SavedArgument]] = field(default_factory=dict, init=False)
-    """Site → argument register → the register or stack slot that holds its value there."""
+    """Address of a site → argument register → the register or stack slot that holds its value there."""
 
     def forget(self) -> None:
         """Forget everything: the process is another one, or has other operators."""
@@ -92,7 +90,8 @@ class _StopReports:
         return lines
 
     def _current_session(self, site: BreakSite) -> Session:
-        """The session, if it knows the operator, and its table is unchanged (if that is reported); else a new one."""
+        """The last session if it knows the operator, and the operator's table is unchanged or not needed; else a new
+        one."""
         session = self._session
         if session:
             session.memory.forget()
@@ -128,7 +127,7 @@ class _StopReports:
 
 
 def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
-    """The lines on the key and the kernel, and on its registration."""
+    """The lines on the key and the kernel for the keyset ``bits``, and on the kernel's registration."""
     link = next(iter(session.chains.chain(operator, bits)), None)
     if link:
         yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
@@ -137,13 +136,14 @@ def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
 
 
 def _function(link: ExpectedLookup) -> str:
+    """The kernel's function with file and line, if these are known."""
     name = link.kernel.name
     where = f" at {name.file}:{name.line}" if name.file else ""
     return f"{name.function or name.kind}{where}"
 
 
 def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
-    """The lines with --why: keyset, key, the kernel and those that are expected to follow."""
+    """The lines with --why: keyset ``bits``, key, kernel, and the kernels that are expected to follow."""
     keys = session.dispatcher.keys
     index, kernel = operator.kernel_for(bits)
     yield f"  keyset {keys.text(bits)} {bits:#x}"
@@ -153,14 +153,14 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     for link in links[:1]:
         yield f"  kernel {_function(link)}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
     for link in links[1:]:
-        yield f"  expected then: {link.key}: {_function(link)}"
+        yield f"  then expected: {link.key}: {_function(link)}"
     if links and links[-1].certainty == "unknown":
-        yield f"  further on: {links[-1].why}"
+        yield f"  after that: {links[-1].why}"
 
 
 @dataclass
 class _Placed:
-    """A breakpoint of a request: at a site; or a placeholder for a registration (``awaits``, in words)."""
+    """A breakpoint of a request: at a site, or as a placeholder until a registration (``awaits``, in words)."""
 
     breakpoint: Breakpoint
     site: BreakSite | None = None
@@ -188,6 +188,7 @@ class BreakSet:
     _placeholder: _Placed | None = field(default=None, init=False)
     """The breakpoint in the user's list for sites that do not exist yet."""
     _known_sites: set[tuple[int, Condition]] = field(default_factory=set, init=False)
+    """(address, condition) of sites that had a breakpoint, which the user may have deleted."""
     _hits: Counter[tuple[int, Condition]] = field(default_factory=Counter, init=False)
     _open_calls: OpenCalls = field(default_factory=OpenCalls, init=False)
     _opening_traps: dict[int, Trap] = field(default_factory=dict, init=False)
@@ -221,6 +222,7 @@ class BreakSet:
         return sum(self._hits.values())
 
     def report(self) -> RequestedBreakpoints:
+        """The request and its breakpoints that were not deleted."""
         breakpoints = []
         for placed in self.alive():
             number, site = placed.breakpoint.number, placed.site
@@ -235,8 +237,8 @@ class BreakSet:
         return RequestedBreakpoints(self.request, tuple(breakpoints))
 
     def resolve(self, session: Session) -> None:
-        """Set the breakpoints; for missing operators wait for their registration. Raises UsageError, TargetError,
-        LayoutError."""
+        """Set the breakpoints when torch is loaded; operators that are missing are awaited. Raises UsageError,
+        TargetError, LayoutError."""
         plan = BreakPlan(session, self._open_calls)
         missing = plan.missing(self.request.op)
         watch = self._watch_of(session)
@@ -258,8 +260,8 @@ class BreakSet:
             self._pending = None
 
     def needs_refresh(self, operator: int) -> bool:
-        """Note that a matching operator was registered or got a kernel; True if there may be new sites: for "register"
-        there is one site, whatever kernels an operator has."""
+        """Note that a matching operator (an OperatorEntry) was registered or got a kernel. True if there may be new
+        sites: for "register" an operator has only one."""
         self._reports.knows_tables = False
         has_site = any(placed.site and placed.site.operator == operator for placed in self._placed)
         return not has_site or self.request.where != "register"
@@ -283,7 +285,7 @@ class BreakSet:
             self._placeholder = None
 
     def _add(self, plan: BreakPlan) -> bool:
-        """Set breakpoints at the sites that are new; True if there is any site. Raises TargetError, UsageError."""
+        """Set breakpoints at the new sites of a plan; True if it has any site. Raises TargetError, UsageError."""
         sites = plan.sites(self.request)
         for site in sites:
             self._set(site)
@@ -316,13 +318,13 @@ class BreakSet:
             self.show_line(str(error))
 
     def _set(self, site: BreakSite) -> None:
-        """Set a breakpoint at a site, unless there was one before, which the user may have deleted."""
+        """Set a breakpoint at a site, unless there was one before."""
         key = site.address, site.condition
         if key in self._known_sites:
             return
 
         def report(thread: StoppedThread) -> None:
-            """Show a stop; gdb calls it for each breakpoint at the address, also where the condition does not hold."""
+            """Show a stop; gdb calls this for each breakpoint at the address, even if its condition does not hold."""
             try:
                 if holds(site.condition, thread):
                     self._hits[key] += 1
@@ -348,7 +350,7 @@ class BreakSet:
             return
 
         def torch_is_used() -> bool:
-            """At the first dispatch: set the real breakpoints; True (stop) if that fails, so that the user sees it."""
+            """Set the real breakpoints at the first dispatch; True (stop) if that fails, so that the user sees it."""
             try:
                 self.resolve(self._open_session())
                 for note in self.notes:
@@ -362,7 +364,7 @@ class BreakSet:
         self._pending = _Placed(pending)
 
     def suspend(self) -> None:
-        """When the program has ended: delete the breakpoints at addresses, and wait for torch again. Raises
+        """Delete the breakpoints at addresses after the program has exited, and wait for torch again. Raises
         TargetError."""
         self._reports.forget()
         if any(placed is not self._pending for placed in self.alive()):
@@ -370,11 +372,12 @@ class BreakSet:
             self.wait()
 
     def switch_off(self) -> None:
-        """Disable the breakpoints until the program has ended; allowed while the debugger calls us."""
+        """Disable the breakpoints until the program exits; allowed while the debugger calls us."""
         for placed in self.alive():
             placed.breakpoint.switch_off()
 
     def delete(self) -> None:
+        """Delete all breakpoints and traps of the request."""
         for placed in self.alive():
             placed.breakpoint.delete()
         for trap in self._opening_traps.values():
@@ -405,8 +408,8 @@ class BreakTable:
             return
         if self._sets:
             raise UsageError(
-                f"what is set stops by {'probes' if self.is_probed else 'breakpoints'}: both at once are not possible",
-                why="breakpoints are not seen at the places of probes",
+                f"probes and breakpoints cannot be mixed: there are {'probes' if self.is_probed else 'breakpoints'}",
+                why="a breakpoint at the address of a probe is not noticed",
                 help="dispatch-break --delete",
             )
         self.setter = self._breakpoints.by_probes() if wanted else self._breakpoints
@@ -446,7 +449,7 @@ class BreakTable:
         return tuple(breaks.report() for breaks in self._sets)
 
     def delete(self, numbers: Sequence[int]) -> int:
-        """Delete the breakpoints of these numbers, () for all; returns how many. Raises UsageError for another
+        """Delete the breakpoints with these numbers (() for all), and return how many. Raises UsageError for an unknown
         number."""
         own = {placed.breakpoint.number: placed.breakpoint for breaks in self._sets for placed in breaks.alive()}
         wrong = [number for number in numbers if number not in own]
@@ -493,6 +496,7 @@ class BreakTable:
             self._kernel_watch = watch
 
     def _end_watch(self) -> None:
+        """Stop watching for registrations and for generated kernels."""
         if self._kernel_watch:
             self._kernel_watch.close()
             self._kernel_watch = None

@@ -14,34 +14,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BreakRequest:
-    """The user's request: a place and patterns of operators; ``key`` and ``has`` are key names, None for any.
-
-    With ``continue_`` a stop is reported and the process runs on.
-    """
+    """The user's request."""
 
     where: str
+    """One of PLACES."""
     op: tuple[str, ...]
+    """Patterns of operators."""
     key: str | None = None
+    """The highest key of the keyset."""
     has: str | None = None
+    """A key in the keyset."""
     continue_: bool = False
+    """Report each stop and resume the process."""
     why: Internal[bool] = False
+    """Report the evidence, too (--why)."""
 
 
 @dataclass(frozen=True)
 class PlacedBreakpoint:
-    """A breakpoint by the debugger's ``number``. One without ``address`` stands for what is not there yet.
-
-    ``place`` names the function, ``condition`` is in the debugger's language. ``waits_for`` says what must be
-    registered; a pending one without it waits for torch.
-    """
+    """A breakpoint."""
 
     number: int
+    """The debugger's number."""
     address: Hexadecimal | None
+    """None if it is pending."""
     op: str | None
     event: str | None
     place: str
+    """The function."""
     waits_for: str | None = None
+    """What must be registered before a pending breakpoint is set; without it, torch must be loaded."""
     condition: str | None = None
+    """In the debugger's language."""
     hits: int = 0
 
     @json_member(after="number")
@@ -59,10 +63,12 @@ class RequestedBreakpoints:
 
 @dataclass(frozen=True)
 class BreaksSection(Section):
-    """``deleted`` is how many breakpoints were deleted on request, ``ending`` why the process stopped that was run."""
+    """The breakpoints that were set or listed."""
 
     name: ClassVar[str] = "breaks"
     requests: tuple[RequestedBreakpoints, ...]
     notes: tuple[str, ...] = ()
     deleted: int | None = None
+    """Number of breakpoints that were deleted on request."""
     ending: Ending | None = None
+    """Why the run of the process ended."""

@@ -1,14 +1,10 @@
 """The tool core-handler: a core_pattern handler that saves a diagnosis instead of a core.
 
-The kernel starts it as root. Root only opens the dying process's memory and keeps the results; what reads and judges is
-a child with the ids of the process's own user, which gets its three outputs as open fds.
+The kernel starts it as root. Root only opens the dying process's memory and saves the results; a child with the ids of
+the process's user reads and diagnoses, and gets its three outputs as open fds.
 
-User: /etc/subuid lends each user thousands of uids (subuid(5)). In a user namespace (user_namespaces(7)) a process
-takes on any of them, and so does a process outside of it that runs a program with the set-user-ID bit made in there.
-
-Room: a number of crashes, and megabytes including the users' caches. The user with the most loses the oldest: no user
-can displace another user's. The files belong to their users, who may change times, and sizes without bytes: time, order
-and user of a crash are taken from its name.
+Users cannot displace each other's crashes: if there is no more room, the user with the most loses the oldest. The files
+belong to their users, who may change them, so time, order and user of a crash are taken from its name.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ import signal
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +41,6 @@ from gdbext.tools.program import Program
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
 
     from gdbext.tools.program import Dispatch
 
@@ -54,48 +49,44 @@ FOLDER = "/var/lib/gdbext"
 KEPT, DISK_MB, SECONDS = 100, 512, 10.0
 """Defaults: crashes that are kept, megabytes of all of them, seconds for which a crash is held up."""
 AT_ONCE, OF_ONE_USER, FOR_FIRST = 16, 12, 4
-"""Crashes that are examined at the same time, of all users and of one user, and the number of places reserved for users
-without any, so that no user can prevent the examination of another user's crashes; further ones are dropped."""
+"""Most crashes that are examined at the same time, of all users and of one user, and how many of them are reserved for
+users without any, so that no user can prevent the examination of another user's crashes; further ones are dropped."""
 _USERS_PLACES = 1 << 10
-"""Offset in the file of places from which each user has OF_ONE_USER bytes, by uid."""
+"""Offset in the lock file from which each user has OF_ONE_USER bytes, by uid."""
 _CACHE_GROUP = 0xFFFFFFFE
-"""The group that may enter the folder of caches. Only processes that examine a crash have it: so only they write to
-their caches, whose contents can be trusted.
-"""
+"""The group that may enter the folder of caches. Only processes that examine a crash have it, so the caches' contents
+can be trusted."""
 _GRACE = 0.5
-"""Seconds after which a handler exits that cannot even kill its child, since its folder's disk does not respond."""
+"""Seconds after the deadline at which the handler is killed if it cannot exit, because its folder's disk hangs."""
 _LARGEST = 32 << 20
 """Most bytes of one file that the child may write."""
 _EPILOG = """\
-The kernel calls this command: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
+The kernel runs this command. ./install.sh --core-handler writes this line to /proc/sys/kernel/core_pattern:
 
   |PATH/scripts/dispatch core-handler %P %d
 
-which calls it for each process that dies of a fatal signal, with the core on standard input. Of the core only the head
-is read (the threads' registers); the memory is read in the dying process, which the kernel keeps until this is done.
-DIR/crash-NAME-PID-TIME.txt, .json and .rec are kept, about a megabyte, for the process's user only; the oldest crashes
-are deleted when there are more than --keep, or more than --disk megabytes. ./install.sh --uninstall restores what was
-in core_pattern before.
+The kernel then runs it for each process that is killed by a signal that dumps core, with the core on standard input.
+The command reads only the beginning of the core, which has the threads' registers. It reads the memory from the dying
+process, which the kernel keeps until the command exits. It writes DIR/crash-NAME-PID-TIME.txt, .json and .rec, about a
+megabyte, readable only by the process's user. It deletes the oldest crashes if there are more than --keep, or if they
+take more than --disk megabytes. ./install.sh --uninstall restores the previous core_pattern.
 """
 
 
 class CoreHandlerProgram(Program):
-    name = "core-handler"
-    summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
+    """The program ``scripts/dispatch core-handler`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        pid_help = "%%P of core_pattern: the process, as this machine counts"
-        parser.add_argument("pid", type=integer, metavar="PID", help=pid_help)
-        mode_help = "%%d: its dump mode; 1, or nothing is kept"
-        parser.add_argument("mode", type=integer, nargs="?", default=1, metavar="MODE", help=mode_help)
-        parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"where crashes are kept (default {FOLDER})")
-        keep_help = f"crashes that are kept (default {KEPT})"
-        parser.add_argument("--keep", type=integer, default=KEPT, metavar="N", help=keep_help)
-        disk_help = f"megabytes for all of them (default {DISK_MB})"
-        parser.add_argument("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
-        seconds_help = f"release the process after that time, whatever is known then (default {SECONDS:g})"
-        parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("pid", type=integer, metavar="PID", help="%%P of core_pattern: the process ID in the initial PID namespace")
+        mode_help = "%%d of core_pattern: the dump mode; nothing is saved unless it is 1"
+        add("mode", type=integer, nargs="?", default=1, metavar="MODE", help=mode_help)
+        add("--dir", default=FOLDER, metavar="DIR", help=f"folder for the crashes (default: {FOLDER})")
+        add("--keep", type=integer, default=KEPT, metavar="N", help=f"number of crashes to keep (default: {KEPT})")
+        disk_help = f"megabytes that all crashes may take (default: {DISK_MB})"
+        add("--disk", type=integer, default=DISK_MB, metavar="MB", help=disk_help)
+        seconds_help = f"let the process exit after S seconds, even if the diagnosis is not done (default: {SECONDS:g})"
+        add("--seconds", type=float, default=SECONDS, metavar="S", help=seconds_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Examine the dying process, and keep the results. Raises GdbextError."""
@@ -108,7 +99,7 @@ class CoreHandlerProgram(Program):
         folder = Path(args.dir)
         os.close(whole_file.open_folder(str(folder), make=True))
         if not is_ours(str(folder)):
-            raise TargetError(f"{folder} can be written by others", help="name another --dir")
+            raise TargetError(f"{folder} can be written to by other users", help="choose another --dir")
         crash = _Crash(args, folder)
         with _Places(folder, crash.user):
             crash.raise_priority()
@@ -120,16 +111,17 @@ class CoreHandlerProgram(Program):
 
 
 class _Places:
-    """A context manager that occupies a place among all crashes and one among those of its user: locked bytes of a
-    file, which the kernel unlocks whenever this process exits. The last places of all are for a user's first crash."""
+    """A context manager that limits how many crashes are examined at the same time. It locks one byte of a file for all
+    crashes, and one for those of its user; the kernel unlocks them when this process exits."""
 
     def __init__(self, folder: Path, user: int) -> None:
+        """``user``: the uid that the crash counts for."""
         self._path = folder / ".places"
         self._user = user
         self._fd = -1
 
     def __enter__(self) -> None:
-        """Raises TargetError if no place is free."""
+        """Lock both bytes. Raises TargetError if none is free."""
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         user_place = self._lock_free_byte(_USERS_PLACES + self._user * OF_ONE_USER, OF_ONE_USER)
         limit = AT_ONCE - (FOR_FIRST if user_place else 0)
@@ -160,8 +152,8 @@ class _Crash:
         self._folder = folder
         if args.mode != 1:
             raise TargetError(
-                f"process {self._pid} changed its rights while it ran: nothing of it is kept",
-                why="its memory may hold what its user must not see (prctl(2), PR_SET_DUMPABLE)",
+                f"process {self._pid} changed its privileges while it ran: nothing is saved",
+                why="its memory may contain data that its user must not see (prctl(2), PR_SET_DUMPABLE)",
             )
         try:
             self._rights = rights_of(self._pid)
@@ -177,8 +169,8 @@ class _Crash:
         self._problem = ""
 
     def raise_priority(self) -> None:
-        """Take precedence over all other work of the machine for a user's first ``OF_ONE_USER`` crashes in
-        STATE_SECONDS: as many as the ranks of a job cause at once, but not for a user who causes crash after crash."""
+        """Raise our priority for a user's first OF_ONE_USER crashes in STATE_SECONDS, as the ranks of a job cause them
+        at once, but not for a user who causes crash after crash."""
         fd = os.open(self._folder / f".last-{self.user}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not 0 <= time.time() - os.fstat(fd).st_mtime < STATE_SECONDS:
             os.ftruncate(fd, 0)
@@ -190,8 +182,8 @@ class _Crash:
         os.close(fd)
 
     def examine(self, dispatch: Dispatch, deadline: float) -> None:
-        """Diagnose in a child with the rights of the process's user, and kill it at the deadline. The process exits
-        when the child has read it, since only the child keeps the kernel's pipe."""
+        """Diagnose in a child with the rights of the process's user, and kill the child at the deadline
+        (time.monotonic()). The crashed process exits when the child closes the kernel's pipe."""
         cache = self._cache_folder()
         child = os.fork()
         if not child:
@@ -204,7 +196,7 @@ class _Crash:
                     with contextlib.suppress(ProcessLookupError):
                         kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                self._problem = "examining it took too long and was stopped"
+                self._problem = "the diagnosis took too long and was stopped"
                 return
             time.sleep(0.005)
 
@@ -241,7 +233,7 @@ class _Crash:
             if status == 0:
                 dispatch(["-r", recording, "dispatch-diagnose"])
         except Exception as error:
-            terminal.write(self._outputs["txt"], f"examining it failed: {error!r}\n")
+            terminal.write(self._outputs["txt"], f"the diagnosis failed: {error!r}\n")
         finally:
             os._exit(status)
 
@@ -256,7 +248,7 @@ class _Crash:
             if suffix != "rec":
                 data = data.replace(recording, kept).replace(pipe, kept)
             if suffix == "txt" and (self._problem or not data):
-                data += f"{self._problem or 'nothing could be said; the .json tells why'}\n".encode()
+                data += f"{self._problem or 'no diagnosis could be made; the .json file says why'}\n".encode()
             if not data:
                 continue
             path = f"{self._folder}/{self.stem}.{suffix}"
@@ -269,8 +261,8 @@ class _Crash:
 
 
 def _drop_rights(rights: Rights, capabilities: int, deadline: float) -> None:
-    """Take on the user's ids irrevocably, with access to the cache; keep only ``capabilities``, those of the process,
-    and limit CPU time and file size. Raises OSError."""
+    """Take on the user's ids irrevocably, with the group of the caches; keep at most ``capabilities`` (bits), those of
+    the crashed process; limit CPU time and file size. Raises OSError."""
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
@@ -284,17 +276,17 @@ def _drop_rights(rights: Rights, capabilities: int, deadline: float) -> None:
 
 
 NOT_TOLD_APART = 0xFFFFFFFE
-"""The user of all processes in a namespace within one that root made, if no range is lent to them: they count as one,
-for they can make any number of inner namespaces.
-"""
+"""The user of all processes in namespaces inside one that root made, if their uids are not lent: they count as one
+user, because they can make any number of inner namespaces."""
 
 
 def user_of(pid: int, uid: int, lent: str = "/etc/subuid") -> int:
-    """The uid of the user to whom a process belongs; ``uid`` is the process's own, ``lent`` the file of lent ranges.
+    """The uid of the user to whom a process belongs. ``uid``: the process's own; ``lent``: the file of lent ranges.
 
-    In our own user namespace that is the uid itself, or the user that it is lent to; in others the user that made the
-    outermost of them. Root makes namespaces for others (containers): their lowest uid distinguishes them. Raises
-    OSError.
+    /etc/subuid lends users ranges of uids (subuid(5)), which their processes can take on in user namespaces and by
+    set-user-ID programs. In our own user namespace, the user is the uid itself or the one that it is lent to; in
+    others, the user that made the outermost of them. Root makes namespaces for others (containers); these are told
+    apart by their lowest uid. Raises OSError.
     """
     own = Path("/proc/self/ns/user").stat()
     namespace, depth = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC), 0
@@ -320,8 +312,8 @@ def user_of(pid: int, uid: int, lent: str = "/etc/subuid") -> int:
 
 
 def _borrower(uid: int, otherwise: int, lent: str) -> int:
-    """The uid of the user that ``uid`` is lent to by the file ``lent``; ``otherwise`` if it is not lent. For root,
-    which borrows for others, and for an unknown name, the first uid of the range."""
+    """The uid of the user that ``uid`` is lent to by the file ``lent``; ``otherwise`` if it is not lent. The first uid
+    of the range if the borrower is root, which borrows for others, or an unknown name."""
     try:
         with open(lent, errors="replace") as lines:
             for line in lines:
@@ -346,11 +338,13 @@ _TIME = "%Y%m%d-%H%M%S"
 
 
 class KeptThing(NamedTuple):
-    """A crash or a cache; sorted in the order of deletion: caches first, which can be made again."""
+    """A crash or a cache. Their order is that of deletion: caches first, because they can be made again."""
 
     is_crash: bool
     is_newest: bool
+    """It is the crash that was saved last, which is not deleted."""
     when: str
+    """The time as in _TIME."""
     name: str
     user: int
     """The uid; -1 if unknown."""
@@ -359,8 +353,8 @@ class KeptThing(NamedTuple):
 
 
 def make_room(folder: Path, newest: str, keep: int, size: int) -> None:
-    """Delete until there are at most ``keep`` crashes, as many caches, and ``size`` bytes, but not the crash
-    ``newest``."""
+    """Delete crashes and caches until there are at most ``keep`` of each, and ``size`` bytes in all; never the crash
+    with the stem ``newest``."""
     for file in [*folder.glob(".last-*"), *folder.glob(".places-*")]:  # the latter are left from earlier versions
         with contextlib.suppress(FileNotFoundError):
             if not 0 <= time.time() - file.stat().st_mtime < STATE_SECONDS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.vocabulary import Section
 from gdbext.render import Style
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
 
 
 @dataclass(frozen=True)
@@ -28,23 +27,24 @@ class FramesSection(Section):
 
 
 _EPILOG = """\
-Each pass through the dispatcher is printed above the native frame that starts it, Python functions above the frame of
-the interpreter's loop that runs them:
+Each pass through the dispatcher is printed above the native frame that starts it, and Python functions above the frame
+of the interpreter loop that runs them:
 
   #13 0x00007f3a92cb8de4 in c10::Dispatcher::callBoxed(…) () from …/libtorch_cpu.so
       [redispatch] op=[aten::mm], key=[Meta] ()
   #14 0x00007f3a94b3d2a1 in at::_ops::mm::redispatch(…) () from …/libtorch_cpu.so
 
-The innermost native frame stays the first. Added frames have neither variables nor registers. Off unless you turn it
-on: the first bt at a stop takes about 0.1 s longer. dispatch-bt --native shows the same with every detail.
+The innermost native frame stays the first. Added frames have no variables and no registers. They are off by default,
+because the first bt at each stop then takes about 0.1 s longer. dispatch-bt --native shows the same with every detail.
 
-gdb: a frame filter of that name, which "info frame-filter" lists and "bt -no-filters" leaves out. Added frames have no
-number: all others keep theirs. Where gdb loses a stack that we can follow, they come last.
+In gdb, they are a frame filter of the same name, which "info frame-filter" lists and "bt -no-filters" bypasses. Added
+frames have no number, so all other frames keep theirs. If gdb's unwinder stops early and gdbext's does not, the added
+frames come last.
 
-LLDB 22 and later: a frame provider of the selected target ("target frame-provider list"); editors show its frames, too,
-and "frame select" shows the Python line. Added frames are numbered, so native frames are renumbered. LLDB calls
-them synthetic, and artificial: "finish" passes over them. Their address is their number in the stack.
-LLDB shows where each thread is whenever it is turned on or off.
+In LLDB 22 and later, they are a frame provider of the selected target ("target frame-provider list"). Editors show its
+frames, too, and "frame select" shows the Python line. Added frames are numbered, so native frames are renumbered. LLDB
+calls the added frames synthetic and artificial, "finish" skips them, and their address is their number in the stack.
+LLDB prints the location of each thread whenever the frames are turned on or off.
 """
 
 
@@ -53,7 +53,7 @@ class FramesTool(Tool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
-        state_help = "with these frames, or native ones only"
+        state_help = "show these frames, or native frames only"
         parser.add_argument("state", choices=("on", "off"), metavar="on|off", help=state_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import gdbext
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, KnownBugsSection
 from gdbext.diagnosis.kinds.crashed import CRASH
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.thread_report import FrameKind
-from gdbext.diagnosis.report.wait import OwnerThread
+from gdbext.diagnosis.report import Report, json_report
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
+from gdbext.diagnosis.report.wait import OwnerThread, Wait
 from gdbext.engine.formats import read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
-from gdbext.known import all_entries
+from gdbext.known import KnownBug, all_entries
 from gdbext.known.package_versions import without_unknown
 from gdbext.known.signatures import KnownBugReport, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render import Style, escape
@@ -30,21 +30,17 @@ from gdbext.tools.program import Program
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-    from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
-    from gdbext.diagnosis.report.wait import Wait
-    from gdbext.known import KnownBug
     from gdbext.known.signatures import NativeName
     from gdbext.tools.program import Dispatch
 
 
 _EPILOG = """\
-A report is a JSON document of dispatch-diagnose or all-threads; one of all-threads --stacks also has the native
-frames that some entries need. Entries of your own: JSON files in ~/.config/gdbext/known/, or in the folders of
+A report is the JSON document of dispatch-diagnose or all-threads. With all-threads --stacks, it also has the native
+frames that some entries need. Your own entries are JSON files in ~/.config/gdbext/known/ or in the folders of
 $GDBEXT_KNOWN (docs/known-bugs.md).
 """
 _NO_FRAMES = (
-    "it has no native frames: entries that ask for some were not compared (all-threads --stacks --json has them)"
+    "the report has no native frames, so entries that need them were not compared (use all-threads --stacks --json)"
 )
 
 
@@ -54,11 +50,9 @@ class KnownProgram(Program):
     common = ("--json", "--why")
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        parser.add_argument("files", nargs="*", metavar="FILE", help="a JSON report, or a recording (*.rec)")
-        parser.add_argument(
-            "--list", action="store_true", help="show the catalogue; with words: entries that have them"
-        )
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("files", nargs="*", metavar="FILE", help="a JSON report or a recording (*.rec); with --list: words")
+        add("--list", action="store_true", help="list the catalog, or the entries that contain all the words")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Compare, or list. Raises GdbextError."""
@@ -86,14 +80,14 @@ class KnownProgram(Program):
                     lines.append(f"{head}Known: {escape(report.line)}")
                     lines += [f"    {escape(text)}" for text in report.matched if args.why]
                 if not reports:
-                    lines.append(f"{head}no known bug fits" + (f"; {doubt}" if doubt else ""))
+                    lines.append(f"{head}no known bug matches" + (f"; {doubt}" if doubt else ""))
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(document), ensure_ascii=True)) + "\n", errors)
         return Outcome(0, "".join(f"{line}\n" for line in lines), errors)
 
 
 def _compare(path: str, bugs: Sequence[KnownBug]) -> tuple[tuple[KnownBugReport, ...], str]:
-    """(the known bugs that match a file, what was not compared or ""). Raises GdbextError."""
+    """(the known bugs that match the report or recording ``path``, what was not compared or ""). Raises GdbextError."""
     if path.endswith(".rec"):
         with gdbext.open(recording=path) as process:
             section = process.run("dispatch-diagnose").report.find_section(KnownBugsSection)
@@ -108,13 +102,14 @@ def _compare(path: str, bugs: Sequence[KnownBug]) -> tuple[tuple[KnownBugReport,
 
 
 def report_facts(report: Report) -> ProcessFacts:
-    """The facts of a report. Raises BadData if it is about no process."""
+    """What entries are compared with, taken from a report. Raises BadData if it is not about a process."""
     target = report.target
     if not target:
         raise BadData("the report is about no process")
     is_live = target.kind == "live" and report.command == "dispatch-diagnose"
 
     def relation(word: str) -> bool | None:
+        """True if the process has the relation that an entry names ("one-thread", "forked"); None if unknown."""
         if word == "one-thread":
             return len(report.threads) == 1
         if word == "forked":

@@ -1,9 +1,8 @@
 """Counts dispatches in the kernel: by place, operator and keyset, on request also by thread or line; or all together.
 
-Each place has a cell on each CPU, which counts the first operator and keyset that pass there: an array needs no call of
-a helper, each of which takes 15 ns where returns are guarded against speculation. Everything else, and everything where
-threads or lines are told apart, is counted in a map, by thread: the kernel may preempt a program, but not for another
-one in the same thread, so that no two programs count there at once. In a cell they may.
+Each place has a cell on each CPU, which counts the first operator and keyset seen there: an array access avoids calls
+of helpers, 15 ns each. All others are counted in a map by thread. There, no two programs count at once, because the
+kernel preempts a program only for other threads; in a cell they may, so its instructions are atomic.
 """
 
 from __future__ import annotations
@@ -72,63 +71,56 @@ def counting_program(
     maps: CounterMaps,
     path: FramePath | None = None,
     only: Filter = EVERYTHING,
-) -> bpf.Code:
-    """The program that adds 1 to the counter of (place, operator, keyset, thread, line), or counts a key without room
-    as lost. ``path``: also the line of Python; ``only``: the filter that the kernel applies."""
-    line = find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH) if path else []
-    first = load_thread(_AT, only) if maps.cells is None or only.tid else []
-    return bpf.assemble(
-        (
-            bpf.move(bpf.B6, bpf.B1),
-            *first,
-            *load_lookup(architecture, _AT, maps.wanted, only),
-            *line,
-            bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
-            bpf.store(bpf.FRAME, _PLACE, bpf.B7),
-            *([] if maps.cells is None else _count_in_cell(maps.cells)),
-            *([] if first else load_thread(_AT)),
-            bpf.store_constant(bpf.FRAME, _ONE, 1),
-            *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"),
-            bpf.jump("end"),
-            *bpf.count_lost(maps.lost, _ZERO),
-        )
-    )
+) -> bytes:
+    """The BPF program that adds 1 to the counter of (place, operator, keyset, thread, line), or counts a key without
+    room as lost. ``path``: also the line of Python; ``only``: the filter that the kernel applies."""
+    line = find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH) if path else ""
+    needs_thread = maps.cells is None or bool(only.tid)
+    return bpf.assemble(f"""
+        r6 = r1
+        {load_thread(_AT, only) if needs_thread else ""}
+        {load_lookup(architecture, _AT, maps.wanted, only)}
+        {line}
+        r7 &= {MAX_PLACES - 1}
+        [fp + {_PLACE}] = r7
+        {"" if maps.cells is None else _count_in_cell(maps.cells)}
+        {"" if needs_thread else load_thread(_AT)}
+        [fp + {_ONE}] = 1
+        {bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch")}
+        goto end
+        {bpf.count_lost(maps.lost, _ZERO)}
+    """)
 
 
-def _count_in_cell(cells: int) -> list[bpf.Part]:
-    """Count in the place's cell, and jump to "end", if that belongs to this operator and keyset. ``cells``: the map's
-    fd."""
-    return [
-        *bpf.look_up(cells, _PLACE),
-        bpf.jump_if_equal("no cell", bpf.B0, 0),
-        bpf.move(bpf.B8, bpf.B0),
-        bpf.load(bpf.B1, bpf.FRAME, _ENTRY),
-        bpf.set_bits(bpf.B1, _OPERATOR_BIT),
-        *_claim("operator's", 0),
-        bpf.load(bpf.B1, bpf.FRAME, _KEYSET),
-        bpf.increase(bpf.B1, 1),
-        bpf.jump_if_equal("no cell", bpf.B1, 0),
-        *_claim("keyset's", 8),
-        bpf.constant(bpf.B1, 1),
-        bpf.add_atomically(bpf.B8, 16, bpf.B1),
-        bpf.jump("end"),
-        bpf.Label("no cell"),
-    ]
+def _count_in_cell(cells: int) -> str:
+    """BPF code that counts in the place's cell and goes to "end" if the cell belongs to this operator and keyset.
+    ``cells``: the map's fd."""
+    return f"""
+        {bpf.look_up(cells, _PLACE)}
+        if r0 == 0 goto no_cell
+        r8 = r0
+        r1 = [fp + {_ENTRY}] | {_OPERATOR_BIT}
+        {_claim("own_operator", 0)}
+        r1 = [fp + {_KEYSET}] + 1
+        if r1 == 0 goto no_cell
+        {_claim("own_keyset", 8)}
+        r1 = 1
+        atomic_add [r8 + 16] r1
+        goto end
+    no_cell:"""
 
 
-def _claim(name: str, offset: int) -> list[bpf.Part]:
-    """Jump to "no cell" unless the cell, in B8, has the mark in B1 at ``offset``, or nothing: then it keeps this mark.
-    ``name``: the label after this code."""
-    return [
-        bpf.load(bpf.B0, bpf.B8, offset),
-        bpf.jump_if_same(name, bpf.B0, bpf.B1),
-        bpf.jump_unless_equal("no cell", bpf.B0, 0),
-        bpf.exchange_if_equal(bpf.B8, offset, bpf.B1),
-        bpf.jump_if_equal(name, bpf.B0, 0),
-        bpf.jump_if_same(name, bpf.B0, bpf.B1),
-        bpf.jump("no cell"),
-        bpf.Label(name),
-    ]
+def _claim(name: str, offset: int) -> str:
+    """BPF code that goes to "no_cell" unless the word at ``offset`` of the cell at r8 is the mark in r1, or was 0 and
+    becomes it. ``name``: the label after this code."""
+    return f"""
+        r0 = [r8 + {offset}]
+        if r0 == r1 goto {name}
+        if r0 != 0 goto no_cell
+        atomic_exchange_if_r0 [r8 + {offset}] r1
+        if r0 == 0 goto {name}
+        if r0 != r1 goto no_cell
+    {name}:"""
 
 
 def cell_counts(data: bytes) -> Iterator[tuple[int, int, int] | None]:
@@ -195,21 +187,19 @@ class DispatchCounter(ProbeSet):
     def counts(self) -> list[DispatchCount]:
         """The counts so far. Raises OSError."""
         totals: Counter[DispatchCount] = Counter()
-
-        def add(number: int, entry: int, keyset: int, tid: int, times: int, line: Sequence[int] = (0, 0)) -> None:
-            place = self.places[number]
-            totals[DispatchCount(entry or place.operator, keyset, tid, place.event, 0, *line)] += times
-
         for key, times in self.kernel.totals(self._counts, self._key_size):
             number, entry, keyset, tid = KEY.unpack_from(key)
-            add(number, entry, keyset, tid, times, LINE.unpack_from(key, KEY.size) if self._has_lines else (0, 0))
+            line = LINE.unpack_from(key, KEY.size) if self._has_lines else (0, 0)
+            place = self.places[number]
+            totals[DispatchCount(entry or place.operator, keyset, tid, place.event, 0, *line)] += times
         if self._cells is not None:
             cpus = possible_cpus()
             data = self.kernel.values(self._cells, self._cell_count, cpus * CELL.size)
             for position, cell in enumerate(cell_counts(data)):
                 if cell:
                     entry, keyset, times = cell
-                    add(position // cpus, entry, keyset, 0, times)
+                    place = self.places[position // cpus]
+                    totals[DispatchCount(entry or place.operator, keyset, 0, place.event, 0)] += times
         return [count._replace(times=times) for count, times in totals.items()]
 
 
@@ -222,7 +212,7 @@ class DispatchActivity:
         places = ProbePlaces(session)
         self._architecture, self._pid = session.memory.architecture, session.target.pid
         self._places = {places.path: [ProbePlace(places.cheap_place(STEP_CALLBACKS), 0)]}
-        os.close(Bpf.of(self._architecture).program(bpf.end()))
+        os.close(Bpf.of(self._architecture).program(bpf.assemble("return 0")))
 
     def start_count(self) -> CallCount:
         """Counts from now on. Raises ProbesRefused."""
@@ -248,14 +238,13 @@ class CallCount(ProbeRun):
         super().__init__(architecture, pid)
         try:
             self._counter = self.own(self.kernel.memory(PER_CPU_ARRAY, 4, 8, 1))
-            code = (
-                bpf.store_constant(bpf.FRAME, -8, 0),
-                *bpf.look_up(self._counter, -8),
-                bpf.jump_if_equal("end", bpf.B0, 0),
-                *bpf.add_one(bpf.B0),
-                bpf.Label("end"),
-                bpf.end(),
-            )
+            code = f"""
+                [fp + -8] = 0
+                {bpf.look_up(self._counter, -8)}
+                if r0 == 0 goto end
+                {bpf.ADD_ONE}
+            end:
+                return 0"""
             self.attach(self.own(self.kernel.program(bpf.assemble(code))), places)
         except BaseException:
             self.close()

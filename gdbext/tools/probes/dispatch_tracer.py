@@ -1,17 +1,12 @@
 """Traces dispatches in the kernel, with a record for each, and proves on copies of stacks which are nested.
 
-The BPF program keeps, for each thread, the dispatches that are open: where the return address of their function is on
-the stack, and the word there. A dispatch has ended when a later one of the thread is not below that address any more,
-or when the word is another. No probe at a return is needed, and no stack is written to.
+The BPF program keeps the open dispatches of each thread: the stack address of the return address of their function, and
+the word there. A dispatch has ended when a later one of the thread is not below that address any more, or when the word
+has changed. So no probe at a return is needed.
 
-That is not proof: old words survive in holes of newer frames. So the first time that one dispatch is seen below another
-at a certain distance, a copy of the stack between them goes to user space, where CallProof unwinds it and tells the
-program if a dispatch was not made from inside of the other.
-
-The records come through a BPF ring buffer, which is read in this process by mmap. Layout: kernel/bpf/ringbuf.c of Linux
-6.18. Page 0 has the reader's position, which we write; page 1 the writer's; after it comes the ring, mapped twice in a
-row, so that what wraps around is in one piece. A record has a header of 8 bytes, whose first word is its length, with
-bit 31 set as long as it is being written, bit 30 if it was given up.
+Because old words survive in holes of newer frames, that is not proof. The first time that one dispatch is seen below
+another at a certain distance, the program sends a copy of the stack between them. CallProof unwinds it, and tells the
+program if the inner dispatch was not made from inside of the outer one.
 """
 
 from __future__ import annotations
@@ -47,20 +42,19 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
 
 DEPTH_LIMIT = 255
-"""Open dispatches of a thread that are distinguished."""
+"""Open dispatches of a thread that the program can keep."""
 RECORD = struct.Struct("<QQQQQIHH")
-"""nanoseconds (CLOCK_MONOTONIC), OperatorEntry* (0: the place's own), keyset, address of the return address, the return
-address, thread, number of the place, depth from 1."""
+"""The fields of SeenDispatch; the OperatorEntry* is 0 for the place's own."""
 SNAPSHOT = struct.Struct("<QQQQ")
-"""Relation (two words), address of the return address, frame pointer; the stack from BELOW bytes before that address
-on follows."""
+"""Relation (two words), address of the return address, frame pointer; then the stack from BELOW bytes before that
+address on."""
 PARENT_PLACE = 48
-"""Bits of an address; above them stands the place of the outer dispatch in the second word of a relation."""
+"""Bits of an address; in the second word of a relation, the bits above them are the place of the outer dispatch."""
 BELOW = 120
 STACK_BYTES = (1 << 15) - 1
 """Most bytes of a stack that are copied."""
 NESTED, NOT_NESTED = 1, 2
-"""States of a relation: nothing disproves it; or the one dispatch was not called from inside of the other."""
+"""States of a relation: nothing disproves it; the inner dispatch was not made from inside of the outer one."""
 _FRAMES, _SNAPSHOT_AT = 16, 16 + 16 * (DEPTH_LIMIT + 1)
 THREAD_STATE = _SNAPSHOT_AT + SNAPSHOT.size + STACK_BYTES + 1
 """Bytes that are kept for a thread: number of open dispatches, then (address, return address and place) of each, and
@@ -78,180 +72,159 @@ class TraceMaps(NamedTuple):
 
     ring: int
     states: int
+    """Thread → its open dispatches (THREAD_STATE)."""
     blank: int
+    """One empty THREAD_STATE."""
     lost: int
     wanted: int
     relations: int
+    """Relation → NESTED or NOT_NESTED."""
     snapshots: int
 
 
-def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Code:
-    """The program that writes a record for each dispatch, and a copy of the stack for each new relation."""
-    return bpf.assemble(
-        (
-            *load_dispatch(architecture, _AT, maps.wanted, only),
-            *return_address(architecture),
-            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
-            *bpf.read_user(_RETURNS),
-            *_load_state(maps),
-            *_close_ended(maps),
-            *_open_dispatch(),
-            *_copy_stack(architecture, maps),
-            *_write_record(maps),
-        )
-    )
+def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bytes:
+    """The BPF program that writes a record for each dispatch, and a copy of the stack for each new relation."""
+    return bpf.assemble(f"""
+        {load_dispatch(architecture, _AT, maps.wanted, only)}
+        {return_address(architecture)}
+        [fp + {_SLOT}] = r3
+        call probe_read_user(fp + {_RETURNS}, 8, r3)
+        {_load_state(maps)}
+        {_close_ended(maps)}
+        {_open_dispatch()}
+        {_copy_stack(architecture, maps)}
+        {_write_record(maps)}
+    """)
 
 
-def _load_state(maps: TraceMaps) -> list[bpf.Part]:
-    """B9: address of the thread's state; a new thread gets a blank one."""
-    return [
-        *bpf.look_up(maps.states, _KEY),
-        bpf.jump_unless_equal("known", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ZERO, 0),
-        *bpf.look_up(maps.blank, _ZERO),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.move(bpf.B3, bpf.B0),
-        *bpf.put(maps.states, _KEY),
-        *bpf.look_up(maps.states, _KEY),
-        bpf.jump_if_equal("lost", bpf.B0, 0),
-        bpf.Label("known"),
-        bpf.move(bpf.B9, bpf.B0),
-    ]
+def _load_state(maps: TraceMaps) -> str:
+    """BPF code that sets r9 to the address of the thread's state; a new thread gets a blank one."""
+    return f"""
+        {bpf.look_up(maps.states, _KEY)}
+        if r0 != 0 goto has_state
+        [fp + {_ZERO}] = 0
+        {bpf.look_up(maps.blank, _ZERO)}
+        if r0 == 0 goto end
+        r3 = r0
+        call map_update_elem(map {maps.states}, fp + {_KEY}, r3, 0)
+        {bpf.look_up(maps.states, _KEY)}
+        if r0 == 0 goto lost
+    has_state:
+        r9 = r0"""
 
 
-def _close_ended(maps: TraceMaps) -> list[bpf.Part]:
-    """B8: number of dispatches that are open around this one. Zero at _ONE: the relation to the innermost is new."""
-    return [
-        bpf.load(bpf.B8, bpf.B9, 0),
-        bpf.keep_bits(bpf.B8, DEPTH_LIMIT),
-        bpf.Label("next"),
-        bpf.jump_if_equal("nested", bpf.B8, 0),
-        bpf.address(bpf.B1, bpf.B8, -1),
-        *_slot_address(),
-        bpf.load(bpf.B3, bpf.B1, _FRAMES),
-        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
-        bpf.jump_unless_above("gone", bpf.B3, bpf.B2),
-        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8),  # the relation: the other's return address, and in one word the
-        bpf.store(bpf.FRAME, _PARENT, bpf.B0),  # distance (the other's slot in B3, ours in B2) and our place
-        bpf.move(bpf.B0, bpf.B3),
-        bpf.subtract(bpf.B0, bpf.B2),
-        bpf.shift_left(bpf.B0, PLACE_BITS),
-        bpf.move(bpf.B2, bpf.B7),
-        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
-        bpf.plus(bpf.B0, bpf.B2),
-        bpf.store(bpf.FRAME, _RELATION, bpf.B0),
-        *bpf.read_user(_STACK_WORD),
-        bpf.load(bpf.B1, bpf.FRAME, _PARENT),
-        bpf.load(bpf.B2, bpf.FRAME, _STACK_WORD),
-        bpf.shift_left(bpf.B1, 64 - PARENT_PLACE),
-        bpf.shift_right(bpf.B1, 64 - PARENT_PLACE),
-        bpf.jump_if_same("intact", bpf.B1, bpf.B2),
-        bpf.jump("gone"),
-        bpf.Label("intact"),
-        *bpf.look_up(maps.relations, _RELATION),
-        bpf.jump_if_equal("unproven", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.B0, 0),
-        bpf.jump_unless_equal("nested", bpf.B1, NOT_NESTED),
-        bpf.Label("gone"),
-        bpf.increase(bpf.B8, -1),
-        bpf.jump("next"),
-        bpf.Label("unproven"),
-        bpf.store_constant(bpf.FRAME, _ONE, 0),
-        bpf.jump("known relation"),
-        bpf.Label("nested"),
-        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
-        bpf.Label("known relation"),
-    ]
+def _close_ended(maps: TraceMaps) -> str:
+    """BPF code that sets r8 to the number of dispatches around this one, and the word at _ONE to 0 if the relation to
+    the innermost of them is new. From the innermost outwards, one is over if its return address is not above ours on
+    the stack (in r3 and r2), is not there any more, or if the relation is known to be impossible."""
+    return f"""
+        r8 = [r9 + 0] & {DEPTH_LIMIT}
+    next:
+        if r8 == 0 goto nested
+        r1 = r8 + -1
+        {_SLOT_ADDRESS}
+        r3 = [r1 + {_FRAMES}]
+        r2 = [fp + {_SLOT}]
+        if r3 <= r2 goto gone
+        r0 = [r1 + {_FRAMES + 8}]
+        [fp + {_PARENT}] = r0
+        r0 = r3 - r2
+        r0 <<= {PLACE_BITS}
+        r2 = r7 & {MAX_PLACES - 1}
+        r0 += r2
+        [fp + {_RELATION}] = r0
+        call probe_read_user(fp + {_STACK_WORD}, 8, r3)
+        r1 = [fp + {_PARENT}]
+        r2 = [fp + {_STACK_WORD}]
+        r1 <<= {64 - PARENT_PLACE}
+        r1 >>= {64 - PARENT_PLACE}
+        if r1 != r2 goto gone
+        {bpf.look_up(maps.relations, _RELATION)}
+        if r0 == 0 goto unproven
+        if [r0 + 0] != {NOT_NESTED} goto nested
+    gone:
+        r8 += -1
+        goto next
+    unproven:
+        [fp + {_ONE}] = 0
+        goto known_relation
+    nested:
+        [fp + {_ONE}] = {NESTED}
+    known_relation:"""
 
 
-def _slot_address() -> list[bpf.Part]:
-    """B1: in: number of an open dispatch; out: address of its entry in the thread's state, less _FRAMES."""
-    return [bpf.keep_bits(bpf.B1, DEPTH_LIMIT), bpf.shift_left(bpf.B1, 4), bpf.plus(bpf.B1, bpf.B9)]
+_SLOT_ADDRESS = f"""
+        r1 &= {DEPTH_LIMIT}
+        r1 <<= 4
+        r1 += r9"""
+"""Turns the number of an open dispatch in r1 into the address of its entry in the thread's state, less _FRAMES."""
 
 
-def _copy_stack(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
-    """Send a snapshot of the stack from here up to the outermost dispatch if the relation is new (zero at _ONE)."""
+def _copy_stack(architecture: Architecture, maps: TraceMaps) -> str:
+    """BPF code that sends a snapshot of the stack up to the outermost dispatch if the relation is new (0 at _ONE)."""
     frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
-    to = _SNAPSHOT_AT
-    return [
-        bpf.load(bpf.B1, bpf.FRAME, _ONE),
-        bpf.jump_if_equal("copy", bpf.B1, 0),
-        bpf.jump("copied"),
-        bpf.Label("copy"),
-        bpf.load(bpf.B2, bpf.B9, _FRAMES),
-        bpf.load(bpf.B3, bpf.FRAME, _SLOT),
-        bpf.subtract(bpf.B2, bpf.B3),
-        bpf.increase(bpf.B2, BELOW + 8),
-        bpf.jump_if_above("long", bpf.B2, STACK_BYTES),
-        bpf.jump("size"),
-        bpf.Label("long"),
-        bpf.constant(bpf.B2, STACK_BYTES),
-        bpf.Label("size"),
-        bpf.keep_bits(bpf.B2, STACK_BYTES),
-        bpf.store(bpf.FRAME, _SIZE, bpf.B2),
-        bpf.increase(bpf.B3, -BELOW),
-        bpf.address(bpf.B1, bpf.B9, to + SNAPSHOT.size),
-        bpf.call(bpf.READ_USER),
-        bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.copy_word(bpf.B9, to, bpf.FRAME, _RELATION),
-        bpf.copy_word(bpf.B9, to + 8, bpf.FRAME, _PARENT),
-        bpf.copy_word(bpf.B9, to + 16, bpf.FRAME, _SLOT),
-        bpf.copy_word(bpf.B9, to + 24, bpf.B6, frame_pointer),
-        bpf.load_map(bpf.B1, maps.snapshots),
-        bpf.address(bpf.B2, bpf.B9, to),
-        bpf.load(bpf.B3, bpf.FRAME, _SIZE),
-        bpf.keep_bits(bpf.B3, STACK_BYTES),
-        bpf.increase(bpf.B3, SNAPSHOT.size),
-        bpf.constant(bpf.B4, _NO_WAKEUP),
-        bpf.call(bpf.RING_OUTPUT),
-        bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
-        *bpf.put(maps.relations, _RELATION, _ONE),
-        bpf.Label("copied"),
-    ]
+    return f"""
+        if [fp + {_ONE}] != 0 goto copied
+        r2 = [r9 + {_FRAMES}]
+        r3 = [fp + {_SLOT}]
+        r2 -= r3
+        r2 += {BELOW + 8}
+        if r2 <= {STACK_BYTES} goto size
+        r2 = {STACK_BYTES}
+    size:
+        r2 &= {STACK_BYTES}
+        [fp + {_SIZE}] = r2
+        r3 += {-BELOW}
+        call probe_read_user(r9 + {_SNAPSHOT_AT + SNAPSHOT.size}, r2, r3)
+        if r0 != 0 goto copied
+        [r9 + {_SNAPSHOT_AT}] = [fp + {_RELATION}]
+        [r9 + {_SNAPSHOT_AT + 8}] = [fp + {_PARENT}]
+        [r9 + {_SNAPSHOT_AT + 16}] = [fp + {_SLOT}]
+        [r9 + {_SNAPSHOT_AT + 24}] = [r6 + {frame_pointer}]
+        r3 = [fp + {_SIZE}] & {STACK_BYTES}
+        r3 += {SNAPSHOT.size}
+        call ringbuf_output(map {maps.snapshots}, r9 + {_SNAPSHOT_AT}, r3, {_NO_WAKEUP})
+        if r0 != 0 goto copied
+        [fp + {_ONE}] = {NESTED}
+        {bpf.put(maps.relations, _RELATION, _ONE)}
+    copied:"""
 
 
-def _open_dispatch() -> list[bpf.Part]:
-    """Add this dispatch to the open ones; B8: its depth. Those beyond DEPTH_LIMIT are not followed."""
-    return [
-        bpf.jump_if_above("deep", bpf.B8, DEPTH_LIMIT - 1),
-        bpf.move(bpf.B1, bpf.B8),
-        *_slot_address(),
-        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
-        bpf.store(bpf.B1, _FRAMES, bpf.B2),
-        bpf.move(bpf.B2, bpf.B7),
-        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
-        bpf.shift_left(bpf.B2, PARENT_PLACE),
-        bpf.load(bpf.B3, bpf.FRAME, _RETURNS),
-        bpf.plus(bpf.B2, bpf.B3),
-        bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
-        bpf.increase(bpf.B8, 1),
-        bpf.store(bpf.B9, 0, bpf.B8),
-        bpf.Label("deep"),
-    ]
+def _open_dispatch() -> str:
+    """BPF code that adds this dispatch to the open ones, and sets r8 to its depth. Those beyond DEPTH_LIMIT are not
+    followed."""
+    return f"""
+        if r8 > {DEPTH_LIMIT - 1} goto deep
+        r1 = r8
+        {_SLOT_ADDRESS}
+        [r1 + {_FRAMES}] = [fp + {_SLOT}]
+        r2 = r7 & {MAX_PLACES - 1}
+        r2 <<= {PARENT_PLACE}
+        r3 = [fp + {_RETURNS}]
+        r2 += r3
+        [r1 + {_FRAMES + 8}] = r2
+        r8 += 1
+        [r9 + 0] = r8
+    deep:"""
 
 
-def _write_record(maps: TraceMaps) -> list[bpf.Part]:
-    """Put thread, place and depth into one word; write the record to the ring, or count it as lost."""
-    return [
-        bpf.shift_left(bpf.B8, 48),
-        bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
-        bpf.shift_left(bpf.B7, 32),
-        bpf.call(bpf.CURRENT_PID_TGID),
-        bpf.low_word(bpf.B0),
-        bpf.plus(bpf.B8, bpf.B7),
-        bpf.plus(bpf.B8, bpf.B0),
-        bpf.store(bpf.FRAME, _THREAD, bpf.B8),
-        bpf.call(bpf.TIME),
-        bpf.store(bpf.FRAME, _TIME, bpf.B0),
-        bpf.load_map(bpf.B1, maps.ring),
-        bpf.address(bpf.B2, bpf.FRAME, _TIME),
-        bpf.constant(bpf.B3, RECORD.size),
-        bpf.constant(bpf.B4, _NO_WAKEUP),
-        bpf.call(bpf.RING_OUTPUT),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        *bpf.count_lost(maps.lost, _ZERO),
-    ]
+def _write_record(maps: TraceMaps) -> str:
+    """BPF code that puts thread, place and depth into one word, and writes the record to the ring, or counts it as
+    lost."""
+    return f"""
+        r8 <<= 48
+        r7 &= {MAX_PLACES - 1}
+        r7 <<= 32
+        call get_current_pid_tgid()
+        w0 = w0
+        r8 += r7
+        r8 += r0
+        [fp + {_THREAD}] = r8
+        call ktime_get_ns()
+        [fp + {_TIME}] = r0
+        call ringbuf_output(map {maps.ring}, fp + {_TIME}, {RECORD.size}, {_NO_WAKEUP})
+        if r0 == 0 goto end
+        {bpf.count_lost(maps.lost, _ZERO)}"""
 
 
 HEADER = 8
@@ -260,21 +233,25 @@ _POSITION = struct.Struct("<Q")
 
 
 class Ring:
-    """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
+    """Reads a BPF ring buffer by mmap. Its records may have any size.
+
+    Layout (kernel/bpf/ringbuf.c, Linux 6.18): page 0 has the reader's position, page 1 the writer's; the ring follows.
+    A record has a header of 8 bytes, whose first word is its length, with bit 31 set while it is being written, and bit
+    30 if it was discarded.
+    """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Map the ring buffer. Raises OSError."""
+        """Map the ring buffer; ``size``: its bytes, a power of two and at least a page. Raises OSError."""
         page = mmap.PAGESIZE
         self._size = size
         self._start = page
         self._position = 0
         self._own_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
-        # as memory of ours.
+        # The kernel offers the ring a second time behind its end; every page of it would count as memory of ours.
         self._ring = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def pieces(self) -> Iterator[bytes]:
-        """The records that are complete, one by one; the room of each is free when the next one is asked for."""
+        """The complete records; the room of each is released when the next one is requested."""
         while self._unread() > 0:
             start = self._read_offset()
             header: int = struct.unpack_from("<I", self._ring, start)[0]
@@ -300,6 +277,7 @@ class Ring:
         return data + self._ring[self._start : self._start + missing] if missing else data
 
     def _advance(self, size: int) -> None:
+        """Release the room of the next ``size`` bytes."""
         self._position += size
         _POSITION.pack_into(self._own_page, 0, self._position)
 
@@ -313,6 +291,7 @@ class UniformRing(Ring):
     """A ring whose records all have one size, a multiple of 8, and are read many at a time."""
 
     def __init__(self, descriptor: int, size: int, record: struct.Struct) -> None:
+        """``size``: bytes of the ring; ``record``: the fields of a record."""
         super().__init__(descriptor, size)
         self._step = HEADER + record.size
         self._payload = record.size
@@ -322,11 +301,11 @@ class UniformRing(Ring):
         self._headers = memoryview(self._ring).cast("I")
 
     def read(self) -> bytes:
-        """Take all complete records out of the ring; one after the other, with their headers."""
+        """Take all complete records, with their headers, out of the ring."""
         step, count = self._step, self._unread() // self._step
         if not count:
             return b""
-        # No record begins so near to the end that its header goes round: both are multiples of eight bytes.
+        # No header wraps around the end, since all positions are multiples of eight bytes.
         start, end = self._read_offset(), self._start + self._size
         before_end = min(count, -((start - end) // step))
         wrapped = start + before_end * step - self._size
@@ -344,21 +323,22 @@ class UniformRing(Ring):
 
 
 Relation = tuple[int, int]
-"""Two dispatches on a stack: the distance between their return addresses, with the number of the inner place in the low
-bits; the return address of the outer one, with the number of its place in the high bits."""
+"""Two dispatches on a stack, as two words: the distance between their return addresses, with the number of the inner
+place in the low bits; the outer return address, with the number of the outer place in the high bits."""
 _ADDRESS = (1 << PARENT_PLACE) - 1
 
 
 def relation(outer_slot: int, outer_returns: int, outer_place: int, slot: int, place: int) -> Relation:
-    """The relation of two dispatches, as the kernel's program computes it. ``slot``: address of the inner function's
-    return address."""
+    """The relation of two dispatches, as the BPF program computes it. ``outer_slot`` and ``slot``: stack addresses of
+    the return addresses of the outer and the inner function; ``outer_returns``: the outer return address itself."""
     return outer_slot - slot << PLACE_BITS | place, outer_returns | outer_place << PARENT_PLACE
 
 
 class CallProof:
-    """Unwinds copies of stacks. ``addresses``: number of a place → its absolute address."""
+    """Proves by unwinding copies of stacks which dispatches are nested."""
 
     def __init__(self, session: Session, addresses: Mapping[int, int]) -> None:
+        """``addresses``: number of a place → its address."""
         self._session = session
         self._addresses = addresses
 
@@ -367,8 +347,8 @@ class CallProof:
         return AllCalls(self._session)
 
     def check(self, snapshot: bytes) -> tuple[Relation, bool]:
-        """(relation of a snapshot, False if the inner dispatch was proven not to be called from inside of the outer
-        one)."""
+        """(the relation that a snapshot shows, False if the inner dispatch was proven not to be made from inside of the
+        outer one)."""
         first, second, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot)
         outer_address = self._addresses.get(second >> PARENT_PLACE)
         outer_slot = slot + (first >> PLACE_BITS)
@@ -377,6 +357,7 @@ class CallProof:
             return (first, second), True
 
         def read(address: int, size: int) -> bytes:
+            """Stack memory from the copy. Raises MemoryFault outside of it."""
             start = address - (slot - BELOW) + SNAPSHOT.size
             copy = snapshot[start : start + size] if start >= SNAPSHOT.size else b""
             if len(copy) != size:
@@ -400,17 +381,21 @@ _MAX_RELATIONS, _MAX_THREADS = 1 << 16, 1 << 15
 
 
 class SeenDispatch(NamedTuple):
-    """One record: nanoseconds of CLOCK_MONOTONIC, OperatorEntry*, keyset, the address of its return address and the
-    return address, thread, number of the place, depth from 1 by the kernel program's account."""
+    """One dispatch, as the BPF program recorded it."""
 
     time: int
+    """Nanoseconds of CLOCK_MONOTONIC."""
     operator: int
+    """Address of the OperatorEntry."""
     keyset: int
     slot: int
+    """Stack address of the return address of its function."""
     returns_to: int
     tid: int
     place: int
+    """The place's number."""
     depth: int
+    """From 1, without the proof of nesting."""
 
 
 class DispatchTracer(ProbeSet):
@@ -446,7 +431,7 @@ class DispatchTracer(ProbeSet):
             self.close()
             raise
         self.started = time.monotonic_ns()
-        """The time before which not all probes were in place."""
+        """When all probes were in place (CLOCK_MONOTONIC)."""
 
     def read(self) -> bytes:
         """The records since the last call, for dispatches()."""
@@ -462,8 +447,8 @@ class DispatchTracer(ProbeSet):
                 yield SeenDispatch(time_seen, operator, keyset, slot, returns_to, tid, number, depth)
 
     def snapshots(self) -> Iterable[bytes]:
-        """Copies of stacks, each of a new relation, for CallProof. Call it after read(): those that belong to its
-        dispatches are among them."""
+        """Copies of stacks, each of a new relation, for CallProof. Called after read(), it returns all that belong to
+        the dispatches read."""
         return self._snapshots.pieces()
 
     def deny(self, relation: Relation) -> None:
@@ -471,12 +456,13 @@ class DispatchTracer(ProbeSet):
         self.kernel.put(self._relations, struct.pack("<QQ", *relation), struct.pack("<Q", NOT_NESTED))
 
     def pieces(self, data: bytes, count: int) -> Iterable[bytes]:
-        """The result of read() in pieces of ``count`` records."""
+        """The result of read(), split into parts of ``count`` records."""
         step = count * (HEADER + RECORD.size)
         return [data[start : start + step] for start in range(0, len(data), step)]
 
     def kinds(self, data: bytes) -> set[tuple[int, int, int]]:
-        """Distinct (place, OperatorEntry*, keyset) of the result of read(); cheap even for a million records."""
+        """Distinct (number of the place, OperatorEntry*, keyset) in the result of read(). Cheap even for a million
+        records, since no record is unpacked."""
         words = memoryview(data).cast("Q")
         step = (HEADER + RECORD.size) // words.itemsize
         places = [word >> 32 & 0xFFFF for word in words[6::step].tolist()]
@@ -488,7 +474,7 @@ class DispatchTracer(ProbeSet):
         return int(RECORD.unpack_from(data, len(data) - RECORD.size)[0])
 
     def still_open(self, tid: int, target: Target) -> int:
-        """Number of the thread's dispatches that are on its stack now. Raises OSError."""
+        """Number of the thread's dispatches that are still on its stack, outermost ones first. Raises OSError."""
         state = self.kernel.get(self._states, struct.pack("<Q", tid), THREAD_STATE)
         if not state:
             return 0

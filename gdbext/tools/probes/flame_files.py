@@ -1,15 +1,14 @@
-"""Files for flame graphs: collapsed stacks, and profiles of speedscope.
+"""Files for flame graphs: collapsed stacks (flamegraph.pl, inferno, Firefox's profiler) and speedscope's profiles.
 
-Collapsed stacks (flamegraph.pl, inferno, speedscope, Firefox's profiler): a line for each stack, outermost first,
-divided by ``;``, then a space and a whole number.
-
-speedscope: https://www.speedscope.app/file-format-schema.json; "evented" profiles have an O and a C for each bar, in
+Collapsed stacks are lines: frames, outermost first, divided by ``;``, then a space and a whole number. In speedscope's
+format (https://www.speedscope.app/file-format-schema.json), "evented" profiles have an O and a C event for each bar in
 order of time, "sampled" ones stacks with weights.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 
 from gdbext.engine.terminal import shown_json
@@ -30,19 +29,19 @@ class FlameStacks:
     """Stacks with a weight each: nanoseconds, or a count."""
 
     def __init__(self) -> None:
-        self._weights: dict[tuple[str, ...], int] = {}
+        self._weights: Counter[tuple[str, ...]] = Counter()
 
     def add(self, stack: tuple[str, ...], weight: int) -> None:
         """Add to the weight of a stack, which is outermost first."""
-        self._weights[stack] = self._weights.get(stack, 0) + weight
+        self._weights[stack] += weight
 
     def text(self) -> str:
         """The collapsed stacks, in the order in which they were added; those of weight 0 are left out."""
-
-        def line(stack: tuple[str, ...]) -> str:  # no divider and no line feed in a frame
-            return ";".join(escape(frame).replace(";", ":") for frame in stack)
-
-        return "".join(f"{line(stack)} {weight}\n" for stack, weight in self._weights.items() if weight)
+        lines = []
+        for stack, weight in self._weights.items():
+            frames = ";".join(escape(frame).replace(";", ":") for frame in stack)
+            lines += [f"{frames} {weight}\n"] if weight else []
+        return "".join(lines)
 
     def speedscope(self, name: str) -> str:
         """The stacks as the JSON text of one sampled profile, without a unit."""
@@ -62,13 +61,14 @@ class FlameStacks:
 
 
 class SpeedscopeProfiles:
-    """Bars of several threads, each a profile of its own; in nanoseconds."""
+    """The bars of several threads, as a profile for each; in nanoseconds."""
 
-    def __init__(self, name: str) -> None:
-        self._title = name
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._numbers: dict[str, int] = {}
-        """Frame → its number."""
+        """Frame → its number in the file's list of frames."""
         self._events: dict[str, list[dict[str, object]]] = {}
+        """Thread → its events in order of time."""
 
     def add(self, thread: str, bars: Iterable[tuple[str, int, int, int]]) -> None:
         """Add a thread's bars (frame, start, end, level from 1), which are in order of start, do not cross, and begin
@@ -77,6 +77,7 @@ class SpeedscopeProfiles:
         open_bars: list[tuple[int, int, int]] = []
 
         def close(level: int) -> None:
+            """Write the ends of the open bars of this level and deeper ones."""
             while open_bars and open_bars[-1][2] >= level:
                 number, end, _ = open_bars.pop()
                 events.append({"type": "C", "frame": number, "at": end})
@@ -89,6 +90,7 @@ class SpeedscopeProfiles:
         close(0)
 
     def text(self) -> str:
+        """The JSON text of the file."""
         profiles = [
             {
                 "type": "evented",

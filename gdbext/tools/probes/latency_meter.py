@@ -1,9 +1,8 @@
-"""``dispatch-top --latency``: measures how long the operator calls take, and shows a histogram for each.
+"""``dispatch-top --latency``: measures how long operator calls take, and shows a histogram for each operator.
 
-One program is at lookups, one at the ``ret`` instructions of their functions. A call is identified by its thread and
-the address of its return address: at its lookup that is computed as everywhere (place_program.py), at its ``ret`` it is
-the stack pointer. So nothing is written to the process's stack. The kernel's own return probes replace the return
-address, and an exception of C++ that is thrown through such a frame ends the process.
+One BPF program runs at lookups, one at the ``ret`` instructions of their functions. A call is identified by its thread
+and its slot, the stack address of its return address, which is the stack pointer at ``ret``. The kernel's own return
+probes would replace the return address; a C++ exception thrown through such a frame kills the process.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ class LatencyBucket:
 
 @dataclass(frozen=True)
 class LatencyRow:
-    """One operator with one keyset; None is not known. Times are microseconds from the lookup to the return."""
+    """The calls of one operator with one keyset. Times are microseconds from the lookup to the return; None if no call
+    returned."""
 
     subject: Inline[DispatchSubject]
     count: int
@@ -61,7 +61,7 @@ class LatencyRow:
     """Calls that have not returned, or were left by an exception, since the probes were placed."""
     mean_us: float | None
     p50_us: float | None
-    """Half of the calls took less: the upper edge of a bucket, as in the next two."""
+    """Half of the calls took less. It is the upper edge of a bucket, as are the next two."""
     p90_us: float | None
     p99_us: float | None
     histogram: tuple[LatencyBucket, ...]
@@ -87,10 +87,11 @@ class LatencySection(Section):
 PARTS_BITS = 2
 """A power of two is divided into 1 << PARTS_BITS buckets."""
 ENTERED, NANOSECONDS = 510, 511
-"""Numbers of buckets for other counts: calls that began, the sum of all durations."""
+"""Numbers of buckets that count something else: calls that began, the sum of all durations."""
 _CALL_THREAD, _SLOT = -16, -8
 _TIME, _CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE, _BUCKET = -56, -48, -40, -32, -24
-"""Places on the program's stack: the value of an open call, and, from _ENTRY on, the key of a count."""
+"""Stack offsets in the BPF programs: the key of an open call is at _CALL_THREAD, its value at _TIME; the key of a count
+is at _CALL_ENTRY."""
 _AMOUNT, _NO_KEY = -64, -72
 _CALL_AT = StackPlaces(_CALL_ENTRY, _CALL_KEYSET, _CALL_THREAD)
 
@@ -99,85 +100,82 @@ class LatencyMaps(NamedTuple):
     """Fds of the maps that the programs use."""
 
     open: int
+    """(thread, slot) → time of the lookup, OperatorEntry*, keyset, number of the place."""
     counts: int
+    """(OperatorEntry*, keyset, number of the place, bucket) → calls."""
     lost: int
     wanted: int
 
 
-def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bpf.Code:
-    """The program at the lookup of a call."""
-    return bpf.assemble(
-        (
-            *load_dispatch(architecture, _CALL_AT, maps.wanted, only),
-            *return_address(architecture),
-            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
-            bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
-            bpf.store(bpf.FRAME, _CALL_PLACE, bpf.B7),
-            bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
-            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
-            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "call"),
-            bpf.call(bpf.TIME),
-            bpf.store(bpf.FRAME, _TIME, bpf.B0),
-            *bpf.put(maps.open, _CALL_THREAD, _TIME),
-            bpf.jump_if_equal("end", bpf.B0, 0),
-            *bpf.count_lost(maps.lost, _NO_KEY),
-        )
-    )
+def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bytes:
+    """The BPF program at the lookup of a call: counts the call, and stores its time under thread and slot."""
+    return bpf.assemble(f"""
+        {load_dispatch(architecture, _CALL_AT, maps.wanted, only)}
+        {return_address(architecture)}
+        [fp + {_SLOT}] = r3
+        r7 &= {MAX_PLACES - 1}
+        [fp + {_CALL_PLACE}] = r7
+        [fp + {_BUCKET}] = {ENTERED}
+        [fp + {_AMOUNT}] = 1
+        {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "call")}
+        call ktime_get_ns()
+        [fp + {_TIME}] = r0
+        {bpf.put(maps.open, _CALL_THREAD, _TIME)}
+        if r0 == 0 goto end
+        {bpf.count_lost(maps.lost, _NO_KEY)}
+    """)
 
 
-def exit_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
-    """The program at a ``ret``, which may return from a call that is not measured."""
+def exit_program(architecture: Architecture, maps: LatencyMaps) -> bytes:
+    """The BPF program at a ``ret``: counts the duration of the open call with this thread and slot, if there is one."""
     stack_pointer = saved_registers(architecture).get(architecture.stack_pointer, 0)
-    copied = (_CALL_ENTRY, _CALL_KEYSET, _CALL_PLACE)  # from the open call to the key of the count
-    return bpf.assemble(
-        (
-            bpf.move(bpf.B6, bpf.B1),
-            bpf.call(bpf.TIME),
-            bpf.move(bpf.B9, bpf.B0),
-            *load_thread(_CALL_AT),
-            bpf.copy_word(bpf.FRAME, _SLOT, bpf.B6, stack_pointer),
-            *bpf.look_up(maps.open, _CALL_THREAD),
-            bpf.jump_if_equal("end", bpf.B0, 0),
-            bpf.load(bpf.B1, bpf.B0, 0),
-            bpf.subtract(bpf.B9, bpf.B1),
-            *(bpf.copy_word(bpf.FRAME, at, bpf.B0, at - _TIME) for at in copied),
-            bpf.load_map(bpf.B1, maps.open),
-            bpf.address(bpf.B2, bpf.FRAME, _CALL_THREAD),
-            bpf.call(bpf.MAP_DELETE),
-            *_store_bucket(),
-            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
-            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "bucket"),
-            bpf.store_constant(bpf.FRAME, _BUCKET, NANOSECONDS),
-            bpf.store(bpf.FRAME, _AMOUNT, bpf.B9),
-            *bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "sum"),
-            bpf.jump("end"),
-            *bpf.count_lost(maps.lost, _NO_KEY),
-        )
+    return bpf.assemble(f"""
+        r6 = r1
+        call ktime_get_ns()
+        r9 = r0
+        {load_thread(_CALL_AT)}
+        [fp + {_SLOT}] = [r6 + {stack_pointer}]
+        {bpf.look_up(maps.open, _CALL_THREAD)}
+        if r0 == 0 goto end
+        r1 = [r0 + 0]
+        r9 -= r1
+        [fp + {_CALL_ENTRY}] = [r0 + {_CALL_ENTRY - _TIME}]
+        [fp + {_CALL_KEYSET}] = [r0 + {_CALL_KEYSET - _TIME}]
+        [fp + {_CALL_PLACE}] = [r0 + {_CALL_PLACE - _TIME}]
+        call map_delete_elem(map {maps.open}, fp + {_CALL_THREAD})
+        {_store_bucket()}
+        [fp + {_AMOUNT}] = 1
+        {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "bucket")}
+        [fp + {_BUCKET}] = {NANOSECONDS}
+        [fp + {_AMOUNT}] = r9
+        {bpf.add_to(maps.counts, _CALL_ENTRY, _AMOUNT, "sum")}
+        goto end
+        {bpf.count_lost(maps.lost, _NO_KEY)}
+    """)
+
+
+def _store_bucket() -> str:
+    """BPF code that stores the bucket of the duration in r9 at _BUCKET: its binary logarithm, which r2 gets by halving
+    the word, and the PARTS_BITS bits below the highest one. range_of() is the inverse."""
+    halvings = "".join(
+        f"""
+        r3 = r1 >> {step}
+        if r3 == 0 goto below_{step}
+        r1 = r3
+        r2 += {step}
+    below_{step}:"""
+        for step in (32, 16, 8, 4, 2, 1)
     )
-
-
-def _store_bucket() -> list[bpf.Part]:
-    """Store the bucket of the duration in B9 at _BUCKET; range_of() is the inverse."""
-    parts: list[bpf.Part] = [bpf.move(bpf.B1, bpf.B9), bpf.constant(bpf.B2, 0)]
-    for step in (32, 16, 8, 4, 2, 1):  # B2: the logarithm, by halving the word
-        parts += [
-            bpf.move(bpf.B3, bpf.B1),
-            bpf.shift_right(bpf.B3, step),
-            bpf.jump_if_equal(f"below {step}", bpf.B3, 0),
-            bpf.move(bpf.B1, bpf.B3),
-            bpf.increase(bpf.B2, step),
-            bpf.Label(f"below {step}"),
-        ]
-    return [
-        *parts,
-        bpf.move(bpf.B1, bpf.B9),
-        bpf.shift_left(bpf.B1, PARTS_BITS),
-        bpf.shift_right_by(bpf.B1, bpf.B2),
-        bpf.keep_bits(bpf.B1, (1 << PARTS_BITS) - 1),
-        bpf.shift_left(bpf.B2, PARTS_BITS),
-        bpf.plus(bpf.B1, bpf.B2),
-        bpf.store(bpf.FRAME, _BUCKET, bpf.B1),
-    ]
+    return f"""
+        r1 = r9
+        r2 = 0
+        {halvings}
+        r1 = r9 << {PARTS_BITS}
+        r1 >>= r2
+        r1 &= {(1 << PARTS_BITS) - 1}
+        r2 <<= {PARTS_BITS}
+        r1 += r2
+        [fp + {_BUCKET}] = r1"""
 
 
 def range_of(bucket: int) -> tuple[float, float]:
@@ -195,6 +193,7 @@ class LatencyMeter(ProbeSet):
     """Measures from construction to close(); a context manager. Raises GdbextError, OSError."""
 
     def __init__(self, session: Session, operators: Sequence[Operator], only: Filter) -> None:
+        """``only``: the filter that the kernel applies."""
         architecture = session.memory.architecture
         super().__init__(architecture, session.target.pid)
         self._summary = Summary(session)
@@ -203,12 +202,11 @@ class LatencyMeter(ProbeSet):
             places = [place for place in TracePlaces(session).places_of(operators) if not place.event.is_redispatch]
             returns = return_places(session, places)
             self._placed = len(places) + sum(map(len, returns.values()))
-            # Thread and address → time, operator, keyset, place. Calls that an exception left are evicted at last.
-            open_calls = self.own(kernel.memory(LRU_HASH, 16, 32, 1 << 14))
+            open_calls = self.own(kernel.memory(LRU_HASH, 16, 32, 1 << 14))  # evicts calls that an exception left
             self._counts = self.own(kernel.memory(PER_CPU_HASH, _KEY.size, 8, 1 << 16))
             maps = LatencyMaps(open_calls, self._counts, self.lost_counter, self.wanted)
             self.want(operator.address for operator in operators)
-            # The returns first: a call that was seen to begin must not be missed when it ends.
+            # The returns first, so that no call is seen to begin and missed when it ends.
             self.attach(self.own(kernel.program(exit_program(architecture, maps))), returns)
             self.start(places, entry_program(architecture, maps, only))
         except BaseException:
@@ -219,14 +217,14 @@ class LatencyMeter(ProbeSet):
         self._since = time.monotonic()
 
     def _bucket_counts(self) -> Iterator[tuple[DispatchCount, int]]:
-        """(count, number of its bucket) of all calls so far. Raises OSError."""
+        """(count, number of its bucket) of all calls since the probes were placed. Raises OSError."""
         for key, times in self.kernel.totals(self._counts, _KEY.size):
             entry, keyset, number, bucket = _KEY.unpack(key)
             place = self.places[number]
             yield DispatchCount(entry or place.operator, keyset, 0, place.event, times), bucket
 
     def section(self, limit: int) -> LatencySection:
-        """The calls that have returned since the last section, the most first. Raises OSError."""
+        """The ``limit`` rows with the most calls since the last section. Raises OSError."""
         current: Counter[tuple[Dispatched, int]] = Counter()
         for count, bucket in self._bucket_counts():
             current[self._summary.dispatched(count)._replace(tid=None), bucket] += count.times
@@ -254,8 +252,8 @@ class LatencyMeter(ProbeSet):
     def _row(
         self, dispatched: Dispatched, counts: dict[int, int], current: Counter[tuple[Dispatched, int]]
     ) -> LatencyRow:
-        """``counts``: bucket → calls of this row since the last section; ``current``: calls of all rows since the
-        probes were placed."""
+        """A row. ``counts``: bucket → its calls since the last section; ``current``: calls of all rows since the probes
+        were placed."""
         total = counts.pop(NANOSECONDS, 0)
         counts.pop(ENTERED, None)
         count = sum(counts.values())
@@ -274,8 +272,8 @@ class LatencyMeter(ProbeSet):
 
 
 def _quantile(counts: dict[int, int], share: float) -> float | None:
-    """Microseconds below which this share of the calls lies: the upper edge of a bucket; None without calls.
-    ``counts``: bucket → calls."""
+    """Microseconds than which this share (0 to 1) of the calls took less: the upper edge of a bucket; None without
+    calls. ``counts``: bucket → calls."""
     calls_left = share * sum(counts.values())
     for bucket in sorted(counts):
         calls_left -= counts[bucket]
@@ -291,9 +289,9 @@ def render(report: Report, style: Style) -> Iterator[str]:
     yield style(f"{calls} returned in {section.seconds:.1f} s, {counted(section.places, 'probe')}", "bold")
     if section.lost:
         reason = "too many combinations of operator and keyset"
-        yield style(f"{counted(section.lost, 'call')} more not counted: {reason}", "yellow")
+        yield style(f"{counted(section.lost, 'more call')} not counted: {reason}", "yellow")
     if not section.rows:
-        yield "None of these operators was called: dispatch-top shows what is"
+        yield "None of these operators was called; dispatch-top shows which operators are"
     for row in section.rows:
         yield from _row_lines(row, style)
     if section.more:
@@ -301,6 +299,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
+    """A row: names, quantiles, and a bar for each power of two nanoseconds."""
     subject = row.subject
     names = f"[{subject.event or '?'}]  {subject.key or '?'}  {subject.kernel or '?'}"
     yield ""
@@ -309,7 +308,7 @@ def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
     shown = [f"{words}{_duration_text(time)}" for time, words in times if time is not None]
     yield f"  {counted(row.count, 'call')}: {', '.join(shown)}" if shown else "  no call returned"
     if row.not_returned:
-        yield f"  {counted(row.not_returned, 'call')} without a return: still inside, or left by an exception"
+        yield f"  {counted(row.not_returned, 'call')} did not return: still running, or exited by an exception"
     buckets = powers(row.histogram)
     most = max((bucket.count for bucket in buckets), default=1)
     for bucket in buckets:
@@ -318,7 +317,7 @@ def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
 
 
 def powers(buckets: Sequence[LatencyBucket]) -> list[LatencyBucket]:
-    """The counts in one bucket for each power of two nanoseconds from the lowest to the highest."""
+    """The same calls in wider buckets: one for each power of two nanoseconds from the lowest to the highest."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[max(1, round(bucket.from_us * 1e3)).bit_length() - 1] += bucket.count

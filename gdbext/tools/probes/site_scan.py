@@ -1,12 +1,9 @@
 """Finds in a library the sites at which a probe sees a dispatch, and what the registers hold there.
 
-A direct call of ``OperatorEntry::lookup`` is where a probe is cheap (the kernel emulates it), the arguments are
-``this`` and the keyset, and the frame is the dispatch's own. Where the lookup is inlined, a cheap instruction near it
-is taken (torch/stack/lookup_sites.py), for a redispatch its entry: there the keyset is the first argument, behind the
-pointer for the result if there is one (sret).
-
-The sites of a library are found once and kept in the user's cache folder: to search 280 MB of code takes half a second
-of CPU time, in processes of their own.
+The best site is a direct call of ``OperatorEntry::lookup``: a probe is cheap there (the kernel emulates calls), and the
+arguments are ``this`` and the keyset. If the lookup is inlined, the site is a cheap instruction near it
+(torch/stack/lookup_sites.py); for a redispatch, it is the function's entry. Sites are cached by library, because
+searching 280 MB of code takes half a second of CPU time.
 """
 
 from __future__ import annotations
@@ -41,23 +38,24 @@ if TYPE_CHECKING:
 
 EVENTS = tuple(DispatchEvent)
 NOWHERE = ""
+"""In place of a register's name: no register has the value."""
 
 
 class DispatchSite(NamedTuple):
-    """An offset in a file, and the registers that hold values when a thread reaches it.
-
-    ``entry`` holds the OperatorEntry*, NOWHERE if the site belongs to one operator; ``keyset`` holds the keyset. The
-    address of the function's return address is the value of ``base`` plus ``slot``. ``shared``: no single operator owns
-    the function.
-    """
+    """An instruction at which a probe sees a dispatch, and the registers that hold values there."""
 
     offset: int
+    """The file offset."""
     event: DispatchEvent
     entry: str
+    """The register with the OperatorEntry*; NOWHERE if the site belongs to one operator."""
     keyset: str
+    """The register with the keyset."""
     base: str
+    """The register with a stack address, ``slot`` bytes below the function's return address."""
     slot: int
     shared: bool = False
+    """No single operator owns the function."""
 
     def packed(self, registers: Sequence[str]) -> tuple[int, int]:
         """Two numbers, of 64 and 32 bits, for a file. ``registers``: all of the architecture, in a fixed order."""
@@ -78,15 +76,16 @@ class DispatchSite(NamedTuple):
 
 
 class ProbePlaces:
-    """Finds places for probes in libtorch_cpu. Raises TargetError, SymbolFileError where the library cannot be used."""
+    """Finds places for probes in libtorch_cpu."""
 
     def __init__(self, session: Session) -> None:
+        """Raises TargetError, SymbolFileError if the library cannot be used."""
         self._session = session
         self._architecture = session.memory.architecture
         module = session.modules.named(OPERATOR_STRUCT.library)
         if not module or not isinstance(module.image, ElfImage):
             raise TargetError(
-                "libtorch_cpu.so cannot be probed: its file is not there any more",
+                "libtorch_cpu.so cannot be probed: its file no longer exists",
                 why="kernel probes are placed in the file; it was deleted or replaced after the process loaded it",
                 help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )
@@ -96,7 +95,8 @@ class ProbePlaces:
         """The library as we have opened it: the file that the process has mapped, even if it was replaced on disk."""
 
     def redispatch(self, operator: Operator, address: int) -> DispatchSite | None:
-        """The site of the operator's redispatch at ``address``; None without a cheap one."""
+        """The site at the entry of the operator's redispatch function, which starts at ``address``; None if it has no
+        cheap instruction there. The keyset is the first argument, after the pointer to the result if there is one."""
         uses_sret = hidden_result(operator.results) if operator.results is not None else None
         leading = self._architecture.leading_arguments(bool(uses_sret))
         offset = self._cheap_offset(address - self.module.base, 1 + leading)
@@ -134,19 +134,28 @@ COLD = ".cold"
 
 
 class LibrarySites(NamedTuple):
-    """The sites of a library, ascending; ``unseen``: number of functions that look operators up in an unrecognized way,
-    so that their dispatches are not seen. Torch's own libraries are searched by the names of their functions, others,
-    and programs, by their code alone.
-    """
+    """The sites of a library."""
 
     sites: tuple[DispatchSite, ...] = ()
+    """Ordered by offset."""
     unseen: int = 0
+    """Number of functions that look operators up in an unrecognized way, so that their dispatches are not seen."""
+
+
+def address_at(module: Module, offset: int) -> int | None:
+    """The address of the byte at a file offset of a library; None if it is not mapped."""
+    for load in module.image.loads if module.image else ():
+        if load.offset <= offset < load.offset + load.filesz:
+            return module.base + load.vaddr + offset - load.offset
+    return None
 
 
 class SiteScanner:
-    """Finds the sites of the libraries of one process, in the cache or by a scan."""
+    """Finds the sites of the libraries of one process, in the cache or by a scan. Torch's own libraries are searched by
+    the names of their functions, others, and programs, by their code alone."""
 
     def __init__(self, session: Session, all_calls: AllCalls) -> None:
+        """``all_calls``: the finder of lookups in the same session."""
         self._session = session
         self._functions = all_calls.functions
         self._all_calls = all_calls
@@ -157,8 +166,8 @@ class SiteScanner:
         self._cache = SymbolCache()
 
     def begin(self, module: Module) -> Callable[[], LibrarySites]:
-        """Start to search one library, by child processes if it is large; a function that waits for the result. Both
-        raise SymbolFileError."""
+        """Start to search one library, with child processes if it is large, and return a function that waits for the
+        result. Both raise SymbolFileError."""
         if not module.image:
             return LibrarySites
         name = self._cache_name(module)
@@ -173,6 +182,7 @@ class SiteScanner:
             )
 
         def finish() -> LibrarySites:
+            """Wait for the passages, turn them into sites, and cache these."""
             library = LibrarySites()
             if has_code:
                 library = self._sites_of_torch(module, passages) if is_torch else self._sites_of_extension(module)
@@ -187,7 +197,7 @@ class SiteScanner:
         return finish
 
     def cache_by_child(self, modules: Sequence[Module]) -> Iterator[bytes]:
-        """Start a child process that puts the sites of these libraries into the cache. The iterator ends when it has
+        """Start a child process that puts the sites of these libraries into the cache; the iterator ends when it has
         done so. Raises SymbolFileError."""
 
         def fill() -> Iterator[bytes]:
@@ -202,8 +212,8 @@ class SiteScanner:
         return bool(name) and self._load(name) is not None
 
     def _cache_name(self, module: Module) -> str:
-        """The name of the library's file in the cache, "" if it is not cached. It has what table accesses are
-        recognized by; the number after "sites" must change whenever the scan finds something else."""
+        """The name of the library's file in the cache, "" if it cannot be cached. It includes what the scan depends on;
+        the number after "sites" must change whenever the scan finds something else."""
         key = module.kept_as
         return f"{key}.{self._table:x}-{self._functions.finder.shift}.dispatch-sites-6" if key else ""
 
@@ -224,7 +234,8 @@ class SiteScanner:
         return LibrarySites(tuple(sites), unseen)
 
     def _sites_of_torch(self, module: Module, passages: Iterable[tuple[int, int]]) -> LibrarySites:
-        """``passages``: see AllCalls.passages()."""
+        """The sites of a library of torch, by the names of its functions. ``passages``: (address, target) of each call
+        of lookup or reportError, and (address, 0) of each access to an operator's table."""
         sites: dict[int, DispatchSite] = {}
         reports = self._report_functions(module)
         reporting, seen_functions = [], set[int]()
@@ -243,17 +254,10 @@ class SiteScanner:
                 sites[site.offset] = site
         if module.name == OPERATOR_STRUCT.library:
             sites.update((site.offset, site) for site in self._redispatch_entries(sorted(sites)))
-        ordered = [sites[offset] for offset in sorted(sites)]
-        loads = module.image.loads if module.image else ()
-        addresses = [
-            next(
-                module.base + load.vaddr + site.offset - load.offset
-                for load in loads
-                if load.offset <= site.offset < load.offset + load.filesz
-            )
-            for site in ordered
-        ]
-        return LibrarySites(tuple(ordered), self._count_unseen(module, reporting, addresses))
+        offsets = sorted(sites)
+        addresses = [address_at(module, offset) or 0 for offset in offsets]
+        unseen = self._count_unseen(module, reporting, addresses)
+        return LibrarySites(tuple(sites[offset] for offset in offsets), unseen)
 
     def _sites_of_extension(self, module: Module) -> LibrarySites:
         """The sites of a library or program with a dispatcher of its own, whose functions may have no names."""
@@ -270,8 +274,9 @@ class SiteScanner:
         return LibrarySites(sites, len(self._all_calls.not_seen_in(module)))
 
     def _count_unseen(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> int:
-        """Number of functions that look operators up and contain none of the addresses ``seen``. Each copy of the
-        lookup calls reportError, at one of ``reporting``, perhaps from the cold part of its function."""
+        """Number of functions that look operators up and contain no site. Each copy of the lookup calls reportError,
+        maybe in the cold part of its function. ``reporting``: addresses of these calls; ``seen``: of the sites,
+        ascending."""
         symbolizer = self._session.symbolizer
         functions: dict[int, Function] = {}
         for address in reporting:
@@ -302,8 +307,8 @@ class SiteScanner:
         return {*own, *import_stubs(module, self._architecture, LOOKUP.examples)}
 
     def _call_site(self, module: Module, address: int, event: DispatchEvent, shared: bool) -> DispatchSite | None:
-        """The site of a call of lookup at ``address``; None if the caller's frame, which is the dispatch's, has no
-        rule."""
+        """The site of a call of lookup at ``address``; None if the CFA of the calling frame is unknown. ``shared``: no
+        single operator owns the caller."""
         image, (this, keyset) = module.image, self._architecture.argument_registers[:2]
         offset = image.file_offset(module.vaddr(address)) if image else None
         frame = cfa_rule_at(self._architecture, self._functions.finder.tables, address, _WORD)
@@ -320,7 +325,7 @@ class SiteScanner:
         return self._event_by_calls(function, sites is not None and self._is_boxed(function, sites)), True
 
     def _event_by_calls(self, function: Function, boxed: bool) -> DispatchEvent:
-        """Tell calls from redispatches: only a call asks for the callbacks of profilers (Dispatcher.h)."""
+        """The event of a function whose name does not tell: only calls ask for profilers' callbacks (Dispatcher.h)."""
         try:
             is_call = STEP_CALLBACKS.address(self._session.symbolizer) in self._functions.calls_of(function)
         except BadData:
@@ -330,13 +335,15 @@ class SiteScanner:
         return DispatchEvent.REDISPATCH_BOXED if boxed else DispatchEvent.REDISPATCH
 
     def _lookup_sites(self, function: Function) -> LookupSites | None:
+        """The lookup in a function; None if there is none, or its code cannot be read."""
         try:
             return self._functions.finder.find(function.start, function.size)
         except (MemoryFault, BadData):
             return None
 
     def _redispatch_entries(self, seen: Sequence[int]) -> Iterator[DispatchSite]:
-        """The entry of each redispatch that contains none of the offsets ``seen``: its lookup is inlined."""
+        """Sites at the entries of redispatch functions whose lookup is inlined: those that contain none of the file
+        offsets ``seen`` (ascending)."""
         places = ProbePlaces(self._session)
         for operator in self._session.dispatcher.operators():
             for event, address, size in self._functions.extents(operator):
@@ -348,8 +355,8 @@ class SiteScanner:
                     yield site
 
     def _inlined_lookup_site(self, module: Module, address: int, seen: set[int]) -> DispatchSite | None:
-        """Dispatch site of the function that contains the table access at ``address``; None for redispatch (probed at
-        its entry) and functions in ``seen``, which grows."""
+        """The site in the function that contains the table access at ``address``; None for redispatch (probed at its
+        entry) and for functions whose start is in ``seen``, to which this one is added."""
         function = self._session.symbolizer.function(address)
         if not function or function.start in seen:
             return None
@@ -367,6 +374,7 @@ class SiteScanner:
     def _inlined_site(
         self, module: Module, function: Function, sites: LookupSites, event: DispatchEvent, shared: bool
     ) -> DispatchSite | None:
+        """The site of an inlined lookup; None if it is in no file. ``shared``: no single operator owns the function."""
         address, keyset = self._cheap_place(function, sites)
         image, frame = module.image, sites.frame
         offset = image.file_offset(module.vaddr(address)) if image else None

@@ -88,10 +88,12 @@ class Anomalies:
     """Marks for rows that are unusual, judged by all counts."""
 
     def __init__(self, session: Session, counts: Iterable[DispatchCount]) -> None:
+        """Compute what is usual from ``counts``: all dispatches of the report."""
         self._session = session
         calls: Counter[int] = Counter()
         redispatches: Counter[int] = Counter()
         self._on_accelerator = 0
+        """Number of dispatches with an accelerator's key minus number of the others."""
         for count in counts:
             (redispatches if count.event.is_redispatch else calls)[count.entry] += count.times
             self._on_accelerator += count.times * (1 if self._backends(count.keyset) & ACCELERATORS else -1)
@@ -99,8 +101,10 @@ class Anomalies:
         ratios = {entry: times / (calls[entry] or 1) for entry, times in redispatches.items()}
         # A call passes Autograd, ADInplaceOrView and a backend, and few keys more.
         self._repeated = {entry: ratio for entry, ratio in ratios.items() if ratio > 8}
+        """OperatorEntry → redispatches per call, if there are unusually many."""
 
     def _backends(self, keyset: int) -> frozenset[str]:
+        """The names of all keys of the keyset, backends among them; none if it cannot be decoded."""
         try:
             return frozenset(self._session.dispatcher.keys.decode(keyset))
         except GdbextError:
@@ -125,7 +129,14 @@ class Anomalies:
         return reason
 
 
-GROUPINGS = ("op", "key", "kernel", "thread", "line")
+GROUPINGS = {
+    "op": ("operator", "event", "keyset", "key", "kernel"),
+    "key": ("key",),
+    "kernel": ("operator", "key", "kernel"),
+    "thread": ("tid",),
+    "line": ("operator", "line"),
+}
+"""Value of --by → the fields of Dispatched by which its rows differ."""
 ORDERS = ("count", "op", "key", "kernel", "thread", "line")
 
 
@@ -153,12 +164,13 @@ class Summary:
     """Turns the counts of one process into rows."""
 
     def __init__(self, session: Session, lines: PythonLines | None = None) -> None:
+        """``lines``: with --by line, the reader of Python lines."""
         self._session = session
         self._lines = lines
         self._kernels: dict[tuple[int, int], _KeysetKernel] = {}
         """(OperatorEntry, keyset) → its kernel."""
         self._no_operators: set[int] = set()
-        """Addresses of no OperatorEntry."""
+        """Addresses that are not those of an OperatorEntry."""
 
     def rows(
         self, counts: Sequence[DispatchCount], select: RowSelection, seconds: float, names: Mapping[int, str]
@@ -167,22 +179,17 @@ class Summary:
         sums: Counter[Dispatched] = Counter()
         for count in counts:
             dispatched = self.dispatched(count)
-            if select.by == "thread":
-                dispatched = Dispatched(tid=dispatched.tid)
-            elif select.by == "key":
-                dispatched = Dispatched(key=dispatched.key)
-            elif select.by == "kernel":
-                dispatched = dispatched._replace(event=None, keyset=None, tid=None, line=None)
-            elif select.by == "line":
-                dispatched = Dispatched(operator=dispatched.operator, line=dispatched.line)
-            else:
-                dispatched = dispatched._replace(tid=None, line=None)
-            sums[dispatched] += count.times
+            fields = GROUPINGS[select.by]
+            sums[Dispatched(**{name: value for name, value in dispatched._asdict().items() if name in fields})] += (
+                count.times
+            )
 
         def order(item: tuple[TopRow, Dispatched]) -> tuple[str, int, str]:
+            """The sort key of a row: the column that ``select`` names, then the larger count."""
             row, subject = item[0], item[0].subject
-            columns = {"op": subject.op, "key": subject.key, "kernel": subject.kernel, "thread": row.thread}
-            return {**columns, "line": row.line}.get(select.sort) or "", -row.count, str(row)
+            columns = {"op": subject.op, "key": subject.key, "kernel": subject.kernel}
+            columns.update(thread=row.thread, line=row.line)
+            return columns.get(select.sort) or "", -row.count, str(row)
 
         rows = []
         for dispatched, times in sums.items():

@@ -1,13 +1,11 @@
 """Kernel probes that stop only the thread that reaches them, for a debugger that traces the process.
 
-A BPF program saves the thread's registers and sends it a signal that programs ignore unless they handle it (SIGURG,
-else SIGWINCH). A tracer is notified of ignored signals, too (sig_ignored, kernel/signal.c), and sees the thread one
-instruction after the probe: the kernel delivers a signal when the probed instruction is done (uprobe_deny_signal,
-kernel/events/uprobes.c).
+A BPF program saves the thread's registers and sends it a signal that is ignored by default (SIGURG, else SIGWINCH). A
+tracer is notified of ignored signals, too (sig_ignored, kernel/signal.c). It sees the thread one instruction after the
+probe, since the kernel delivers the signal after the probed instruction (uprobe_deny_signal, kernel/events/uprobes.c).
 
-The debugger leaves nothing in the code. When it is killed, a pending signal is ignored, and the probes are removed with
-the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel resumes a
-traced thread with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
+If the debugger is killed, a pending signal is ignored, and the probes are removed with the process that keeps them
+(probe_keeper.py). A breakpoint's SIGTRAP would kill the process (ptrace_signal, kernel/signal.c).
 """
 
 from __future__ import annotations
@@ -35,18 +33,19 @@ _SIGNALS = (signal.SIGURG, signal.SIGWINCH)
 """Signals whose default is to be ignored (signal(7)). SIGCHLD is one, too, and has handlers more often."""
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): there the thread ids of the kernel's programs are ours."""
-_HELP = "--engine breakpoints does without"
+_HELP = "use --engine breakpoints"
 _WORD = (1 << 64) - 1
 _KEY, _NUMBER = -8, -16
 """Offsets on the program's stack from its end; the value for the map is below them."""
 
 
 def harmless_signal(pid: int) -> int:
-    """The number of a signal that the process ignores, also if its tracer dies. Raises ProbesRefused without one."""
+    """The number of a signal that the process ignores, even if its tracer is killed. Raises ProbesRefused if it handles
+    or blocks all candidates."""
     if os.readlink("/proc/self/ns/pid") != _INITIAL_NAMESPACE:  # noqa: PTH115
         raise ProbesRefused(
-            "probes cannot stop threads from inside of a PID namespace (a container)",
-            why="the kernel's programs know a thread by its number outside",
+            "probes cannot stop threads from inside a PID namespace (a container)",
+            why="BPF programs identify a thread by its ID outside the namespace",
             help=f"run it on the host, or {_HELP}",
         )
     used = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
@@ -57,20 +56,20 @@ def harmless_signal(pid: int) -> int:
         return int(number)
     raise ProbesRefused(
         "the program handles or blocks both signals by which a probe could stop a thread",
-        why="SIGURG and SIGWINCH are those that do nothing to a process by default",
+        why="only SIGURG and SIGWINCH are ignored by default",
         help=_HELP,
     )
 
 
 class ProbedHook(NamedTuple):
-    """An address that a probe watches."""
+    """An address that a probe watches, as the ``number``-th hook of its owner."""
 
     owner: ProbeHooks
     number: int
     spec: HookSpec
 
     def remove(self) -> None:
-        """Stop no thread there any more; the probe is removed with all others. Raises ProbesRefused."""
+        """Stop no more threads there; the probe itself is removed with all others. Raises ProbesRefused."""
         self.owner.drop(self.number)
 
 
@@ -99,7 +98,8 @@ class ProbeHooks:
         try:
             hits = run.own(run.kernel.memory(HASH, 8, 8 * (1 + len(registers)), 1 << 15))  # by thread
             wanted = run.own(run.kernel.memory(HASH, 8, 8, 1 << 14))  # by hook
-            program = run.own(run.kernel.program(_code([saved[name] for name in registers], hits, wanted, number)))
+            code = _stop_program([saved[name] for name in registers], hits, wanted, number)
+            program = run.own(run.kernel.program(code))
         except BaseException:
             run.close()
             raise
@@ -108,9 +108,11 @@ class ProbeHooks:
         self.signal = number
         """The signal by which threads stop."""
         self._number = 0
-        """The number of hooks since then."""
+        """The number of the next hook."""
         self._added: dict[str, list[ProbePlace]] = {}
+        """File → hooks that begin() will place."""
         self._unarmed: set[int] = set()
+        """Numbers of hooks that arm() will switch on."""
 
     def place(self, spec: HookSpec) -> ProbedHook:
         """Watch an address in all threads, from the next begin() or from the end of the running handler on. Raises
@@ -123,7 +125,7 @@ class ProbeHooks:
             self._target = self._open()
             code = _code_in_file(self._target, spec.address)
         if not code:
-            why = "the code there is in no file"
+            why = "the code there is not in a file"
             raise ProbesRefused(f"no probe can be placed at {spec.address:#x}", why=why, help=_HELP)
         path, offset = code
         self._added.setdefault(path, []).append(ProbePlace(offset, number))
@@ -147,13 +149,13 @@ class ProbeHooks:
         return self._number > 0 and not self._hooks
 
     def begin(self, arms: bool = True) -> None:
-        """Place the new probes before the process is resumed. No thread stops there before arm(), which ``arms`` calls
-        now. Raises ProbesRefused."""
+        """Place the new probes before the process is resumed. Threads stop there only after arm(), which is called now
+        if ``arms``. Raises ProbesRefused."""
         added, self._added = self._added, {}
         if self._run.keepers:
             for path, places in added.items():
                 self._run.keepers[0].add(path, places)
-        elif added:  # together: the kernel takes 0.1 s to remove a link
+        elif added:  # all in one link, because the kernel takes 0.1 s to remove one
             self._run.attach(self._program, added)
         if arms:
             self.arm()
@@ -176,7 +178,7 @@ class ProbeHooks:
             raise refusal("a probe cannot be switched", error) from error
 
     def waiting(self) -> list[int]:
-        """The threads that have stopped, or are about to, and were not handled. Raises ProbesRefused."""
+        """Ids of threads that have stopped at probes, or are about to, and were not handled. Raises ProbesRefused."""
         try:
             keys = () if self.is_spent else self._run.kernel.keys(self._hits, 8)
             return [int.from_bytes(key.raw, "little") for key in keys]
@@ -193,11 +195,11 @@ class ProbeHooks:
             return
         code = self._read(self._hit[0].spec.address, 16)  # the longest instruction
         if not self._target.architecture.keeps_vectors(code):
-            raise TargetError("the thread has done an instruction since, which may have changed vector registers")
+            raise TargetError("the thread has executed an instruction since, which may have changed vector registers")
 
     def handle(self, tid: int) -> bool:
-        """Call the handler of the probe that the thread stopped at; its result (True: stay stopped), False if no probe
-        stopped it. Raises what the handler raises, ProbesRefused."""
+        """Call the handler of the probe at which the thread stopped, and return its result: True if the process must
+        stay stopped. False if no probe stopped the thread. Raises what the handler raises, ProbesRefused."""
         size = 8 * (1 + len(self._registers))
         data = None
         try:
@@ -229,30 +231,29 @@ class ProbeHooks:
         self._run.close()
 
 
-def _code(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> bytes:
-    """The program that, at a probe in the map ``wanted``, saves the thread's registers in the map ``hits`` and sends
-    it the signal. ``saved``: the offsets of the registers."""
+def _stop_program(saved: Sequence[int], hits: int, wanted: int, signal_number: int) -> bytes:
+    """The BPF program that, at a probe whose number is in the map ``wanted``, saves the thread's registers in the map
+    ``hits`` and sends it the signal. ``saved``: the offsets of the registers in pt_regs."""
     hit = _NUMBER - 8 * (1 + len(saved))
-    return bpf.assemble(
-        (
-            bpf.move(bpf.B6, bpf.B1),
-            bpf.call(bpf.ATTACH_COOKIE),
-            bpf.store(bpf.FRAME, _NUMBER, bpf.B0),
-            bpf.store(bpf.FRAME, hit, bpf.B0),
-            *bpf.look_up(wanted, _NUMBER),
-            bpf.jump_if_equal("end", bpf.B0, 0),
-            bpf.call(bpf.CURRENT_PID_TGID),
-            bpf.low_word(bpf.B0),
-            bpf.store(bpf.FRAME, _KEY, bpf.B0),
-            *(bpf.copy_word(bpf.FRAME, hit + 8 * index, bpf.B6, offset) for index, offset in enumerate(saved, 1)),
-            *bpf.put(hits, _KEY, hit),
-            bpf.jump_unless_equal("end", bpf.B0, 0),
-            bpf.constant(bpf.B1, signal_number),
-            bpf.call(bpf.SEND_SIGNAL_THREAD),
-            bpf.Label("end"),
-            bpf.end(),
-        )
-    )
+    copies = (f"[fp + {hit + 8 * index}] = [r6 + {offset}]" for index, offset in enumerate(saved, 1))
+    newline = "\n"
+    return bpf.assemble(f"""
+        r6 = r1
+        call get_attach_cookie()
+        [fp + {_NUMBER}] = r0
+        [fp + {hit}] = r0
+        {bpf.look_up(wanted, _NUMBER)}
+        if r0 == 0 goto end
+        call get_current_pid_tgid()
+        w0 = w0
+        [fp + {_KEY}] = r0
+        {newline.join(copies)}
+        {bpf.put(hits, _KEY, hit)}
+        if r0 != 0 goto end
+        call send_signal_thread({signal_number})
+    end:
+        return 0
+    """)
 
 
 def _code_in_file(target: Target, address: int) -> tuple[str, int] | None:

@@ -6,18 +6,17 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.diagnosis.report import json_report, render_text
+from gdbext.diagnosis.report import Report, json_report, render_text
 from gdbext.diagnosis.reporting import make_report, page_origin
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import running_thread
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, TargetGone, UsageError
 from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes import latency_meter, top_view
-from gdbext.tools.probes.bpf.place_program import PythonLines
+from gdbext.tools.probes.bpf.place_program import Filter, PythonLines
 from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter, filter_of
 from gdbext.tools.probes.flame_files import FORMATS, SPEEDSCOPE, FlameStacks, is_flame_file
 from gdbext.tools.probes.latency_meter import LatencyMeter
@@ -28,96 +27,91 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Section
     from gdbext.render import Style
-    from gdbext.tools.probes.bpf.place_program import Filter
     from gdbext.torch.registry import Operator
 
 
 MAX_SECONDS = 86400.0
 _EPILOG = """\
-Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
-probes are gone when this command ends, even by kill -9: another process of ours, gdbext-probes, places them and takes
-them away. (If that process itself is killed in the 0.3 s in which it places them, the kernel leaves some in the code,
-and dmesg says "leaking uprobe"; placing probes once more takes them away.)
-From the shell only: scripts/dispatch -p PID dispatch-top
+Dispatches are counted in the kernel, which takes about a microsecond for each. The process is not stopped, and gdbext
+writes nothing to its memory. The probes are removed when this command exits, even by kill -9, because a helper process,
+gdbext-probes, owns them. (If the helper itself is killed in the 0.3 s in which it places the probes, the kernel leaves
+some of them in the code, and dmesg says "leaking uprobe"; running the command again removes them.) This command works
+only from the shell: scripts/dispatch -p PID dispatch-top
 
-All calls and redispatches are counted, boxed or not, through torch's own libraries, and through the dispatcher's copies
-in extensions where these are recognized (those that are loaded later from a second after that on; not with --latency).
-"8 functions not seen": 8 functions call the dispatcher in an unrecognized way; their dispatches are not counted (in
-torch 2.13 seven of libtorch_cpu and one of libtorch_python: fallbacks of lazy tensors,
-functionalization, quantized modules by name). --thread and --key are applied in the kernel. With OP the probes are in
-these operators' own functions: other operators are not slowed, except boxed calls.
+All calls and redispatches by torch's own libraries are counted, boxed or not. Those by copies of the dispatcher in
+extensions are counted if gdbext recognizes the copy; extensions that are loaded later are counted from one second after
+they were loaded (not with --latency). "8 functions not seen" means that 8 functions call the dispatcher in a way that
+gdbext does not recognize, so their dispatches are not counted. (In torch 2.13, libtorch_cpu has seven of them and
+libtorch_python has one: fallbacks of lazy tensors, functionalization, and quantized modules by name.) The kernel
+applies --thread and --key. With OP, the probes are in these operators' own functions, so other operators are not slowed
+down, except for boxed calls.
 
-Marked: a fallthrough entry or one without a kernel, a backend's boxed fallback, an operator that
-decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, a CPU kernel in
-a job that runs on an accelerator. --by line: the innermost line of Python (CPython 3.11 and later). On a terminal the
-screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by count, operator, key, kernel, thread, line.
+Unusual rows are marked: a fallthrough entry, an entry without a kernel, a backend's boxed fallback, an operator that
+decomposes into others (CompositeImplicitAutograd), an operator that is redispatched many times per call, and a CPU
+kernel in a job that uses an accelerator. --by line groups by the innermost Python line (CPython 3.11 and later). On a
+terminal, the screen is redrawn after each interval. Press q to quit, and c, o, k, n, t or l to sort by count, operator,
+key, kernel, thread or line.
 
   count     rate/s  event       operator   key           kernel
   40000    20000.0  call        aten::mm   AutogradCPU   torch::autograd::VariableType::(anonymous namespace)::mm
 
---latency: from the lookup to the return of each call of OP, by a second probe at the function's ret instruction.
-Nothing is written to the process's stack. (The kernel's own return probes do that, and an exception of C++ thrown
-through such a frame ends the process.) A call that exits by an exception is counted as one that did not return.
-Redispatches are part of their call. A call of OP takes about 12 microseconds longer, one of which is in its time: the
-kernel steps over each ret.
+--latency measures the time from the lookup to the return of each call of OP, with a second probe at the function's ret
+instruction. Nothing is written to the process's stack. (The kernel's own return probes replace the return address
+there, and a C++ exception that is thrown through such a frame kills the process.) A call that exits by an exception is
+counted as one that did not return. Redispatches are part of their call. Each call of OP takes about 12 microseconds
+longer. The measured time includes one of these microseconds, because the kernel single-steps each ret.
 
-Needs Linux 6.6 or later, and root or CAP_BPF with CAP_PERFMON. From Linux 5.15 on, named operators can be counted, too,
-by probes that are placed one by one; ending then takes some seconds longer.
+This command needs Linux 6.6 or later, and root or CAP_BPF and CAP_PERFMON. On Linux 5.15 to 6.5 it can count named
+operators, with probes that are placed one at a time; it then takes several seconds to exit.
 """
 
 
 class TopTool(Tool):
-    name = "dispatch-top"
-    summary = "Count what a running process dispatches, without stopping it."
-    mode = Mode.RUNNING
+    """The command ``dispatch-top`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
         add = parser.add_argument
-        latency = "show how long calls of these operators take, as a histogram (see below)"
-        count = "reports to make (default 1; on a terminal, until q is pressed)"
-        output = "also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json"
-        key = "count only dispatches to this key (CPU, AutogradCPU)"
-        add("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
-        add("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default op)")
+        latency = "show a histogram of the time that calls of these operators take (see below)"
+        count = "number of reports (default: 1; on a terminal, until q is pressed)"
+        output = "also write the last report for flame graphs, as .collapsed stacks or .speedscope.json"
+        key = "count only dispatches to this key, such as CPU or AutogradCPU"
+        add("op", nargs="*", metavar="OP", help="count only these operators: mm, aten::mm.out, '*mm*'")
+        add("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default: op)")
         add("--latency", action="store_true", help=latency)
         add("--thread", metavar="TID", help="count only this thread")
         add("--key", metavar="KEY", default="", help=key)
-        add("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
-        add("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
+        add("--sort", choices=ORDERS, default="count", help="how to sort the rows (default: count)")
+        add("--interval", type=float, default=1.0, metavar="S", help="seconds to count for each report (default: 1)")
         add("--count", type=integer, metavar="N", help=count)
         add("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
         add("--output", metavar="FILE", help=output)
-        add("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
+        add("--limit", type=integer, default=40, metavar="N", help="number of rows to show (default: 40)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Count for --count intervals. Raises UsageError, ProbesRefused."""
         process = session.target
         if not isinstance(process, RunningProcess):
             raise UsageError(
-                f"{self.name} counts in a process that runs, and this one is stopped or a file",
+                f"{self.name} needs a running process; this one is stopped, a core or a recording",
                 help=f"from a shell: scripts/dispatch -p {process.pid} dispatch-top",
             )
         if args.output and not is_flame_file(args.output):
-            raise UsageError(f"--output {args.output}: the name says which format", help=FORMATS)
+            raise UsageError(f"--output {args.output}: the file's ending selects the format", help=FORMATS)
         if not 0 < args.interval <= MAX_SECONDS or args.limit < 1 or (args.count is not None and args.count < 1):
-            raise UsageError(
-                f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
-            )
+            raise UsageError(f"--interval takes up to {MAX_SECONDS:.0f} s; --limit and --count must be at least 1")
         operators = named_operators(session.dispatcher, args.op)
         tid = running_thread(process, args.thread) if args.thread is not None else None
         only = filter_of(session, tid, args.key)
-        watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is reported
+        watched = WatchedProcess(process.pid)  # before there are probes, so that its exit is noticed
         if args.latency:
             if not operators or args.html or args.output or args.by != "op":
                 raise UsageError(
-                    "--latency is for operators that are named, and goes with neither --by, --html nor --output",
-                    why="two probes for each call of every operator would slow all of them by some microseconds",
+                    "--latency needs the names of operators, and cannot be combined with --by, --html or --output",
+                    why="two probes for each call of every operator would slow all calls by several microseconds",
                     help="dispatch-top --latency mm addmm",
                 )
             with DeferredInterrupt() as interrupt, LatencyMeter(session, operators, only) as latency:
@@ -126,7 +120,7 @@ class TopTool(Tool):
         with DeferredInterrupt() as interrupt, DispatchMeter(session, process, operators, args.by, only) as meter:
             reports = _Reports(self, session, args, host, meter, interrupt, watched)
             selection = RowSelection(args.by, args.sort, args.limit)
-            if args.count is None and not args.json and top_view.is_possible():
+            if args.count is None and not args.json and top_view.can_draw_screen():
                 screen = top_view.TopScreen(lambda rows: reports.report(meter.section(rows)), selection, args.interval)
                 report = screen.run(lambda: interrupt.came or watched.ending() is not None)
             else:
@@ -146,7 +140,7 @@ class TopTool(Tool):
 
 
 def _write_stacks(report: Report, path: str) -> None:
-    """Write the rows as stacks: line or thread, operator, kernel. Raises TargetError."""
+    """Write the rows as stacks for a flame graph: line or thread, operator, kernel. Raises TargetError."""
     stacks = FlameStacks()
     for row in report.section(TopSection).rows:
         subject = row.subject
@@ -173,13 +167,9 @@ class _Reports(NamedTuple):
 
     def last(self, measure: Callable[[], Section]) -> Report:
         """Show all but the last of --count reports as they are made, and return the last; earlier when the process
-        ends. ``measure``: the section on the time since its last call."""
-
-        def wait() -> bool:
-            return _wait_and_learn(self.args.interval, self.interrupt, self.process, self.meter.learn)
-
+        exits. ``measure`` returns the section on the time since its last call."""
         for _ in range((self.args.count or 1) - 1):
-            if not wait():
+            if not self._wait():
                 break
             report = self.report(measure())
             if self.args.json:
@@ -187,24 +177,21 @@ class _Reports(NamedTuple):
             else:
                 self.host.show(render_text(report, color=False) + "\n")
         else:
-            wait()
+            self._wait()
         if ending := self.process.ending():
-            error = TargetGone(ending.text, help="what is counted is what it did before")
-            self.session.errors.note(error, TopTool.name)
+            error = TargetGone(ending.text, help="the counts are from before it exited")
+            self.session.errors.note(error, self.tool.name)
         return self.report(measure())
 
-
-def _wait_and_learn(
-    seconds: float, interrupt: DeferredInterrupt, process: WatchedProcess, learn: Callable[[], None]
-) -> bool:
-    """Wait that long; False if a signal arrived or the process ended before. ``learn`` is called each second, since
-    names cannot be read from a process that has ended."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not interrupt.sleep(min(1.0, end - time.monotonic())) or process.ending():
-            return False
-        learn()
-    return True
+    def _wait(self) -> bool:
+        """Wait for --interval; False if a signal arrived or the process exited before. The meter reads names each
+        second, because they cannot be read after the exit."""
+        end = time.monotonic() + self.args.interval
+        while time.monotonic() < end:
+            if not self.interrupt.sleep(min(1.0, end - time.monotonic())) or self.process.ending():
+                return False
+            self.meter.learn()
+        return True
 
 
 class DispatchMeter(DispatchCounter):

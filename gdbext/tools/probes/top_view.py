@@ -11,22 +11,18 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import compress
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report, TargetReport, render_text
 from gdbext.engine.terminal import shown
 from gdbext.render import Style, counted, escape, page, short_name
 from gdbext.render.page import NO_ORIGIN, Column, Origin, Page, text
-from gdbext.tools.probes.summary import TopRow, TopSection
+from gdbext.tools.probes.summary import RowSelection, TopRow, TopSection
 
-if TYPE_CHECKING:
-    from gdbext.tools.probes.summary import RowSelection
-
-NOTHING = "Nothing was dispatched: is it hung? dispatch-diagnose"
+NOTHING = "Nothing was dispatched. If the process may be hung, run dispatch-diagnose"
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
+    """The lines of the report: a headline, warnings, then the rows in aligned columns."""
     top = report.section(TopSection)
     yield style(headline(top), "bold")
     if top.lost:
@@ -51,12 +47,12 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def nothing_text(top: TopSection) -> str:
     """The line for a report without dispatches; it names the program's own functions that probes do not see."""
     own = [text for text in top.unseen_in if " in libtorch" not in text]
-    return (
-        f"No dispatch was seen. Not counted, because probes do not recognize them: {', '.join(own)}" if own else NOTHING
-    )
+    unseen = "No dispatch was seen. Not counted, because gdbext does not recognize these functions: "
+    return f"{unseen}{', '.join(own)}" if own else NOTHING
 
 
 def headline(top: TopSection) -> str:
+    """``40000 dispatches in 2.0 s, 20000 a second, 3101 probes, 8 functions not seen (8 in libtorch_cpu.so)``."""
     rate = top.total / top.seconds if top.seconds else 0.0
     unseen = f", {counted(top.unseen, 'function')} not seen ({', '.join(top.unseen_in)})" if top.unseen_in else ""
     probes = f"{counted(top.places, 'probe')}{unseen}"
@@ -74,34 +70,23 @@ def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
     by_event = any(subject.event for subject in subjects)
     by_operator = any(subject.op for subject in subjects) or by_event
     by_key = (by_operator or not by_thread) and any(subject.key or subject.event for subject in subjects)
-    by_kernel = by_operator and not by_line
-    wanted = (True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator)
-    lines = [
-        ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "line", "")
-    ]  # the last marks anomalies
-    for row in rows:
-        subject = row.subject
-        lines.append(
-            (
-                str(row.count),
-                f"{row.rate:.1f}",
-                subject.event or "?",
-                subject.qualified or "?",
-                subject.key or "?",
-                short_kernel(subject.kernel),
-                f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}",
-                row.line or "(not from Python)",
-                row.mark,
-            )
-        )
-    return [tuple(compress(line, wanted)) for line in lines]
-
-
-def short_kernel(kernel: str | None) -> str:
-    return "?" if kernel is None else short_name(kernel)
+    columns: list[tuple[str, bool, Callable[[TopRow], str]]] = [  # heading, is it shown, text of a row
+        ("count", True, lambda row: str(row.count)),
+        ("rate/s", True, lambda row: f"{row.rate:.1f}"),
+        ("event", by_event, lambda row: row.subject.event or "?"),
+        ("operator", by_operator, lambda row: row.subject.qualified or "?"),
+        ("key", by_key, lambda row: row.subject.key or "?"),
+        ("kernel", by_operator and not by_line, lambda row: short_name(row.subject.kernel or "?")),
+        ("thread", by_thread, lambda row: f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"),
+        ("line", by_line, lambda row: row.line or "(not from Python)"),
+        ("", by_operator, lambda row: row.mark),
+    ]
+    shown = [(heading, cell) for heading, is_shown, cell in columns if is_shown]
+    return [tuple(heading for heading, _ in shown), *(tuple(cell(row) for _, cell in shown) for row in rows)]
 
 
 def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
+    """The report as an HTML page with a sortable table."""
     process = f" of process {target.pid}" if target and target.pid else ""
     body = [f"<h1>Dispatches{process}</h1><p>{text(headline(top))}</p>", *page.facts(origin.facts)]
     if top.lost:
@@ -117,13 +102,13 @@ def render_page(top: TopSection, target: TargetReport | None, origin: Origin = N
 
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""The other screen, without a cursor (xterm's control sequences; ECMA-48)."""
+"""The alternate screen, without a cursor (xterm's control sequences; ECMA-48)."""
 _HOME, _REST = "\x1b[H", "\x1b[K\n"
 _ORDERS = {"c": "count", "o": "op", "k": "key", "n": "kernel", "t": "thread", "l": "line"}
 _HELP = "q quit; sort by: c count, o operator, k key, n kernel, t thread, l line"
 
 
-def is_possible() -> bool:
+def can_draw_screen() -> bool:
     """True if standard input and output are a terminal that knows control sequences."""
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 

@@ -1,4 +1,4 @@
-"""The places of a trace: of wanted operators, of functions that all share, of libraries that are loaded later."""
+"""Finds the places of probes: in the functions of operators, in functions that all share, in libraries loaded later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gdbext.live.dispatch_places import AllCalls, OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
 from gdbext.tools.probes.bpf.place_program import TracePlace
-from gdbext.tools.probes.site_scan import COLD, LibrarySites, ProbePlaces, SiteScanner
+from gdbext.tools.probes.site_scan import COLD, LibrarySites, ProbePlaces, SiteScanner, address_at
 from gdbext.torch.assumed_symbols import OPERATOR_STRUCT
 from gdbext.torch.registry.kernel import plain_name
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class TracePlaces:
-    """Finds the places for one session. Raises TargetError, SymbolFileError where libtorch cannot be used."""
+    """Finds the places for one session."""
 
     def __init__(self, session: Session) -> None:
+        """Raises TargetError, SymbolFileError if libtorch cannot be used."""
         self._session = session
         self._calls = AllCalls(session)
         self._functions = self._calls.functions
@@ -36,11 +37,12 @@ class TracePlaces:
         """Library searched so far → number of its functions whose dispatches no place sees."""
 
     def everything(self) -> list[TracePlace]:
-        """All places: every dispatch of every operator."""
+        """The places that together see every dispatch of every operator."""
         return [*self._own_places(self._session.dispatcher.operators()), *self.shared_places((), filtered=False)]
 
     def places_of(self, operators: Collection[Operator]) -> list[TracePlace]:
-        """The operators' own places, and the shared ones, filtered."""
+        """The places that see the dispatches of these operators: in their own functions, and the shared ones, where the
+        BPF program ignores other operators."""
         return [*self._own_places(operators), *self.shared_places((), filtered=True)]
 
     def begin(self) -> None:
@@ -49,8 +51,8 @@ class TracePlaces:
 
     @cached_property
     def _scans(self) -> tuple[Callable[[], LibrarySites], Iterator[bytes]]:
-        """Start child processes that scan the libraries: (get libtorch_cpu's sites, iterator that ends when the others'
-        are in the cache)."""
+        """Start child processes that scan the libraries: (a function that waits for libtorch_cpu's sites, an iterator
+        that ends when the sites of the others are in the cache)."""
         module = self._entries.module
         others_cached: Iterator[bytes] = iter(())
         if not self._scanner.is_cached(module):
@@ -60,7 +62,7 @@ class TracePlaces:
 
     @cached_property
     def _torch_sites(self) -> LibrarySites:
-        """The sites of libtorch_cpu. While children search the libraries, names of operators are read."""
+        """The sites of libtorch_cpu. The functions of operators are read while children search the libraries."""
         finish, others_cached = self._scans
         self._functions.structs  # noqa: B018
         sites = finish()
@@ -68,7 +70,8 @@ class TracePlaces:
         return sites
 
     def shared_places(self, paths: Collection[str], filtered: bool) -> list[TracePlace]:
-        """The places in the libraries of these paths, () for all, that all operators share."""
+        """The places in the libraries of these paths (() for all) that all operators share. ``filtered``: only wanted
+        operators count there."""
         places = []
         for module in self._calls.modules(paths):
             if module.name == OPERATOR_STRUCT.library:
@@ -109,14 +112,12 @@ def unseen_in(unseen: Counter[str]) -> tuple[str, ...]:
 
 
 class NewLibrarySites:
-    """Sites in libraries loaded since the last find(), by their mappings. A failing read is retried twice.
-
-    ``session`` knows the libraries of the sites that were found last.
-    """
+    """Finds places in libraries that were loaded since the last find(). A failing find() is retried twice."""
 
     def __init__(self, session: Session, filtered: bool) -> None:
-        """``filtered``: other operators pass the sites, too. Raises TargetGone."""
+        """``filtered``: only wanted operators count there. Raises TargetGone."""
         self.session = session
+        """The session that knows the libraries found last."""
         self._filtered = filtered
         self.unseen: Counter[str] = Counter()
         """Library → number of its functions whose dispatches no site sees."""
@@ -138,6 +139,7 @@ class NewLibrarySites:
         return places
 
     def _libraries(self) -> frozenset[str]:
+        """The paths of the files from which code is mapped now."""
         maps = self.session.target.memory.maps()
         return frozenset(
             mapping.path for mapping in maps if "x" in mapping.permissions and mapping.path.startswith("/")
@@ -145,7 +147,7 @@ class NewLibrarySites:
 
 
 def return_places(session: Session, places: Sequence[TracePlace]) -> dict[str, list[ProbePlace]]:
-    """File → the ``ret`` instructions of the functions that these places are in."""
+    """Path of a file → the ``ret`` instructions of the functions that these places are in."""
     functions, symbolizer = OperatorFunctions(session), session.symbolizer
     by_file: dict[str, dict[int, ProbePlace]] = {}
     seen: set[int] = set()
@@ -165,15 +167,11 @@ def return_places(session: Session, places: Sequence[TracePlace]) -> dict[str, l
 
 
 def addresses(session: Session, places: Sequence[TracePlace]) -> dict[int, int]:
-    """Number of a place → its absolute address."""
-    segments: dict[str, list[tuple[int, int, int]]] = {}
-    for module in session.modules.modules:
-        if module.image:
-            loads = module.image.loads
-            segments[module.image.path] = [(load.offset, load.filesz, module.base + load.vaddr) for load in loads]
-    return {
-        number: address + place.site.offset - start
-        for number, place in enumerate(places)
-        for start, size, address in segments.get(place.path, ())
-        if start <= place.site.offset < start + size
-    }
+    """Position in ``places`` → address of the place in the process; without places that are not mapped."""
+    modules = {module.image.path: module for module in session.modules.modules if module.image}
+    by_number: dict[int, int] = {}
+    for number, place in enumerate(places):
+        address = address_at(modules[place.path], place.site.offset) if place.path in modules else None
+        if address is not None:
+            by_number[number] = address
+    return by_number

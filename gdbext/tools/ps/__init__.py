@@ -1,7 +1,7 @@
 """``scripts/dispatch ps``: lists the processes of this machine that use PyTorch.
 
-Everything is read from /proc, and nothing is stopped. Only the memory maps of processes that are large enough for
-PyTorch's libraries are read, which is what takes long if there are thousands of others.
+Everything is read from /proc, and no process is stopped. Memory maps, which take long to read, are read only of
+processes that are large enough for PyTorch's libraries.
 """
 
 from __future__ import annotations
@@ -38,8 +38,15 @@ _VSIZE = 23 - 3
 """Index of vsize in proc_pid_stat(5), counted from the state, its third field."""
 
 
+_EPILOG = """\
+IDLE is the time since any thread of the process last ran, by the scheduler's clock: "now" if one runs now, ? if it is
+unknown. MAIN is the same for the main thread. A hung process may still wake up now and then: the parent of DataLoader
+workers every 5 s, gloo's thread all the time. No process is stopped. Other users' processes are listed only for root.
+"""
+
+
 class TorchProcess(NamedTuple):
-    """One process that has PyTorch loaded; None is what this user may not read."""
+    """One process that uses PyTorch; None stands for what this user may not read."""
 
     pid: int
     user: int
@@ -47,21 +54,22 @@ class TorchProcess(NamedTuple):
     threads: int
     rank: int | None
     idle: float | None
-    """Seconds since any of its threads last ran; 0 where one runs now."""
+    """Seconds since any of its threads last ran; 0 if one runs now."""
     main_idle: float | None = None
-    """The same of its main thread: helpers of a process that hangs (gloo's, a profiler's) may wake up all the time."""
+    """The same for its main thread. Helper threads of a hung process (gloo's, a profiler's) may wake up all the
+    time."""
 
 
 class Listing(NamedTuple):
-    """The processes that have libtorch_cpu.so mapped and may be read, by number."""
+    """The processes that use PyTorch and may be read, ordered by PID."""
 
     processes: tuple[TorchProcess, ...]
     unexamined: int
-    """The number of processes of this machine that were not examined within the time."""
+    """Number of processes of this machine that were not examined within the time limit."""
 
 
 def torch_processes(seconds: float = SECONDS) -> Listing:
-    """Examine the processes of this machine, for so many seconds at most."""
+    """Examine the processes of this machine, for at most that many seconds."""
     deadline, clocks = time.monotonic() + seconds, SchedulerClocks()
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
     processes: list[TorchProcess] = []
@@ -77,7 +85,7 @@ def torch_processes(seconds: float = SECONDS) -> Listing:
 
 
 def _examine(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
-    """The process; None if it has no PyTorch, has exited, or may not be read."""
+    """The process; None if it does not use PyTorch, has exited, or may not be read."""
     try:
         fields = stat_fields(proc_files.read(f"/proc/{pid}/stat"))
         if len(fields) <= _VSIZE or int(fields[_VSIZE]) < 200 << 20:  # libtorch_cpu.so alone has more bytes
@@ -98,7 +106,7 @@ def _examine(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
 
 
 def idle_text(seconds: float) -> str:
-    """The duration for which nothing ran: ``now``, ``40 s``, ``3 h``."""
+    """The time for which nothing ran, in words: ``now``, ``40 s``, ``3 h``."""
     return "now" if seconds < 1 else duration(seconds)
 
 
@@ -108,12 +116,7 @@ class PsProgram(Program):
     common = ("--json",)
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = (
-            "IDLE: how long ago any of its threads last ran (now: one is running), by the scheduler's clock;\n"
-            "? where the kernel does not tell. MAIN: the same for its main thread. A process that hangs may still\n"
-            "wake up now and then: the parent of DataLoader workers every 5 s, gloo's thread all the time.\n"
-            "No process is stopped. Other users' processes need root."
-        )
+        parser.epilog = _EPILOG
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Print a line for each process. Raises UsageError."""
@@ -124,7 +127,7 @@ class PsProgram(Program):
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(processes))) + "\n", error)
         if not processes:
-            return Outcome(0, "No process that this user may read has PyTorch loaded.\n", error)
+            return Outcome(0, "No process that you may read uses PyTorch.\n", error)
         rows = [("PID", "USER", "RANK", "THREADS", "IDLE", "MAIN", "PROGRAM")]
         for process in processes:
             try:

@@ -31,34 +31,24 @@ if TYPE_CHECKING:
 
     from gdbext.tools.program import Dispatch
 
+_TARGET = ("kind", "architecture", "debugger", "torch", "python", "paused_ms")
+_THREAD = ("tid", "state", "signal", "frame_count")
+_DISPATCH = ("level", "event", "op", "overload", "keyset", "key", "table_index", "stage", "confidence")
+_FRAME = ("level", "kind", "function", "file", "line")
 _ALLOWED: Mapping[str, Any] = {
-    "schema": True,
-    "command": True,
-    "target": {"kind": True, "architecture": True, "debugger": True, "torch": True, "python": True, "paused_ms": True},
+    **dict.fromkeys(("schema", "command"), True),
+    "target": dict.fromkeys(_TARGET, True),
     "threads": {
-        "tid": True,
-        "state": True,
-        "signal": True,
-        "frame_count": True,
-        "wait": {"kind": True, "certainty": True, "timed": True, "owner": True},
+        **dict.fromkeys(_THREAD, True),
+        "wait": dict.fromkeys(("kind", "certainty", "timed", "owner"), True),
         "holds": {"kind": True},
-        "dispatch": {
-            "level": True,
-            "event": True,
-            "op": True,
-            "overload": True,
-            "keyset": True,
-            "key": True,
-            "table_index": True,
-            "stage": True,
-            "confidence": True,
-        },
-        "python_frames": {"level": True, "kind": True, "function": True, "file": True, "line": True},
-        "frames": {"level": True, "kind": True, "function": True, "module": True, "file": True, "line": True},
+        "dispatch": dict.fromkeys(_DISPATCH, True),
+        "python_frames": dict.fromkeys(_FRAME, True),
+        "frames": dict.fromkeys((*_FRAME, "module"), True),
     },
-    "verdict": {"kind": True, "threads": True, "op": True, "key": True, "stage": True},
-    "findings": {"kind": True, "threads": True},
-    "known": {"id": True, "url": True},
+    "verdict": dict.fromkeys(("kind", "threads", "op", "key", "stage"), True),
+    "findings": dict.fromkeys(("kind", "threads"), True),
+    "known": dict.fromkeys(("id", "url"), True),
 }
 """The fields of a report that --scrub keeps; all others are left out."""
 _ALLOWED_TEXT = (
@@ -66,11 +56,11 @@ _ALLOWED_TEXT = (
     "(extensions in C++ and all installed packages among them); thread ids; versions"
 )
 _EPILOG = """\
-FILE.tar.gz has verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
-info.txt (dispatch-info), and recording.rec, with which others see what you see: scripts/dispatch -r recording.rec.
-A recording holds parts of the process's memory: docs/recording.md. With --scrub there are verdict.json and threads.json
-alone, of which values, environment, source lines, paths and names of the program's own Python code and threads are left
-out.
+FILE.tar.gz contains verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
+info.txt (dispatch-info), and recording.rec, from which others can see what you see: scripts/dispatch -r recording.rec.
+A recording contains parts of the process's memory (docs/recording.md). With --scrub, the bundle contains only
+verdict.json and threads.json, without values, environment variables, source lines and paths, and without the names of
+the program's own Python code and threads.
 """
 
 
@@ -78,15 +68,13 @@ class ReportProgram(Program):
     """The program ``scripts/dispatch report`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
-        parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
-        parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
-        parser.add_argument("--output", metavar="FILE", default="", help="the bundle (default: named by the time)")
-        parser.add_argument(
-            "--scrub", action="store_true", help="leave out the recording, values, and names of your code"
-        )
-        parser.add_argument("--yes", action="store_true", help="write it without asking")
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("-p", "--pid", type=integer, metavar="PID", help="a running process")
+        add("-c", "--core", metavar="CORE", help="a core dump")
+        add("-r", "--recording", metavar="FILE", help="a recording")
+        add("--output", metavar="FILE", default="", help="the bundle to write (default: gdbext-report-TIME.tar.gz)")
+        add("--scrub", action="store_true", help="omit the recording, values, and the names in your code")
+        add("--yes", action="store_true", help="write it without asking")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Diagnose, show what would be in the bundle, and write it. Raises GdbextError."""
@@ -95,12 +83,12 @@ class ReportProgram(Program):
         folder = os.path.dirname(path) or "."  # noqa: PTH120
         with Workplace(folder) as place:
             files = _collect(args, dispatch, place)
-        note = "it holds what the report shows"
+        note = "it contains what the report shows"
         if args.scrub:
             files = {name: _scrub_report(data) for name, data in files.items() if name.endswith(".json")}
-            note = f"left in it: {_ALLOWED_TEXT}"
+            note = f"it contains: {_ALLOWED_TEXT}"
         elif "recording.rec" in files:
-            note = "recording.rec holds parts of the process's memory: strings, numbers of tensors, perhaps secrets"
+            note = "recording.rec contains parts of the process's memory: strings, tensor values, perhaps secrets"
         lines = [f"{name:15} {len(data) / 1e3:8.1f} kB" for name, data in sorted(files.items())]
         contents = "".join(f"{line}\n" for line in (*lines, note))
         if not args.yes and sys.stdin.isatty():
@@ -152,11 +140,8 @@ def _collect(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str,
     return files
 
 
-# --- leaving out ---------------------------------------------------------------------------------
-
-
 def _scrub_report(data: bytes) -> bytes:
-    """The JSON report in ``data`` with the fields in _ALLOWED alone; an empty one if it is no report."""
+    """The JSON report with only the fields in _ALLOWED; an empty one if ``data`` is not JSON."""
     try:
         report = scrub(json.loads(data), _ALLOWED)
     except ValueError:
@@ -165,8 +150,8 @@ def _scrub_report(data: bytes) -> bytes:
 
 
 def scrub(value: Any, allowed: Any) -> Any:
-    """The JSON value without the members that ``allowed`` lacks: True allows everything, a mapping the members that it
-    names. A frame of the program's own keeps only its line."""
+    """The JSON value with only the allowed members. ``allowed``: True for everything, or member → what is allowed in
+    it. A frame of the program's own code keeps only its line."""
     if isinstance(value, list):
         return [scrub(item, allowed) for item in value]
     if not isinstance(value, dict) or allowed is True:
@@ -178,8 +163,8 @@ def scrub(value: Any, allowed: Any) -> Any:
 
 
 def _scrub_frame(frame: dict[str, Any]) -> None:
-    """Cut the path of a library's frame down to the part from the package on; remove function and path of a frame of
-    the program's own Python code."""
+    """Shorten the path of a library's frame to the part from the package on; remove function and path of a frame of the
+    program's own Python code."""
     if frame.get("kind") != "python":
         if "file" in frame:
             frame["file"] = ""

@@ -26,14 +26,15 @@ class ShellProgram(Program):
     """The program ``scripts/dispatch shell`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = "Lines on standard input are run as a script: dispatch shell -p PID < look.py\n"
-        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
-        parser.add_argument("-c", "--core", metavar="FILE", help="a core dump")
-        parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
-        parser.add_argument("--sysroot", metavar="DIR", default="", help="where the files of the core's machine are")
+        parser.epilog = "If standard input is not a terminal, it is run as a script: dispatch shell -p PID < look.py\n"
+        add = parser.add_argument
+        add("-p", "--pid", type=integer, metavar="PID", help="a running process")
+        add("-c", "--core", metavar="FILE", help="a core dump")
+        add("-r", "--recording", metavar="FILE", help="a recording")
+        add("--sysroot", metavar="DIR", default="", help="root of the files that the core came from")
         stop = parser.add_mutually_exclusive_group()
         stop.add_argument(
-            "--no-stop", action="store_true", help="do not stop the process (default: stop it for some milliseconds)"
+            "--no-stop", action="store_true", help="do not stop the process (default: stop it for a few milliseconds)"
         )
         stop.add_argument("--hold", action="store_true", help="keep the process stopped until the prompt ends")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,15 +38,17 @@ FUNCTION_LIMIT = 4000
 
 
 class TracedOperators:
-    """The operators of a trace: ``named`` are registered already; the first dispatch of one in ``since`` begins the
-    trace. ``unknown`` has an error with the closest names for each pattern that matches none yet."""
+    """The operators of a trace."""
 
     def __init__(self, dispatcher: Dispatcher, request: TraceRequest) -> None:
         """Resolve the patterns. Raises UsageError, MemoryFault."""
         matches = {pattern: dispatcher.find(pattern) for pattern in request.patterns}
         self.unknown = [dispatcher.unknown(pattern) for pattern, operators in matches.items() if not operators]
+        """An error, with the closest names, for each pattern that matches no operator yet."""
         self.named = _distinct(operator for operators in matches.values() for operator in operators)
+        """The registered operators that match."""
         self.since: list[Operator] = list(dispatcher.find(request.since)) if request.since else []
+        """The operators whose first dispatch begins the trace."""
         self.all = _distinct((*self.named, *self.since))
         """The operators that need hooks: ``named`` and ``since``."""
         self._everything = request.everything
@@ -77,32 +80,27 @@ def _distinct(operators: Iterable[Operator]) -> list[Operator]:
     return list({operator.address: operator for operator in operators}.values())
 
 
+@dataclass
 class HookInstaller:
     """Places the hooks for the operators of a trace, and later for those that are defined while it runs."""
 
-    def __init__(
-        self,
-        session: Session,
-        control: RunControl,
-        all_calls: AllCalls,
-        tracer: Tracer,
-        request: TraceRequest,
-        note: Callable[[str], None],
-    ) -> None:
-        """``note`` shows a note at once."""
+    _session: Session
+    _control: RunControl
+    _all_calls: AllCalls
+    _tracer: Tracer
+    _request: TraceRequest
+    _note: Callable[[str], None]
+    """Shows a note at once."""
+
+    def __post_init__(self) -> None:
+        """Read what depends on the architecture."""
         self.count = 0
         """Number of hooks."""
-        self._session = session
-        self._control = control
-        self._all_calls = all_calls
-        self._functions = all_calls.functions
-        self._tracer = tracer
-        self._request = request
-        self._note = note
-        self._architecture = session.memory.architecture
+        self._functions = self._all_calls.functions
+        self._architecture = self._session.memory.architecture
         self._at_entry = cfa_rule_at_entry(self._architecture)
         self._arguments = self._architecture.argument_registers
-        self._hooks_returns = request.verbose or request.returns
+        self._hooks_returns = self._request.verbose or self._request.returns
         self._hooked_all_boxed = False
 
     def place(self, operators: TracedOperators) -> None:
@@ -121,7 +119,7 @@ class HookInstaller:
             self._hook_function(function)
         for operator in operators.all:
             for entry in self._functions.boxed_entries(operator):
-                self._hook_boxed_entry(entry, operator, not boxed)
+                self._hook_boxed_function(entry, {operator.address: operator}.get, calls=not boxed)
         if self._request.verbose:
             self._hook_structured(operators.all)
         # Dispatches by libraries and programs with a dispatcher of their own, inlined or not.
@@ -132,7 +130,8 @@ class HookInstaller:
             self._hook_all_boxed()
 
         def defined(operator: Operator) -> None:
-            # An operator was defined while the trace runs; without functions of its own it needs the shared lookups.
+            """Hook an operator that was defined while the trace runs; without functions of its own it needs the shared
+            lookups."""
             if operators.add(operator):
                 functions = self._functions.functions(operator)
                 for function in functions:
@@ -144,13 +143,13 @@ class HookInstaller:
             self._hook(*spec)
 
     def _needs_all_boxed(self, operators: Sequence[Operator], functions: Sequence[OperatorFunction]) -> bool:
-        """True if no operator has functions of its own, so that only the dispatcher's functions see them. Notes the
-        operators without."""
+        """True if no operator has functions of its own, so that only hooks in the dispatcher's functions see them.
+        Notes the operators without functions."""
         owners = {function.operator.address for function in functions}
         without = [operator.qualified for operator in operators if operator.address not in owners]
         if not without or self._request.boxed:
             return False
-        how = "they are not traced; --boxed does it" if functions else "every boxed call of any operator is stopped at"
+        how = "they are traced only with --boxed" if functions else "every boxed call of any operator stops"
         self._note(f"no functions of their own in libtorch: {', '.join(without[:8])}: {how}")
         return not functions
 
@@ -167,11 +166,13 @@ class HookInstaller:
     def _hook(
         self, address: int, frame: CfaRule, handler: Handler, register: str = "", load: int | None = None
     ) -> None:
+        """Place a hook; the parameters are the fields of HookSpec."""
         self._control.place(HookSpec(address, frame, handler, register, load))
         self.count += 1
 
     def _hook_function(self, function: OperatorFunction) -> None:
-        """Hook the lookup; on demand the function's entry, its invocations of kernels, and its returns."""
+        """Hook the lookup in an operator's function; if requested, also its entry, its calls of kernels, its
+        returns."""
         tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
         start, place = function.function.start, _stop_place(function.function, sites)
 
@@ -220,10 +221,6 @@ class HookInstaller:
         for kind, function in {function.start: (kind, function) for kind, function in pairs}.values():
             self._hook(function.start, self._at_entry, partial(entered, function, kind))
 
-    def _hook_boxed_entry(self, address: int, operator: Operator, calls: bool) -> None:
-        """Hook the boxed entry of an operator's kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
-        self._hook_boxed_function(address, lambda handle: operator if handle == operator.address else None, calls)
-
     def _hook_boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
         """Report to the tracer each entry into the boxed function that starts at ``address``, and its returns if they
         are hooked. ``operator_of``: OperatorEntry* → its operator, None if that is not traced; ``calls``: entries from
@@ -235,6 +232,7 @@ class HookInstaller:
         place = StopPlace(address, function.start, function.start + function.size, self._at_entry.size)
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
+            """Report a lookup, with the operator in the OperatorHandle& argument, and the kernel's entry."""
             event = self._all_calls.boxed_event(self._architecture.return_address(control.read, cfa))
             if not event or (event == "callBoxed" and not calls):
                 return False
@@ -263,6 +261,7 @@ class HookInstaller:
             self._hook_returns(sites.returns)
 
     def _hook_everything(self) -> None:
+        """Hook the calls of all operators: the copies of lookup, and the functions into which lookup is inlined."""
         self._hook_lookups(self._all_calls.lookups(), redispatches=False)
         for shared in (*self._all_calls.shared_lookups(), *self._all_calls.inlined_in_extensions()):
             if shared.event in ("call", "callBoxed"):
@@ -274,7 +273,8 @@ class HookInstaller:
         control, tracer, architecture = self._control, self._tracer, self._architecture
         callers: dict[int, tuple[str, CfaRule, StopPlace] | None] = {}
 
-        def looked_up(tid: int, cfa: int, bits: int) -> bool:  # the CFA is the caller's stack pointer
+        def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            """Report the caller's dispatch; ``cfa``, of lookup itself, is the caller's stack pointer."""
             returns_to = architecture.return_address(control.read, cfa)
             if returns_to not in callers:
                 callers[returns_to] = self._lookup_caller(returns_to, redispatches)
@@ -290,7 +290,7 @@ class HookInstaller:
             self._hook(address, self._at_entry, looked_up, self._arguments[1])
 
     def _lookup_caller(self, returns_to: int, redispatches: bool) -> tuple[str, CfaRule, StopPlace] | None:
-        """(event, rule of its frame, place) of the code that a lookup returns to; None if it is not traced."""
+        """(event, CFA rule, place) of the function to which a lookup returns; None if its dispatches are not traced."""
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         if not function:
             return None
@@ -308,6 +308,7 @@ class HookInstaller:
 
 
 def _stop_place(function: Function, sites: LookupSites) -> StopPlace:
+    """The place of a lookup; without the function's extent if it may jump to the kernel, which then has its frame."""
     code = (0, 0) if sites.tail_calls else (function.start, function.start + function.size)
     return StopPlace(sites.lookup, *code, sites.frame.size)
 
@@ -321,12 +322,12 @@ Traced = tuple[TraceSection, TargetReport]
 
 
 def instead_of(request: TraceRequest) -> str:
-    """The end of the sentence on threads that ran without a traced dispatch: what they did instead."""
+    """The end of the sentence "no dispatch in 5 s: 2 of 3 threads ran, and …"."""
     limited = request.tid or request.key or request.since
-    limits = ", as asked for (--thread, --key, --since)" if limited else ""
+    limits = " that matches --thread, --key and --since" if limited else ""
     if request.everything:
         return f"dispatched nothing{limits}: dispatch-bt shows where they are"
-    return f"did not dispatch {escape(' '.join(request.patterns))}{limits}: dispatch-top counts what they do"
+    return f"did not dispatch {escape(' '.join(request.patterns))}{limits}: dispatch-top shows what they dispatch"
 
 
 def trace_by_breakpoints(
@@ -337,8 +338,8 @@ def trace_by_breakpoints(
     notify: Callable[[str], None],
     make_sink: MakeSink,
 ) -> Traced:
-    """Run the process and trace until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at
-    once. Raises TargetError."""
+    """Run the process and trace it until something ends the trace. ``warnings``: the first notes; ``notify`` shows a
+    note at once; ``make_sink`` opens the output. Raises TargetError."""
     notes: list[str] = []
 
     def note(text: str) -> None:

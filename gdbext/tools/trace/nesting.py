@@ -18,7 +18,7 @@ from gdbext.live.host import PROBES
 from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess, ending_of_failure
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.dispatch_counter import filter_of
-from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
+from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, SeenDispatch, relation
 from gdbext.tools.probes.trace_places import NewLibrarySites, TracePlaces, addresses, unseen_in
 from gdbext.tools.trace.hook_installer import MakeSink, Traced, TracedOperators, instead_of
 from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread, TraceSection
@@ -27,33 +27,36 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.live.timed_run import TimedRun, Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
-    from gdbext.tools.probes.dispatch_tracer import SeenDispatch
     from gdbext.tools.trace.trace_output import TraceSink
     from gdbext.tools.trace.tracer import TraceRequest
 
 
 @dataclass
 class Nesting:
-    """Follows every thread. ``count`` dispatches were shown, of the operators ``names``; ``is_full``: --limit is
-    reached. ``started`` is the beginning of the trace in nanoseconds."""
+    """Follows the open dispatches of every thread, and shows each new one with its level."""
 
     _session: Session
     _operators: TracedOperators
     _request: TraceRequest
     _sink: TraceSink
     _started: int
+    """The beginning of the trace in nanoseconds (CLOCK_MONOTONIC)."""
     _places: Sequence[TracePlace]
     begin: int = field(default=0, init=False)
     """Nanoseconds (CLOCK_MONOTONIC); older dispatches are not shown."""
     count: int = field(default=0, init=False)
+    """Number of dispatches that were shown."""
     names: set[str] = field(default_factory=set, init=False)
+    """Names of all operators that were looked up."""
     is_full: bool = field(default=False, init=False)
+    """--limit is reached."""
     newest: float = field(default=0.0, init=False)
     """The beginning of the last dispatch that was shown, in microseconds since the trace began."""
     unread: int = field(default=0, init=False)
-    """Number of dispatches that are left out: operator or keyset could not be read, or not any more."""
+    """Number of dispatches that are omitted, because their operator or keyset could not be read."""
 
     def __post_init__(self) -> None:
+        """Make the caches, and the reader of operators."""
         session = self._session
         self._since = frozenset(operator.address for operator in self._operators.since)
         self._waits_for_since = bool(self._request.since)
@@ -68,12 +71,13 @@ class Nesting:
         """Thread → (depth, place, dispatch) of each open dispatch, outermost first."""
 
     def set_places(self, session: Session, places: Sequence[TracePlace]) -> None:
-        """``places``: the old and the new ones, in libraries that ``session`` knows."""
+        """Replace the places when new ones were added, in libraries that ``session`` knows."""
         self._places = places
         self._proof = CallProof(session, addresses(session, places))
 
     def learn(self, tracer: DispatchTracer) -> None:
-        """Check for new relations which dispatches were made from inside of which others. Raises OSError."""
+        """Check each new relation: tell the tracer if a dispatch was not made from inside of another. Raises
+        OSError."""
         for snapshot in tracer.snapshots():
             nesting, is_possible = self._proof.check(snapshot)
             if not is_possible:
@@ -81,7 +85,8 @@ class Nesting:
                 tracer.deny(nesting)
 
     def look_up_kinds(self, tracer: DispatchTracer, data: bytes) -> None:
-        """Read the operators and table entries of these records now: the process may have ended when they are shown."""
+        """Read the operators and table entries of these records now; the process may have exited when they are
+        shown."""
         for place, operator, keyset in tracer.kinds(data) - self._looked_up:
             self._looked_up.add((place, operator, keyset))
             self._lookup(place, operator, keyset, time.monotonic_ns())
@@ -130,8 +135,9 @@ class Nesting:
             self.is_full = bool(self._request.limit) and self.count >= self._request.limit
 
     def _lookup(self, place: int, address: int, keyset: int, now: int) -> LookupResult | None:
-        """The entry of an operator's table for the keyset; None if ``address`` is no operator or ``keyset`` none.
-        ``now``: nanoseconds. A result is valid for a second: then a kernel may have been registered."""
+        """The result of looking up a keyset in the table of the OperatorEntry at ``address``; None if one of the two is
+        invalid. A result is reused for a second, then checked, because a kernel may have been registered. ``now``:
+        nanoseconds."""
         event = self._places[place].event.value
         key = (address, event, keyset)
         valid_until, lookup = self._lookups.get(key, (0.0, None))
@@ -174,24 +180,21 @@ _KEPT_BYTES = 1 << 30
 they may get lost."""
 
 
+@dataclass
 class ProbeTrace:
     """One run of dispatch-trace in a process that runs."""
 
-    def __init__(
-        self,
-        session: Session,
-        request: TraceRequest,
-        notify: Callable[[str], None],
-        flush: Callable[[], None],
-        run_beside: Callable[[Work], Ending] | None,
-    ) -> None:
-        """``notify`` shows a note at once; ``flush`` writes the sink's output. ``run_beside`` resumes a process that a
-        debugger traces while another thread works."""
-        self._run_beside = run_beside
-        self._session = session
-        self._request = request
-        self._notify = notify
-        self._flush = flush
+    _session: Session
+    _request: TraceRequest
+    _notify: Callable[[str], None]
+    """Shows a note at once."""
+    _flush: Callable[[], None]
+    """Writes the sink's output."""
+    _run_beside: Callable[[Work], Ending] | None
+    """Resumes a process that a debugger traces while another thread does the work; None if no debugger traces it."""
+
+    def __post_init__(self) -> None:
+        """Start without notes and records."""
         self._notes: list[str] = []
         self._kept: deque[tuple[float, bytes]] = deque()
         """(time of the read, piece of records) of those that were not shown yet."""
@@ -236,9 +239,9 @@ class ProbeTrace:
         except OSError as error:
             ending = ending_of_failure(error)
         if lost:
-            self._note(f"{lost} dispatches found no room in the ring and are missing")
+            self._note(f"{lost} dispatches are missing because the buffer was full")
         if nesting.unread:
-            self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
+            self._note(f"{nesting.unread} dispatches are omitted: their operator or table could not be read")
         unseen = places.unseen + self._new_libraries.unseen
         section = TraceSection(
             nesting.count,
@@ -303,7 +306,7 @@ class ProbeTrace:
         return None
 
     def _read(self) -> bool:
-        """Store the records that are in the ring; False if there was none."""
+        """Take the records from the ring and store them; False if there was none, or no room for them."""
         last = self._request.last
         if not last and self._kept_bytes > _KEPT_BYTES:
             return False

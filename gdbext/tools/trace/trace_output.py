@@ -1,34 +1,23 @@
 """Writes a trace: as text to the terminal, as JSON objects, as bars to a Chrome trace, a page or flame graphs.
 
-On a terminal a trace is lines as PyTorch prints them (``_print_dispatch_trace``, Dispatcher.cpp): as many spaces as
-dispatches are open, the new one included, then ``[call] op=[…], key=[…]``; the time since the trace began comes after
-that. Lines of --verbose have one more space and words of their own, so that the others stay comparable.
+The text has PyTorch's lines (``_print_dispatch_trace``, Dispatcher.cpp): as many spaces as dispatches are open, the new
+one included, then ``[call] op=[…], key=[…]``, and the time since the trace began. Lines of --verbose have one more
+space.
 
-A viewer drops a bar that begins inside another one and ends after it, be it by a tenth of a microsecond. So every bar
-ends with the one around it at the latest, and where the next one on its level begins; all times are whole nanoseconds.
-
-The end of a dispatch is not always seen. By probes it is over when its thread makes the next one that is not inside of
-it: that bounds it, except for the last one inside of another, which may have ended long before. Such a bar is drawn to
-the last thing that was seen inside of it; the time after that belongs to the one around it. A dispatch that is open at
-the end of the trace lasts until then, as far as is known. Neither counts in sums.
-
-Chrome: "Trace Event Format" (the Chromium project's document): complete events (phase "X"), times in microseconds, and
-"M" for the names of process and threads. Perfetto converts the times to nanoseconds and truncates them (CoerceToTs,
-src/trace_processor/importers/json/json_utils.cc), so each number is one that gives the right nanosecond.
-
-The page is written while the trace runs. A dispatch is eight numbers: which kind of dispatch, thread, start, duration,
-level, start and duration of its kernel, -1 if that was not seen, and, if its end was not seen, how long it may have
-lasted at most, else 0. Times are microseconds.
+Viewers drop a bar that ends after the bar around it, even by a tenth of a microsecond. So a bar ends at the latest with
+the one around it, and where the next one on its level begins; all times are whole nanoseconds. Probes do not see ends:
+a dispatch is over when its thread makes the next one that is not inside of it. The last one inside of another may have
+ended long before, and one that is open when the trace ends may last longer: such bars are drawn up to the last thing
+that was seen inside of them, and do not count in sums.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gdbext.diagnosis.report import Ending, EndingKind
@@ -66,61 +55,44 @@ class TraceSink:
         """The trace is over. Dispatches that did not end have ``ended`` None."""
 
 
-class Bar(NamedTuple):
+class Bar:
     """One dispatch in time. All times are nanoseconds since the trace began."""
 
-    dispatch: TracedDispatch
-    start: int
-    end: int
-    """The earliest possible end."""
-    until: int
-    """The latest possible end; equal to ``end`` if that was seen."""
-    is_end_seen: bool
-    own: int
-    """The part of its time in which no dispatch inside of it is known to have run."""
-    parent: int | None
-    """The position of the bar around it in the list of bars."""
-    kernel: tuple[int, int] | None
-    """(start, end) of its kernel, None if that was not seen."""
+    def __init__(self, dispatch: TracedDispatch, start: int, until: int, parent: Bar | None) -> None:
+        """``parent``: the bar around it, None for an outermost one."""
+        self.dispatch, self.start, self.parent = dispatch, start, parent
+        self.until = until
+        """The latest possible end."""
+        self.end = until
+        """The earliest possible end; equal to ``until`` if the end was seen."""
+        self.is_end_seen = dispatch.ended is not None
+        self.own = 0
+        """The part of its time in which no dispatch inside of it is known to have run."""
+        self.kernel: tuple[int, int] | None = None
+        """(start, end) of its kernel, None if that was not seen."""
+        self.inside: list[Bar] = []
+        self.newest = start
+        """The latest start of a bar inside."""
 
     @property
     def lasted(self) -> int:
         return self.end - self.start
 
-
-class _OpenBar:
-    """A bar under construction; ``position`` among the thread's bars."""
-
-    def __init__(
-        self, dispatch: TracedDispatch, start: int, until: int, parent: _OpenBar | None, position: int
-    ) -> None:
-        self.dispatch, self.start, self.until, self.parent, self.position = dispatch, start, until, parent, position
-        self.inside: list[_OpenBar] = []
-        self.newest = start
-        """The latest start of a bar inside."""
-        self.end, self.is_end_seen = until, dispatch.ended is not None
-
     def finish(self) -> None:
-        """Compute the end, after the bars inside are finished, and those on its level bounded."""
+        """Compute the end and what depends on it, after the bars inside are finished and those on its level bounded."""
         is_last = bool(self.parent and self.until >= self.parent.until)
-        if not self.dispatch.returned and self.dispatch.ended is not None and is_last:
+        if not self.dispatch.returned and self.is_end_seen and is_last:
             self.is_end_seen = False
             self.end = max((self.start, *(inner.end for inner in self.inside)))
         self.end = max(self.start, self.end)
-
-    def bar(self) -> Bar:
-        """The complete bar; call finish() before."""
-        own = self.end - self.start - sum(inner.end - inner.start for inner in self.inside)
-        parent = self.parent.position if self.parent else None
-        until = self.end if self.is_end_seen else max(self.end, self.until)
-        kernel = None
+        self.until = self.end if self.is_end_seen else max(self.end, self.until)
+        self.own = self.lasted - sum(inner.lasted for inner in self.inside)
         began, ended = self.dispatch.kernel_started, self.dispatch.kernel_ended
-        if began is not None:  # all that is inside of the dispatch is inside of its kernel
+        if began is not None:  # everything inside of the dispatch is inside of its kernel
             start = min((_nanoseconds(began), *(inner.start for inner in self.inside[:1])))
             end = self.end if ended is None else max((_nanoseconds(ended), *(inner.end for inner in self.inside[-1:])))
             start = min(max(start, self.start), self.end)
-            kernel = start, max(start, min(end, self.end))
-        return Bar(self.dispatch, self.start, self.end, until, self.is_end_seen, own, parent, kernel)
+            self.kernel = start, max(start, min(end, self.end))
 
 
 def _nanoseconds(microseconds: float) -> int:
@@ -130,19 +102,18 @@ def _nanoseconds(microseconds: float) -> int:
 def bars(dispatches: Sequence[TracedDispatch], now: float, earliest: int = 0) -> list[Bar]:
     """The bars of one thread's dispatches, which are in order of entry; none begins before ``earliest`` (nanoseconds).
     ``now`` is the end of the trace in microseconds."""
-    around: list[_OpenBar] = []
-    all_bars: list[_OpenBar] = []
+    around: list[Bar] = []
+    all_bars: list[Bar] = []
     start, end_of_trace = earliest, _nanoseconds(now)
     for dispatch in dispatches:
         start = max(start, _nanoseconds(dispatch.started))
         while around and around[-1].dispatch.depth >= dispatch.depth:
             previous = around.pop()
             previous.until = max(previous.start, min(previous.until, start))
-        parent = around[-1] if around else None
         until = max(start, end_of_trace if dispatch.ended is None else _nanoseconds(dispatch.ended))
-        bar = _OpenBar(dispatch, start, until, parent, len(all_bars))
-        if parent:
-            parent.inside.append(bar)
+        bar = Bar(dispatch, start, until, around[-1] if around else None)
+        if bar.parent:
+            bar.parent.inside.append(bar)
         around.append(bar)
         all_bars.append(bar)
     for bar in reversed(all_bars):
@@ -155,25 +126,33 @@ def bars(dispatches: Sequence[TracedDispatch], now: float, earliest: int = 0) ->
         bar.end = bar.until
     for bar in reversed(all_bars):  # inner ones first
         bar.finish()
-    return [bar.bar() for bar in all_bars]
+    return all_bars
 
 
 class BarTrace(TraceSink):
     """A trace that is written as bars: those of a thread's outermost dispatch and of all inside, when it has ended."""
 
     def __init__(self, write: Callable[[bytes], None], now: Callable[[], float]) -> None:
-        """``now`` gives the end of the trace in microseconds."""
+        """``now`` returns the end of the trace in microseconds."""
         self.write = write
         self._now = now
+        self._has_head = False
         self._pending: dict[int, list[TracedDispatch]] = {}
         self._ends: dict[int, int] = {}
         """Thread → the end of its last bar."""
+
+    def head(self) -> str:
+        """The beginning of the file, which is written at the first dispatch, or when the trace is over without one."""
+        return ""
 
     @abstractmethod
     def put(self, bars: Sequence[Bar]) -> None:
         """Write the bars of one outermost dispatch, in order of entry."""
 
     def dispatch(self, dispatch: TracedDispatch) -> None:
+        if not self._has_head:
+            self._has_head = True
+            self.write(self.head().encode())
         self._pending.setdefault(dispatch.tid, []).append(dispatch)
 
     def ended(self, dispatch: TracedDispatch) -> None:
@@ -182,7 +161,9 @@ class BarTrace(TraceSink):
             self._put_thread(dispatch.tid)
 
     def close(self) -> None:
-        """Write the rest: what is still open ends with the trace."""
+        """Write the rest: dispatches that are still open end with the trace."""
+        if not self._has_head:
+            self.write(self.head().encode())
         for tid in list(self._pending):
             self._put_thread(tid)
 
@@ -215,19 +196,23 @@ class FlameTrace(BarTrace):
         self.write((self._profiles or self._stacks).text().encode())
 
     def put(self, bars: Sequence[Bar]) -> None:
-        def frame(bar: Bar) -> str:
-            lookup = bar.dispatch.lookup
-            return f"{lookup.qualified} [{lookup.event.value} {lookup.key}]"
-
+        """Add the bars to the thread's profile, or the own time of each to its stack."""
         thread = self._name(bars[0].dispatch.tid)
         if self._profiles:
-            self._profiles.add(thread, ((frame(bar), bar.start, bar.end, bar.dispatch.depth) for bar in bars))
+            self._profiles.add(thread, ((_frame(bar), bar.start, bar.end, bar.dispatch.depth) for bar in bars))
             return
-        stacks: list[tuple[str, ...]] = []
+        stacks: dict[Bar, tuple[str, ...]] = {}
         for bar in bars:
-            stacks.append((*(stacks[bar.parent] if bar.parent is not None else (thread,)), frame(bar)))
+            around = stacks[bar.parent] if bar.parent else (thread,)
+            stacks[bar] = (*around, _frame(bar))
             if bar.is_end_seen:
-                self._stacks.add(stacks[-1], bar.own)
+                self._stacks.add(stacks[bar], bar.own)
+
+
+def _frame(bar: Bar) -> str:
+    """The name of a dispatch in flame graphs: ``aten::mm [call CPU]``."""
+    lookup = bar.dispatch.lookup
+    return f"{lookup.qualified} [{lookup.event.value} {lookup.key}]"
 
 
 class EntryStep(NamedTuple):
@@ -348,23 +333,17 @@ class ChromeTrace(BarTrace):
         self._pid = pid
         self._names = names
         self._named: set[int] = set()
-        self._is_open, self._first = False, True
+        self._has_event = False
 
-    def dispatch(self, dispatch: TracedDispatch) -> None:
-        self._write_head()
-        super().dispatch(dispatch)
+    def head(self) -> str:
+        return '{"displayTimeUnit": "ms", "traceEvents": ['
 
     def close(self) -> None:
         super().close()
-        self._write_head()
         self.write(b"\n]}\n")
 
-    def _write_head(self) -> None:
-        if not self._is_open:
-            self._is_open = True
-            self.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
-
     def put(self, bars: Sequence[Bar]) -> None:
+        """Write the bars' events, and before the first ones of the process or thread its name."""
         tid = bars[0].dispatch.tid
         if not self._named:
             self._write_name(self._pid, "process_name", f"process {self._pid}")
@@ -379,21 +358,16 @@ class ChromeTrace(BarTrace):
         self._write_event(NameEvent(self._pid, tid, kind, NameArguments(escape(text))))
 
     def _write_event(self, event: NameEvent | CompleteEvent) -> None:
-        self.write((b"\n" if self._first else b",\n") + shown_json(json.dumps(plain(event))).encode())
-        self._first = False
+        self.write((b",\n" if self._has_event else b"\n") + shown_json(json.dumps(plain(event))).encode())
+        self._has_event = True
 
 
 def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
     """The events of a dispatch and, if its kernel was seen to be entered, of the kernel."""
     dispatch, lookup, kernel = bar.dispatch, bar.dispatch.lookup, bar.dispatch.lookup.kernel
     args = CompleteArguments(
-        lookup.overload,
-        lookup.keyset,
-        lookup.key,
-        lookup.table_index,
-        kernel.function or None,
-        not kernel.unboxed,
-        dispatch.returned,
+        *(lookup.overload, lookup.keyset, lookup.key, lookup.table_index),
+        *(kernel.function or None, not kernel.unboxed, dispatch.returned),
     )
     if not bar.is_end_seen:
         args = args._replace(end="not seen", at_most_us=(bar.until - bar.start) / 1e3)
@@ -409,29 +383,32 @@ def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
 
 
 def _exact_microseconds(nanoseconds: int) -> float:
-    """The number of microseconds that is not less than ``nanoseconds`` when it is multiplied by 1000."""
+    """The microseconds, rounded so that Perfetto, which multiplies by 1000 and truncates (CoerceToTs,
+    trace_processor/importers/json/json_utils.cc), gets ``nanoseconds`` back."""
     microseconds = nanoseconds / 1000
     return microseconds if int(microseconds * 1000) == nanoseconds else math.nextafter(microseconds, math.inf)
 
 
 _BODY = """\
-<noscript><p class="warning">The timeline is drawn by a script of this page; the table below needs none.</p></noscript>
+<noscript><p class="warning">The timeline needs JavaScript; the table below does not.</p></noscript>
 <div class="tools"><input type="search" id="search" placeholder="search: operator, key, kernel"><span id="found" \
 class="note"></span><button id="whole">show all</button></div>
 <canvas class="timeline" id="timeline"></canvas><div class="tip" id="tip" hidden></div>
-<p class="note">Wheel: zoom; drag: move; double click: zoom to a dispatch; Enter in the search: the next one found.
-Keys: + − ← →. The page's address is a link to what is shown.</p>
+<p class="note">Wheel: zoom; drag: move; double click: zoom to a dispatch; Enter in the search: next match.
+Keys: + − ← →. The page's address links to the current view.</p>
 <dl class="facts" id="chosen"></dl>
 """
 _TIMES = """\
-<p class="note">A dispatch lasts until its return, where that was seen, or until its thread makes the next one that is
-not inside of it: what comes last before a pause has the pause, too. Self: without the dispatches inside of it. The end
-of the last one inside of another is not seen then, nor that of one that is still open: such a bar is pale from the last
-thing that is known of it, and in none of these sums; the time after it is that of the one around it.</p>"""
+<p class="note">A dispatch lasts until its return, if that was seen, or until its thread starts the next one outside it.
+So the last dispatch before a pause includes the pause. Self: without the dispatches inside it. If the end was not seen,
+which can happen to the last dispatch inside another and to one that is still open, the bar is pale after the last thing
+that is known of it, and the dispatch is not in these sums; the time after it counts for the one around it.</p>"""
 
 
 class TimelinePage(BarTrace):
-    """Writes the page piece by piece."""
+    """Writes the page piece by piece. A dispatch is eight numbers: its kind, thread, start, duration, level, start and
+    duration of its kernel (-1 if that was not seen), and the longest possible duration if its end was not seen, else 0.
+    Times are microseconds."""
 
     def __init__(
         self, write: Callable[[bytes], None], pid: int, now: Callable[[], float], origin: Origin = NO_ORIGIN
@@ -443,14 +420,14 @@ class TimelinePage(BarTrace):
         self._page = Page(f"Trace of process {pid}", ("timeline", page.SCRIPT))
         self._kinds: dict[int, _KindCost] = {}
         """By the id of the LookupResult."""
-        self._has_head = False
 
-    def dispatch(self, dispatch: TracedDispatch) -> None:
-        self._write_head()
-        super().dispatch(dispatch)
+    def head(self) -> str:
+        facts = "".join(page.facts(self._origin.facts))
+        title = f"<h1>Trace of process {self._pid}</h1>"
+        return f"{self._page.head()}{title}\n{facts}\n{_BODY}{data_begins('dispatches')}[0"
 
     def close(self) -> None:
-        self._write_head()
+        """Write the rest of the dispatches, their kinds, and the table of where the time went."""
         super().close()
         kinds = []
         for lookup in (kind.lookup for kind in self._kinds.values()):
@@ -463,32 +440,26 @@ class TimelinePage(BarTrace):
         body = "\n".join(("<h2>Where the time went</h2>", _TIMES, *page.table(columns, rows)))
         self.write(f"]{DATA_ENDS}{embedded('kinds', kinds)}{body}\n{self._page.end()}".encode())
 
-    def _write_head(self) -> None:
-        if not self._has_head:
-            self._has_head = True
-            facts = "".join(page.facts(self._origin.facts))
-            head = f"{self._page.head()}<h1>Trace of process {self._pid}</h1>\n{facts}\n{_BODY}"
-            self.write(f"{head}{data_begins('dispatches')}[0".encode())
-
     def put(self, bars: Sequence[Bar]) -> None:
+        """Write the numbers of each dispatch."""
         for bar in bars:
             lookup = bar.dispatch.lookup
             kind = self._kinds.get(id(lookup))
             if not kind:
                 kind = self._kinds[id(lookup)] = _KindCost(len(self._kinds), lookup)
             kind.add(bar)
-            kernel_start, kernel_duration = (-1.0, -1.0)
+            kernel = "-1.000,-1.000"
             if bar.kernel:
-                kernel_start, kernel_duration = bar.kernel[0] / 1e3, (bar.kernel[1] - bar.kernel[0]) / 1e3
+                kernel = f"{bar.kernel[0] / 1e3:.3f},{(bar.kernel[1] - bar.kernel[0]) / 1e3:.3f}"
             times = f"{bar.start / 1e3:.3f},{bar.lasted / 1e3:.3f},{bar.dispatch.depth}"
             at_most = 0.0 if bar.is_end_seen else (bar.until - bar.start) / 1e3
-            kernel = f"{kernel_start:.3f},{kernel_duration:.3f}"
             self.write(f",{kind.number},{bar.dispatch.tid},{times},{kernel},{at_most:.3f}".encode())
 
 
 class _KindCost:
-    """The cost of all dispatches with one LookupResult, which is stored so that its id stays unique; ``own``: the time
-    without dispatches inside of them. Times are nanoseconds."""
+    """The cost of all dispatches with one LookupResult, which is stored so that its id stays unique. ``own``: the time
+    without dispatches inside of them; ``unseen``: number of dispatches whose end was not seen. Times are
+    nanoseconds."""
 
     def __init__(self, number: int, lookup: LookupResult) -> None:
         self.number, self.lookup = number, lookup
@@ -505,6 +476,7 @@ class _KindCost:
         self.longest = max(self.longest, bar.lasted)
 
     def cells(self) -> tuple[str, ...]:
+        """The row of the page's table: counts, times in microseconds, names."""
         lookup, seen = self.lookup, self.count - self.unseen
         mean = self.total / seen if seen else 0.0
         times = (f"{time / 1e3:.1f}" if seen else "" for time in (self.own, self.total, mean, self.longest))
@@ -513,9 +485,10 @@ class _KindCost:
 
 
 class TextTrace(TraceSink):
-    """Lines for people. ``write`` gets whole lines, each at once, so that the last one before a hang is shown."""
+    """Lines for people."""
 
     def __init__(self, write: Callable[[bytes], None], verbose: bool = False) -> None:
+        """``write`` gets each line at once, so that the last one before a hang is shown."""
         self._write = write
         self._verbose = verbose
         self._texts: dict[int, tuple[LookupResult, bytes]] = {}
@@ -551,6 +524,7 @@ class TextTrace(TraceSink):
             self._line(dispatch.tid, dispatch.depth + 1, _encoded(f"[{word}] {escape(text)}\n"))
 
     def _line(self, tid: int, depth: int, text: bytes) -> None:
+        """Write a line with ``depth`` spaces before it, and a line on the thread if that has changed."""
         if tid != self._tid:
             if self._tid:
                 self._write(b"thread %d\n" % tid)
@@ -562,42 +536,33 @@ def _encoded(line: str) -> bytes:
     return shown(line).encode()
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data`` to a file. Raises OSError."""
-    written = os.write(descriptor, data)
-    while written < len(data):
-        data = data[written:]
-        written = os.write(descriptor, data)
-
-
 def shows_time(path: str | None) -> bool:
     """True if the format of the file has durations, for which returns must be hooked, too."""
     return (path or "").endswith((".html", ".json")) or is_flame_file(path)
 
 
+@dataclass
 class TraceOutput:
-    """A context manager. Pages appear when they are complete; everything else as it happens, so that the last line
-    before a hang is in the file."""
+    """Where a trace is written; a context manager. A page appears when it is complete, everything else as it happens,
+    so that the last line before a hang is in the file."""
 
-    def __init__(
-        self,
-        path: str | None,
-        verbose: bool,
-        quiet: bool,
-        show: Callable[[str], None],
-        names: Callable[[int], str] = str,
-        origin: Origin = NO_ORIGIN,
-    ) -> None:
-        """``quiet``: only the document is written to the terminal, where ``show`` writes. ``names`` returns the name of
-        a thread. Raises TargetError."""
-        self._names = names
-        self._origin = origin
-        self._path = path
-        self._verbose = verbose
-        self._quiet = quiet
-        self._events: list[Mapping[str, object]] | None = [] if quiet and not path else None
+    _path: str | None
+    """The file of --output; None for the terminal."""
+    _verbose: bool
+    _quiet: bool
+    """Only the JSON document is shown."""
+    _show: Callable[[str], None]
+    """Writes to the terminal."""
+    _names: Callable[[int], str] = str
+    """Thread id → name."""
+    _origin: Origin = NO_ORIGIN
+    """Facts for a page."""
+
+    def __post_init__(self) -> None:
+        """Open the file. Raises TargetError."""
+        path, show = self._path, self._show
+        self._events: list[Mapping[str, object]] | None = [] if self._quiet and not path else None
         self._batch: list[bytes] = []
-        self._show = show
         self._is_page = (path or "").endswith(".html")
         self._file: WholeFile | None = None
         self._write: Callable[[bytes], None] = lambda data: show(data.decode())
@@ -608,10 +573,10 @@ class TraceOutput:
                     self._file.show()
             except OSError as error:
                 raise _cannot_write(path, error) from error
-            self._write = partial(_write_all, self._file.fd)
+            self._write = self._file.write
 
     def sink(self, now: Callable[[], float], pid: int) -> TraceSink:
-        """The receiver that writes each dispatch at once."""
+        """The receiver that writes each dispatch at once; parameters as in _make_sink()."""
         return self._make_sink(self._write, now, pid)
 
     def batches(self, now: Callable[[], float], pid: int) -> TraceSink:
@@ -626,6 +591,8 @@ class TraceOutput:
             self._write(data)
 
     def _make_sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> TraceSink:
+        """The receiver for the format that the file's ending names. ``now`` returns the microseconds since the
+        start."""
         path = self._path or ""
         if self._events is not None:
             return JsonTrace(self._events.append)
@@ -664,4 +631,4 @@ class TraceOutput:
 
 
 def _cannot_write(path: str | None, error: OSError) -> TargetError:
-    return TargetError(f"cannot write to {path}: {error.strerror}", help="name another --output")
+    return TargetError(f"cannot write to {path}: {error.strerror}", help="choose another --output")

@@ -80,7 +80,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     trace = report.section(TraceSection)
     what = f"{counted(trace.count, 'dispatch')} traced"
     where = f", in {escape(trace.output)}" if trace.output else ""
-    yield style(f"{what}{where}; ended: {escape(trace.ending.text or 'it was asked for')}", "bold")
+    yield style(f"{what}{where}; ended: {escape(trace.ending.text or 'as requested')}", "bold")
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
@@ -88,7 +88,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:
-        yield style(f"thread {thread.tid} has not come back from:", "yellow")
+        yield style(f"thread {thread.tid} has not returned from:", "yellow")
         for dispatch in thread.open:
             names = f"[{dispatch.event}] op=[{escape(dispatch.op)}], key=[{dispatch.key}]"
             yield f"  {names}  last step seen: {dispatch.last}"

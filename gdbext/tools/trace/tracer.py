@@ -13,40 +13,42 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.errors import BadData, GdbextError
-from gdbext.live.dispatch_description import LookupResult, TracedDispatch
+from gdbext.live.dispatch_description import Describer, LookupResult, TracedDispatch
 from gdbext.tools.trace.trace_output import TraceSink
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread
 from gdbext.torch.stack import DispatchStage
 
 if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
-    from gdbext.live.dispatch_description import Describer
     from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
 
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """The user's request. ``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
-
-    ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
-    levels, 0 for any number; ``tid``: one thread only. The trace begins with the first dispatch of ``since``. Probes:
-    only dispatches to ``key``; ``last``: write only those of the last seconds, at the end (0: everything at once);
-    ``hung_after``: also end when nothing was dispatched for that many seconds (0: never).
-    """
+    """The user's request; 0 and "" stand for no limit."""
 
     patterns: Sequence[str]
+    """Of the operators' names."""
     everything: bool = False
+    """All calls of all operators."""
     verbose: bool = False
     returns: bool = False
+    """Also stop where dispatches end."""
     boxed: bool = False
+    """Also stop in ``Dispatcher::callBoxed``, which all operators share."""
     limit: int = 0
+    """Number of dispatches after which the trace ends."""
     depth: int = 0
+    """Number of levels of nesting that are shown."""
     tid: int | None = None
     since: str = ""
+    """The operator whose first dispatch begins the trace."""
     key: str = ""
     last: float = 0.0
+    """Write only the dispatches of the last seconds, at the end of the trace."""
     hung_after: float = 0.0
+    """Seconds without a dispatch after which the trace ends."""
 
 
 DEPTH_LIMIT = 100_000
@@ -55,8 +57,8 @@ DEPTH_LIMIT = 100_000
 
 @dataclass
 class Tracer:
-    """Receives every stop. Methods return True if the trace is over and the process must stay stopped. ``cfa`` is the
-    end of the frame that the stop is in."""
+    """Receives every stop at a breakpoint. Its methods return True if the trace is over and the process must stay
+    stopped. Their ``tid`` is the thread's id, ``cfa`` the canonical frame address of the frame that the stop is in."""
 
     describer: Describer
     _sink: TraceSink
@@ -82,7 +84,7 @@ class Tracer:
         self._lookups: dict[tuple[int, str, int], LookupResult] = {}
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
-        """Handle a lookup with keyset ``bits`` at ``place``. Raises OSError, MemoryFault."""
+        """Handle the lookup of an operator with keyset ``bits``, at ``place``. Raises OSError, MemoryFault."""
         if self.reached_limit:
             return True  # another hook of the stop that ended it
         stack = self._dispatches_around(tid, place.pc, cfa)
@@ -126,8 +128,8 @@ class Tracer:
         return self.reached_limit
 
     def _dispatches_around(self, tid: int, pc: int, cfa: int) -> list[TracedDispatch] | None:
-        """Close the thread's dispatches that did not call the frame of code ``pc`` that ends at ``cfa``; the rest, None
-        for a thread that is not traced. Raises MemoryFault."""
+        """Close the thread's open dispatches that did not call the frame at ``cfa``, which runs the code at ``pc``, and
+        return the others; None for a thread that is not traced. Raises MemoryFault."""
         if self._request.tid and tid != self._request.tid:
             return None
         stack = self.open.setdefault(tid, [])
@@ -155,8 +157,8 @@ class Tracer:
         return False
 
     def invoke(self, tid: int, cfa: int, through: str, pointer: int) -> bool:
-        """Handle an invocation that is about to call the function at ``pointer`` (0: it needs none); ``through``:
-        "kernel", "boxing" or "profiler"."""
+        """Handle a call of the kernel, or of what leads to it. ``through``: "kernel", "boxing" (BoxedKernelWrapper) or
+        "profiler" (RecordFunction callbacks); ``pointer``: address of the function that a "kernel" call enters."""
         dispatch = self._dispatch_at(tid, cfa)
         if not dispatch or dispatch.entered:
             return False
@@ -175,7 +177,7 @@ class Tracer:
         return False
 
     def invoked(self, tid: int, cfa: int) -> bool:
-        """Handle the return of an invocation's call."""
+        """Handle the instruction after a call of the kernel: the kernel has returned."""
         dispatch = self._dispatch_at(tid, cfa)
         if dispatch and dispatch.kernel_started is not None and not dispatch.left:
             self._close_inside(dispatch)
@@ -185,7 +187,7 @@ class Tracer:
         return False
 
     def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
-        """Handle the entry of a structured kernel's function; ``word``: "meta" or "impl"."""
+        """Handle the entry of a structured kernel's function, which is at ``pc``; ``word``: "meta" or "impl"."""
         stack = self._dispatches_around(tid, pc, cfa)
         if stack:
             self._step(stack[-1], word, f"function=[{name}]")
@@ -210,6 +212,7 @@ class Tracer:
         return dispatch if dispatch and dispatch.cfa == cfa else None
 
     def _step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
+        """Store ``word`` as the last step of the dispatch, and report it if its level is shown."""
         dispatch.last = word
         if self._is_shown(dispatch.depth):
             self._sink.step(dispatch, word, text)
@@ -232,12 +235,10 @@ class Tracer:
 
 
 _MEANINGS = {
-    DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, no lookup was made",
-    DispatchStage.LOOKUP: "it is looking up the kernel: the dispatch table was not left, no kernel was found yet",
-    DispatchStage.INVOKING: "the kernel was found and is being called, but was not entered: it is between dispatcher "
-    "and kernel (boxing, or profiler callbacks)",
-    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: it is inside the kernel itself, or in what "
-    "that calls",
+    DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, and no lookup was made",
+    DispatchStage.LOOKUP: "it is looking up the kernel: it is still in the dispatch table, and no kernel was found yet",
+    DispatchStage.INVOKING: "the kernel was found but not entered yet: it is in boxing code, or in profiler callbacks",
+    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: it runs, or code that it calls does",
 }
 """Stage of dispatch-bt's innermost step → its meaning for a thread that does not return."""
 

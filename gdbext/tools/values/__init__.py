@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind, Report, TargetReport
 from gdbext.diagnosis.reporting import make_report, report_target
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.tool_arguments import find_thread, positive
@@ -14,91 +15,89 @@ from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.live.dispatch_description import Describer
 from gdbext.live.dispatch_places import AllCalls
-from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, Host, LiveTool, RunControl
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
-from gdbext.render import escape
-from gdbext.tools.values import first_nan
+from gdbext.render import Style, escape
 from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
-from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place
-from gdbext.tools.values.launch import LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
-from gdbext.tools.values.value_watch import ValueRequest, ValueWatch, WatchedOperators
+from gdbext.tools.values.first_nan import FirstBad, find_lines, notes_on_stacks, python_place, sought_numbers
+from gdbext.tools.values.launch import Find, LaunchPrinter, find_document, json_lines, kernel_line, launch_lines
+from gdbext.tools.values.value_watch import ValueRequest, ValueSink, ValueWatch, WatchedOperators
 from gdbext.tools.values.values_section import ValueFiles, ValuesSection, render
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report import Report, TargetReport
     from gdbext.diagnosis.session import Session
-    from gdbext.live.host import Host, RunControl
-    from gdbext.render import Style
-    from gdbext.tools.values.first_nan import IsBad
-    from gdbext.tools.values.launch import Find
-    from gdbext.tools.values.value_watch import ValueSink
 
 SEEKS = ("nan", "inf")
 
 DESCRIPTION = """
-Resumes the process, and shows what the named operators are called with and what they return:
 
-  save   DIR/before_launch_aten__mm_0.safetensors, after_launch_…: a file for each call, one tensor for each argument or
-         result under its schema name (result0 where it has none)
-  print  each tensor's size, dtype, mean, min, max, std, each number by its value; --json: one object a line
-  names  only [ before_launch: KERNEL ] lines, at once: the last one before a crash names the kernel
-  nan    the first operator whose result has a NaN while no argument had one: kernel, Python line, statistics, and the
-         20 calls before it; without OP all operators are watched. inf: the same for infinities and NaNs, --above X for
-         numbers further from zero than X. --continue prints and continues. On a core, or without gdb, the same question
-         is asked of the operators that are on the stacks.
-  off    nothing is watched
+The process is resumed, and the arguments and results of the named operators are shown or saved. The modes are:
 
-OP may also be compiled code: 'cpp_fused*' for kernels of Inductor's C++ backend (their tensors are those of the
-Python line, or of the C++ function, that calls them: a tensor is shown where a pointer points to its first element),
-'aoti_torch_cpu_*' for the functions that AOTInductor's code calls. Kernels that are compiled later are also watched.
+  save   write a file for each call: DIR/before_launch_aten__mm_0.safetensors, after_launch_…. A file has a tensor for
+         each argument or result, under its name in the schema (result0 if it has none)
+  print  print the size, dtype, mean, min, max and std of each tensor, and the value of each number; with --json, one
+         object per line
+  names  print only a line [ before_launch: KERNEL ] for each kernel, at once, so that the last line before a crash
+         names the kernel
+  nan    find the first operator whose result has a NaN although no argument had one. Print its kernel, Python line and
+         statistics, and the 20 calls before it. Without OP, all operators are watched. --above X looks for numbers
+         further from zero than X instead. --continue prints each find and continues. In a core, or without gdb,
+         only the operators on the stacks are checked
+  inf    the same for infinities and NaNs
+  off    watch nothing
 
-The number in a file's name counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then
+OP may also be compiled code. 'cpp_fused*' matches kernels of Inductor's C++ backend. Their tensors are taken from the
+Python line or the C++ function that calls them, and a tensor is shown if a pointer points to its first element.
+'aoti_torch_cpu_*' matches the functions that AOTInductor's code calls. Kernels that are compiled later are also
+watched.
+
+The number in a file's name counts the operator's calls from 0. Ctrl+C ends the command and stops the process
 (scripts/dispatch resumes it).
 
-Operators that are not registered yet are watched once they are. One without functions of its own (torch.library,
-extensions) is seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop
-there, too, for 0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
+Operators that are not registered yet are watched once they are. An operator without functions of its own
+(torch.library, extensions) is watched at the code that all boxed calls share, as torch.ops makes them, so the boxed
+calls of other operators stop there, too, for 0.3 ms. Calls that an extension's own C++ makes through a typed handle are
+not seen.
 
-Cost: about 2 ms of CPU time for each call of a named operator: two or three stops, and reading its tensors;
-tensors of more than 262,144 elements are sampled, and the output says so (save writes all of it).
-All other operators run at full speed.
+Each call of a named operator costs about 2 ms of CPU time, for two or three stops and for reading its tensors. Tensors
+of more than 262,144 elements are sampled, and the output says so (save writes all elements). All other operators run at
+full speed.
 
-A gdb that is killed (kill -9) while its breakpoints are in the code most often ends the process, an LLDB does not.
---engine probes has none: kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by
-a signal that the program ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are
-the default where they can be, and a note says why where they cannot. A stop costs no more. What probes cannot do: stop
-in code that is in no file, work from inside a container, see a thread that blocks the signal later. And your
-breakpoints at the same addresses of torch's libraries may be missed while any tool probes these.
+Killing gdb (kill -9) while its breakpoints are in the code usually kills the process; killing LLDB does not.
+--engine probes uses kernel probes instead of breakpoints; it needs root or CAP_BPF and CAP_PERFMON. A probe stops the
+thread by a signal that the program ignores, SIGURG or SIGWINCH, and the probes disappear with the debugger. In your own
+gdb or LLDB, probes are the default if they are possible; otherwise a note says why they are not. A stop costs the same.
+Probes cannot stop in code that is not in a file, cannot be used from inside a container, and do not see a thread that
+blocks the signal later. While any tool probes torch's libraries, your breakpoints at the same addresses may be missed.
 """
 
 
 class ValuesTool(LiveTool):
-    name = "dispatch-values"
-    summary = "Show or save what operators get and return. Resumes the process."
+    """The command ``dispatch-values`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.description = f"{parser.description}\n{DESCRIPTION}"
         add, modes = parser.add_argument, "off|save|print|names|nan|inf"
         operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
-        folder = "the folder for the files of save (default: the current one)"
-        when, moments = "when to look (default both; for names: before)", ("before", "after", "both")
+        folder = "save: folder for the files (default: the current one)"
+        when, moments = "when to read the values (default: both; for names: before)", ("before", "after", "both")
         above = "nan: look for numbers beyond X or -X instead of NaNs"
         engine = "kernel probes (default inside gdb and LLDB) or breakpoints, see above"
         add("mode", choices=modes.split("|"), metavar=modes, help="what to do with values")
         add("op", nargs="*", metavar="OP", help=operators)
         add("--when", choices=moments, default=None, help=when)
         add("--dir", metavar="DIR", default=".", help=folder)
-        add("--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this")
+        add("--max-bytes", metavar="N", type=positive, default=0, help="save: omit tensors that are larger than this")
         add("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
         add("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
         add("--above", metavar="X", type=float, help=above)
         add("--continue", action="store_true", dest="goes_on", help="nan: print each find and continue")
-        add("--limit", metavar="N", type=positive, default=0, help="end after N calls")
-        add("--thread", metavar="TID|N", help="this thread only")
+        add("--limit", metavar="N", type=positive, default=0, help="stop after N calls")
+        add("--thread", metavar="TID|N", help="watch only this thread")
         add("--engine", choices=ENGINES, help=engine)
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
@@ -115,18 +114,16 @@ class ValuesTool(LiveTool):
         elif args.mode in SEEKS and (session.target.origin.is_core or host.name == "none"):
             # The operators on the stacks that have such numbers among their arguments.
             reporter = ArgumentReporter(session, statistics=True)
-            notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
-            ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
+            what, is_bad = sought_numbers(args.mode, args.above)
+            notes = notes_on_stacks(session, reporter, args.op, is_bad, what)
+            ending = Ending(EndingKind.ASKED, "only the operators on the stacks were checked: nothing was resumed")
             section = ValuesSection(args.mode, 0, ending, tuple(notes))
         else:
-            watched, sink = self._watch(session, args, host)
-            target = watched.target
-            host.lets_finish = watched.ending.kind.is_by_command
-            files, folder = getattr(sink, "count", 0), args.dir if args.mode == "save" else None
-            section = ValuesSection(args.mode, watched.calls, watched.ending, watched.notes, folder, files)
+            section, target = self._watch(session, args, host)
+            host.lets_finish = section.ending.kind.is_by_command
         return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
 
-    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[_WatchResult, ValueSink]:
+    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[ValuesSection, TargetReport]:
         """Watch by the first engine that the kernel permits. Raises UsageError, TargetError."""
         refused = None
         *others, last = host.engines(args.engine, session)
@@ -139,7 +136,9 @@ class ValuesTool(LiveTool):
 
     def _watch_by(
         self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
-    ) -> tuple[_WatchResult, ValueSink]:
+    ) -> tuple[ValuesSection, TargetReport]:
+        """Watch by one engine. ``refused``: the error by which a better one was refused. Raises ProbesRefused,
+        UsageError, TargetError."""
         control = host.run_control(session)
 
         def notify(text: str) -> None:
@@ -154,18 +153,12 @@ class ValuesTool(LiveTool):
         else:
             warnings = host.note_on_breakpoints(session, refused)
         with host.running(self.name):
-            return _watch_values(session, control, request, sink, warnings, notify), sink
+            section, target = _watch_values(session, control, request, sink, warnings, notify)
+        folder = args.dir if args.mode == "save" else None
+        return replace(section, mode=args.mode, folder=folder, files=getattr(sink, "count", 0)), target
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         return render(report, style)
-
-
-class _WatchResult(NamedTuple):
-    target: TargetReport
-    calls: int
-    """Number of calls that were seen."""
-    ending: Ending
-    notes: tuple[str, ...]
 
 
 def _watch_values(
@@ -175,8 +168,8 @@ def _watch_values(
     sink: ValueSink,
     warnings: Sequence[str],
     notify: Callable[[str], None],
-) -> _WatchResult:
-    """Run the process and watch until something ends it. ``warnings`` are the first notes; ``notify`` shows a note at
+) -> tuple[ValuesSection, TargetReport]:
+    """Run the process and watch it until something ends that. ``warnings``: the first notes; ``notify`` shows a note at
     once. Raises TargetError, UsageError for an unknown key or operator."""
     notes: list[str] = []
 
@@ -187,7 +180,7 @@ def _watch_values(
     for warning in warnings:
         note(warning)
     limited = request.tid or request.key or request.kernel
-    limits = ", as asked for (--thread, --key, --kernel)" if limited else ""
+    limits = " that matches --thread, --key and --kernel" if limited else ""
     called = f"did not call {escape(' '.join(request.patterns))}" if request.patterns else "called no operator"
     try:
         session = torch_session(control, session)
@@ -203,23 +196,24 @@ def _watch_values(
         if request.everything:
             watch.watch_lookups(AllCalls(session).lookups())
         else:
-            operators = WatchedOperators(session, control, watch, note)
+            operators = WatchedOperators(session, control, watch, note, request.redispatches)
             operators.place([pattern for pattern in request.patterns if pattern not in compiled])
 
         def has_calls() -> bool:
             return bool(watch.count + kernels.count)
 
         pid = session.target.pid if control.can_run_beside else 0
-        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top counts what they do", has_calls, note):
+        with SilenceNotice(pid, "call", f"{called}{limits}: dispatch-top shows what they dispatch", has_calls, note):
             ending = control.run()
     finally:
         control.close()
     if watch.over or kernels.over:
         ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
-    return _WatchResult(report_target(session), watch.count + kernels.count, ending, tuple(notes))
+    return ValuesSection("", watch.count + kernels.count, ending, tuple(notes)), report_target(session)
 
 
 def _request(session: Session, args: Namespace) -> ValueRequest:
+    """The request of the command line. Raises UsageError for an unknown thread."""
     when = "both" if args.mode in SEEKS else args.when or ("before" if args.mode == "names" else "both")
     return ValueRequest(
         patterns=args.op,
@@ -236,34 +230,22 @@ def _request(session: Session, args: Namespace) -> ValueRequest:
 
 
 def _sink(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
-    """The receiver of the calls that --mode asks for; ``show`` prints."""
+    """The receiver of calls for the mode; ``show`` prints text."""
     if args.mode in SEEKS:
+        what, is_bad = sought_numbers(args.mode, args.above)
 
         def show_find(find: Find) -> None:
+            """Show a find with the Python line of its call."""
             file, line = python_place(control, find.launch.tid)
             find = find._replace(file=file, line=line)
             if args.json:
                 show(shown_json(json.dumps(find_document(find))) + "\n")
             else:
-                show("".join(f"{line}\n" for line in find_lines(find, _what(args))))
+                show("".join(f"{line}\n" for line in find_lines(find, what)))
 
-        return FirstBad(_is_bad(args), show_find, not args.goes_on)
+        return FirstBad(is_bad, show_find, not args.goes_on)
     if args.mode == "save":
         return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
     if args.mode == "names":
         return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
     return LaunchPrinter(show, json_lines if args.json else launch_lines)
-
-
-def _what(args: Namespace) -> str:
-    """The name of the numbers that are sought."""
-    if args.above is not None:
-        return f"number beyond {args.above:g}"
-    return "NaN" if args.mode == "nan" else "infinity or NaN"
-
-
-def _is_bad(args: Namespace) -> IsBad:
-    """The test for the numbers that are sought."""
-    if args.above is not None:
-        return first_nan.above(args.above)
-    return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity

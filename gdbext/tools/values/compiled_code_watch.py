@@ -1,11 +1,10 @@
 """Watches compiled code while the process runs: kernels of Inductor's C++ backend, and functions of AOTInductor.
 
 A kernel gets bare pointers. If Python calls it, their tensors are the variables in the calling line. C++ calls it in a
-model that was compiled ahead of time, or with ``cpp_wrapper``: the names and types of its parameters are in the source
-beside the library, and the calling function has handles of tensors (``AtenTensorHandle``, an at::Tensor*) in variables,
-and references to handles of constants (torch/csrc/inductor/aoti_runtime/model_base.h, utils.h, 2.13.0). So each word of
-its frame is tried as such a handle, or as the address of one: an argument is the live tensor whose elements begin at
-the kernel's pointer. Functions of AOTInductor get handles of tensors.
+model that was compiled ahead of time, or with ``cpp_wrapper``. Then the parameters' names and types are in the source
+beside the library, and the calling function has handles of tensors (``AtenTensorHandle``, an at::Tensor*) in variables
+(aoti_runtime/model_base.h, utils.h, 2.13.0). So each word of its frame is tried as a handle, or as the address of one:
+an argument is the live tensor whose elements begin at the kernel's pointer.
 """
 
 from __future__ import annotations
@@ -18,25 +17,22 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.diagnosis.session import TORCH_LIBRARY
+from gdbext.diagnosis.session import TORCH_LIBRARY, Session
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine.arch import Passing, Slot
 from gdbext.engine.unwind import NativeStack
 from gdbext.errors import GdbextError
-from gdbext.live.host import HookSpec
+from gdbext.live.host import HookSpec, RunControl
 from gdbext.live.waiting import loader_state
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, KernelLaunch
-from gdbext.tools.values.value_watch import CallWatch
+from gdbext.tools.values.value_watch import CallWatch, ValueRequest, ValueSink
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
 from gdbext.torch.values.cpp_values import FLOATS, Value, float_value
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
-    from gdbext.live.host import RunControl
-    from gdbext.tools.values.value_watch import ValueRequest, ValueSink
     from gdbext.torch.state.tensor import TensorFacts
 
 _FRAME_LIMIT = 1 << 17
@@ -47,6 +43,7 @@ class CppLibrary:
     """A library of generated code, its source, and the tensors of the functions that call it."""
 
     def __init__(self, session: Session, module: Module) -> None:
+        """``module``: the library."""
         self._session = session
         self._memory = session.memory
         self._path = module.path
@@ -57,6 +54,7 @@ class CppLibrary:
 
     @cached_property
     def _source(self) -> str:
+        """The C++ source, which Inductor writes beside the library; "" if it cannot be read."""
         path = f"{self._path.removesuffix('.so')}.cpp"
         try:
             return self._session.target.origin.foreign.source(path, 64 << 20)[0].decode("utf-8", "replace")
@@ -64,8 +62,8 @@ class CppLibrary:
             return ""
 
     def parameters(self, kernel: str) -> list[tuple[str, str]]:
-        """(name of the argument in the calling code, else of the parameter; type and name in the source) of each
-        parameter of a kernel; [] without source."""
+        """(name, declaration) of each parameter of a kernel; [] without source. The name is that of the argument in the
+        calling code if it is known."""
         kinds = generated_kernels.cpp_parameters(self._source, kernel)
         names = generated_kernels.cpp_arguments(self._source, kernel)
         if len(names) != len(kinds):
@@ -73,8 +71,8 @@ class CppLibrary:
         return [(name or kind.split()[-1], kind) for name, kind in zip(names, kinds)]
 
     def tensors(self, registers: Mapping[str, int], pointers: Mapping[int, str]) -> dict[int, int]:
-        """Address of elements → TensorImpl, as far as that is certain. ``pointers``: address of elements → declaration
-        of its parameter; ``registers``: at the kernel's first instruction."""
+        """Address of elements → address of their TensorImpl, where that is certain. ``pointers``: address of elements →
+        declaration of its parameter; ``registers``: at the kernel's first instruction."""
         self._memory.forget()
         try:
             tensors = self._tensors_of_caller(registers, pointers)
@@ -111,7 +109,7 @@ class CppLibrary:
         return tensors
 
     def _words_of_caller(self, registers: Mapping[str, int]) -> Iterator[int]:
-        """The words in the frame of the calling function, and in the registers that it may keep."""
+        """The words in the calling function's frame, and in the callee-saved registers, where it may keep variables."""
         session = self._session
         yield from (registers[name] for name in self._memory.architecture.callee_saved)
         frames = NativeStack.walk(registers, session.unwinder, session.symbolizer, 2).frames
@@ -127,12 +125,14 @@ class CppLibrary:
 
 
 class KernelArgument(NamedTuple):
-    """An argument in a call by Python: ``name`` of the variable, ``parameter``: its declaration in the kernel's source
-    ("" if unknown), ``value``: the object, falsy without a variable of that name."""
+    """An argument in a call by Python."""
 
     name: str
+    """Of the variable in the calling line."""
     parameter: str
+    """The declaration of the parameter in the kernel's source, "" if unknown."""
     value: PyRef
+    """The object; falsy without a variable of that name."""
 
 
 class KernelCalls:
@@ -140,7 +140,9 @@ class KernelCalls:
 
     def __init__(self) -> None:
         self._sources: dict[str, list[str]] = {}
+        """File → its lines."""
         self._parameters: dict[tuple[str, str], tuple[str, ...]] = {}
+        """(file, kernel) → declarations of its parameters."""
 
     def current_call(self, session: Session, tid: int) -> tuple[str, list[KernelArgument]]:
         """(kernel, arguments) of the call by the thread's innermost Python frame; ("", []) if it cannot be read."""
@@ -169,7 +171,7 @@ class KernelCalls:
 Entered = Callable[[int, int], bool]
 """Handles the entry of a function: (thread id, CFA) → True: the process stays stopped."""
 NamedValue = tuple[str, str, Optional[Value]]
-"""Name, type, and value; None if that is not known."""
+"""(name, type, value; None if it is unknown)."""
 
 
 def is_compiled(pattern: str) -> bool:
@@ -178,12 +180,15 @@ def is_compiled(pattern: str) -> bool:
 
 
 class _Call(NamedTuple):
-    """A call: its ``values`` before, and its ``results``: (name, address at which the handle will be written)."""
+    """A call of a compiled function."""
 
     name: str
     number: int
+    """Number of the function's call, from 0."""
     values: tuple[NamedValue, ...]
+    """The arguments, as they were before the call."""
     results: tuple[tuple[str, int], ...]
+    """(name, address at which the function writes a tensor's handle) of each result."""
 
 
 class CompiledCodeWatch(CallWatch[_Call]):
@@ -192,8 +197,10 @@ class CompiledCodeWatch(CallWatch[_Call]):
     def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
         super().__init__(session, control, request, sink)
         self._calls: dict[str, int] = {}
+        """Function → number of its last call."""
         self._python = KernelCalls()
         self._hooked: set[int] = set()
+        """Addresses of watched functions."""
         self._searched: set[tuple[int, str]] = set()
         """(address, path) of libraries."""
         self._patterns: list[str] = []
@@ -205,6 +212,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
             self._place_shims()
 
         def loaded(_tid: int, _cfa: int, _value: int) -> bool:
+            """Handle the dynamic loader's notice of a new library."""
             self._place_kernels(self._control.session())
             return False
 
@@ -227,7 +235,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
                     self._watch(address, self._python_kernel_entered)
 
     def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
-        """(name, address) of a library's kernels; "" if only the Python code that calls it knows the name."""
+        """(name, address) of each wanted kernel of a library; the name is "" if only the calling Python code has it."""
         try:
             index = session.symbolizer.index(module)
             if not index:
@@ -266,9 +274,10 @@ class CompiledCodeWatch(CallWatch[_Call]):
         )
 
     def _watch(self, address: int, entered: Entered) -> None:
-        """Watch a function, once."""
+        """Watch the function at ``address``, once."""
 
         def handler(tid: int, cfa: int, _value: int) -> bool:
+            """Call ``entered`` in a wanted thread."""
             if self._request.tid not in (None, tid):
                 return False
             self._session.memory.forget()
@@ -285,6 +294,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
 
     def _python_kernel_entered(self, tid: int, cfa: int) -> bool:
+        """Handle the entry of a kernel whose name and tensors are in the calling Python line."""
         kernel, arguments = self._python.current_call(self._control.session(), tid)
         if not kernel or not self._is_wanted(kernel):
             return False
@@ -303,6 +313,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return self._begin(tid, cfa, _Call(name, number, tuple(values), tuple(results)))
 
     def _launch(self, moment: str, tid: int, call: _Call) -> KernelLaunch:
+        """The report of a call of a compiled function; its results are read now."""
         results: list[NamedValue] = []
         if moment == AFTER:
             memory = self._session.memory
@@ -311,10 +322,11 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return KernelLaunch(moment, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
 
     def _words(self, kinds: Sequence[str], cfa: int) -> list[int | None]:
-        """The first word of each argument of these types, at the function's first instruction."""
+        """The first word of each argument, at the function's first instruction. ``kinds``: the arguments' C++ types."""
         architecture = self._architecture
 
         def word(slot: Slot) -> int | None:
+            """The word in a register or on the stack; None if it cannot be read."""
             if slot.register is not None:
                 return self._control.register(architecture.argument_registers[slot.register])
             if slot.float_register is not None:
@@ -361,7 +373,8 @@ class CompiledCodeWatch(CallWatch[_Call]):
     def _shim_values(
         self, signature: Sequence[generated_kernels.Parameter], cfa: int
     ) -> tuple[list[NamedValue], list[tuple[str, int]]]:
-        """(the arguments, name and address of each result)."""
+        """(the arguments, the results as in _Call) of a function of AOTInductor. A list and its length are one
+        argument."""
         words = self._words([parameter.type for parameter in signature], cfa)
         values: list[NamedValue] = []
         results: list[tuple[str, int]] = []
@@ -375,7 +388,8 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return values, results
 
     def _shim_value(self, kind: str, word: int | None, length: int | None) -> Value | None:
-        """The value of an argument of type ``kind``, None if unknown; ``length``: None if it is no list."""
+        """The value of an argument of C++ type ``kind``, None if unknown. ``length``: number of items of a list, None
+        for other arguments."""
         if word is None:
             return None
         plain, memory = kind.removeprefix("const ").strip(), self._session.memory
@@ -395,7 +409,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
             return None
 
     def _list(self, kind: str, first: int, length: int) -> Value | None:
-        """The list of ``length`` items of type ``kind`` at the address ``first``; None if an item is unknown."""
+        """The list of ``length`` items of C++ type ``kind`` at address ``first``; None if an item is unknown."""
         if length > 256 or kind not in (generated_kernels.TENSOR, "int64_t", "double"):
             return None
         items = []
@@ -412,6 +426,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         return self._tensor_at(self._session.memory.try_u64(handle) or 0) if handle else None
 
     def _tensor_at(self, implementation: int) -> Value | None:
+        """The tensor with the TensorImpl at that address; None for 0, or if it cannot be read."""
         try:
             return self._values.tensor(implementation) if implementation else None
         except GdbextError:
@@ -419,12 +434,12 @@ class CompiledCodeWatch(CallWatch[_Call]):
 
 
 def _plain(kind: str) -> str:
-    """The type in a declaration of source: its first word without const."""
+    """The C++ type in a declaration: its first word without const."""
     return kind.removeprefix("const ").split()[0] if kind else ""
 
 
 def _number(kind: str, word: int) -> Value | None:
-    """The number of type ``kind`` in an argument's word; None for another type."""
+    """The number of C++ type ``kind`` in an argument's word; None for other types."""
     if kind in FLOATS:
         return float_value(kind, word)
     size = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}.get(kind)

@@ -6,14 +6,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Union
 
 from gdbext.errors import GdbextError
 from gdbext.render import escape
-from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch
+from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch, LaunchTensor
 from gdbext.torch.compile.generated_kernels import is_only_written
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.stack import ArgumentTensor
+from gdbext.torch.stack import ArgumentTensor, DispatchFrame
 from gdbext.torch.values.value_text import number_text, statistics_text
 
 if TYPE_CHECKING:
@@ -21,15 +21,11 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
     from gdbext.live.host import RunControl
     from gdbext.tools.tensor.tensor_report import TensorReporter
-    from gdbext.torch.stack import DispatchFrame
-    from gdbext.torch.values.value_text import Statistics
 
 
 def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
-    """(file, line) of the thread's innermost Python frame, outside of torch's own package if there is one.
-
-    "" and None without Python frames: in a thread of the autograd engine.
-    """
+    """(file, line) of the thread's innermost Python frame outside of torch's own package, else of the innermost one.
+    ("", None) without Python frames, as in a thread of the autograd engine."""
     try:
         frames = control.session().python_threads.frames(tid)
     except GdbextError:
@@ -40,50 +36,39 @@ def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
 
 
 _UNINITIALIZED = ("empty", "new_empty", "_empty", "resize", "set_")
-"""Beginnings of the names of operators whose results are memory as it was (native_functions.yaml, 2.13.0)."""
+"""Beginnings of the names of operators whose results are uninitialized memory (native_functions.yaml, 2.13.0)."""
 
 
-class HasStatistics(Protocol):
-    """A tensor with statistics, None without elements to read."""
-
-    @property
-    def statistics(self) -> Statistics | None:
-        """The statistics of its elements."""
+IsBad = Callable[[Union[ArgumentTensor, LaunchTensor]], bool]
 
 
-IsBad = Callable[["HasStatistics"], bool]
+def sought_numbers(mode: str, limit: float | None) -> tuple[str, IsBad]:
+    """(name of the numbers that are sought, test whether a tensor has one). ``mode``: "nan" or "inf"; ``limit``: seek
+    numbers further from zero than this instead."""
 
-
-def has_nan(tensor: HasStatistics) -> bool:
-    """True if any of its numbers is a NaN."""
-    return bool(tensor.statistics and tensor.statistics.nan)
-
-
-def has_infinity(tensor: HasStatistics) -> bool:
-    """True if any of its numbers is infinite, or a NaN."""
-    return bool(tensor.statistics and tensor.statistics.inf + tensor.statistics.nan)
-
-
-def above(limit: float) -> IsBad:
-    """A predicate: True if any of a tensor's numbers is further from zero than ``limit``."""
-
-    def is_above(tensor: HasStatistics) -> bool:
+    def is_bad(tensor: ArgumentTensor | LaunchTensor) -> bool:
+        """True if the tensor has such a number; False also if it has no elements to read."""
         statistics = tensor.statistics
-        if not statistics or statistics.min is None or statistics.max is None:
+        if not statistics:
+            return False
+        if limit is None:
+            return bool(statistics.nan or (mode == "inf" and statistics.inf))
+        if statistics.min is None or statistics.max is None:
             return False
         return max(abs(statistics.min), abs(statistics.max)) > limit or math.isinf(statistics.max)
 
-    return is_above
+    if limit is not None:
+        return f"number beyond {limit:g}", is_bad
+    return "NaN" if mode == "nan" else "infinity or NaN", is_bad
 
 
 @dataclass
 class FirstBad:
-    """Receives launches; at a result that is bad while no argument was, it reports the find and stops or resumes."""
+    """Receives launches, and reports each call whose result is bad although none of its arguments was."""
 
     _is_bad: IsBad
-    _found: Callable[[Find], None]
-    """Called for each find."""
-    _stays: bool
+    _report: Callable[[Find], None]
+    _stays_stopped: bool
     """True: the process stays stopped at the first find."""
     count: int = field(default=0, init=False)
     _before: dict[tuple[int, str, int], tuple[bool, bool]] = field(default_factory=dict, init=False)
@@ -105,8 +90,8 @@ class FirstBad:
         is_bad = any(self._is_bad(tensor) for value in launch.values for tensor in value.tensors)
         if not was_bad and is_bad and not launch.op.rpartition("::")[2].startswith(_UNINITIALIZED):
             self.count += 1
-            self._found(Find(launch, tuple(self._history), is_certain))
-            return self._stays
+            self._report(Find(launch, tuple(self._history), is_certain))
+            return self._stays_stopped
         self._history.append(launch)
         return False
 
@@ -118,8 +103,8 @@ def notes_on_stacks(
     is_bad: Callable[[ArgumentTensor], bool],
     what: str,
 ) -> Iterator[str]:
-    """A sentence for each thread inside an operator that matches; ``patterns`` () for any operator. ``what``: the name
-    of the bad numbers, "NaN"."""
+    """A sentence for each thread that is inside an operator that matches one of ``patterns`` (() for any operator).
+    ``what``: the name of the bad numbers, "NaN"."""
     matchers = [matcher(pattern) for pattern in patterns]
     is_inside = False
     for thread in session.target.memory.threads():
@@ -140,7 +125,8 @@ def notes_on_stacks(
 
 
 def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
-    """The sentence on the outermost operator with a bad number in its arguments, or that there is none."""
+    """The sentence on the outermost of the operators ``frames`` (innermost first) with a bad number among its
+    arguments, or that there is none."""
     number = f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
     outer: DispatchFrame | None = None
     for frame in reversed(frames):
@@ -148,23 +134,24 @@ def _sentence(frames: Sequence[DispatchFrame], is_bad: Callable[[ArgumentTensor]
         if bad and not outer:
             return f"{frame.qualified} was called with {number} in {', '.join(bad)}"
         if bad and outer:
-            return f"{frame.qualified} has {number} in {', '.join(bad)}, and {outer.qualified} around it was given none"
+            arguments = ", ".join(bad)
+            return f"{frame.qualified} has {number} in {arguments}, but its caller {outer.qualified} was given none"
         outer = frame
     names = dict.fromkeys(frame.qualified for frame in frames)
     return f"no {what} among the arguments of {', '.join(names)}"
 
 
 def find_lines(find: Find, what: str) -> Iterator[str]:
-    """The lines on a find: the operator, the line that called it, its values, and the calls before it. ``what``: the
-    name of the bad number, "NaN"."""
+    """The lines on a find: the operator, the Python line that called it, its values, and the calls before it. ``what``:
+    the name of the bad number, "NaN"."""
     launch = find.launch
     key = f", key {launch.key}" if launch.key else ""
-    yield f"{escape(launch.qualified)} made the first {what}: call {launch.call}{key}"
+    yield f"{escape(launch.qualified)} produced the first {what}: call {launch.call}{key}"
     yield f"  kernel {escape(launch.kernel)}"
     if find.file:
         yield f"  called at {escape(find.file)}:{find.line}"
     if not find.is_certain:
-        yield "  not certain: an argument could not be read, and may have had it already"
+        yield "  not certain: an argument that could not be read may have had one already"
     for value in launch.values:
         if not value.tensors:
             yield f"  {value.name} = {escape(value.text) or '?'}"
@@ -172,7 +159,7 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
             numbers = statistics_text(tensor.statistics) if tensor.statistics else "no elements to read"
             yield f"  {tensor.name}: {tensor.short}  {numbers}"
     if find.history:
-        yield f"  the {len(find.history)} calls before, the last one first (what they returned):"
+        yield f"  the {len(find.history)} calls before it, latest first, with what they returned:"
         yield f"    {'operator':<44}{'min':>14}{'max':>14}{'NaN':>8}"
     for before in reversed(find.history):
         tensors = [tensor for value in before.results for tensor in value.tensors]

@@ -1,6 +1,6 @@
 """One call of an operator's kernel with its values, before or after: as JSON, and as text.
 
-Text has the words of Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
+The text imitates Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ArgumentReport(NamedTuple):
 
 
 class LaunchValue(NamedTuple):
-    """An argument or a result; ``text`` is "" if it is not known."""
+    """An argument or a result; ``text`` is "" if it is unknown."""
 
     name: str
     text: str
@@ -69,18 +69,20 @@ class LaunchValue(NamedTuple):
 
 
 class KernelLaunch(NamedTuple):
-    """A call of an operator's kernel. ``moment``: BEFORE or AFTER; ``call``: number of the operator's call, from 0."""
+    """A call of an operator's kernel, before or after it."""
 
     moment: Internal[str]
+    """BEFORE or AFTER."""
     op: str
     overload: str
     call: int
+    """Number of the operator's call, from 0."""
     kernel: str
     key: str
     tid: int
     values: Internal[tuple[LaunchValue, ...]]
     returned: Internal[int] = 0
-    """Number of results, which are the last of the values."""
+    """Number of results, which come last among the values."""
 
     @json_member(after="overload")
     def when(self) -> str:
@@ -92,7 +94,7 @@ class KernelLaunch(NamedTuple):
 
     @property
     def results(self) -> tuple[LaunchValue, ...]:
-        """The values that the operator returned; () before the return."""
+        """The values that the operator returned; () before the call."""
         return self.values[len(self.values) - self.returned :]
 
     @property
@@ -101,10 +103,11 @@ class KernelLaunch(NamedTuple):
 
 
 class Find(NamedTuple):
-    """The call that made the first bad number, and the calls before it, the latest last."""
+    """The call that produced the first bad number."""
 
     launch: KernelLaunch
     history: tuple[KernelLaunch, ...]
+    """The calls before it, latest last."""
     is_certain: bool
     """True if all arguments were readable; otherwise an unreadable one may have had a bad number already."""
     file: str = ""
@@ -123,7 +126,7 @@ class LaunchValues(NamedTuple):
     statistics: bool
 
     def describe(self, name: str, value: Value | None, kind: str) -> LaunchValue:
-        """Describe an argument or result; ``value`` None: not known; ``kind``: its type in the schema."""
+        """Describe an argument or result; ``value``: None if unknown; ``kind``: its type in the schema."""
         if not value:
             return LaunchValue(name, "", type=kind)
         tensors = []
@@ -158,6 +161,7 @@ def arguments_of(values: Iterable[LaunchValue]) -> tuple[ArgumentReport, ...]:
 
 
 def find_document(find: Find) -> dict[str, Any]:
+    """The JSON object of a find; ``result``: a list if there is not exactly one."""
     launch = find.launch
     given = launch.values[: len(launch.values) - launch.returned]
     results = plain(arguments_of(launch.results))

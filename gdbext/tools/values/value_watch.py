@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from gdbext.engine.arch import Slot
+from gdbext.engine.arch import Architecture, Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.unwind.frame_steps import CfaRule, cfa_rule_at, cfa_rule_at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault, UsageError
-from gdbext.live.dispatch_description import Describer
+from gdbext.live.dispatch_description import Describer, LookupResult
 from gdbext.live.dispatch_places import AllCalls, OperatorFunction, OperatorFunctions
 from gdbext.live.host import HookSpec, RunControl
 from gdbext.live.registrations import definition_hooks
@@ -31,16 +31,14 @@ from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, use
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.arch import Architecture
     from gdbext.engine.process.symbolizer import Function
-    from gdbext.live.dispatch_description import LookupResult
     from gdbext.torch.registry import Operator
 
 ReadWord = Callable[[int], "int | None"]
 
 
 class ArgumentRegisters(NamedTuple):
-    """Values of the argument registers at a function's call; None for one that did not survive."""
+    """The values that the argument registers had when a function was called; None for one that did not survive."""
 
     words: tuple[int | None, ...]
     floats: tuple[int | None, ...]
@@ -48,18 +46,22 @@ class ArgumentRegisters(NamedTuple):
 
 
 class ValueSite(NamedTuple):
-    """The places of a function's arguments at one of its instructions. ``uses_sret``: the caller passes a pointer to
-    the result."""
+    """An instruction of a function, and where the function's arguments are there."""
 
     names: tuple[str, ...]
+    """Of the arguments, in the schema."""
     kinds: tuple[str, ...]
+    """The C++ types of the arguments."""
     slots: tuple[tuple[Slot, ...], ...]
+    """The registers or stack slots in which each argument was passed."""
     places: dict[str, SavedArgument]
+    """Argument register → where its value is now."""
     uses_sret: bool
+    """The caller passes a pointer to the result."""
     start: int
-    """The start of the function."""
+    """Address of the function."""
     lost: frozenset[str]
-    """Argument registers whose values the function does not save completely."""
+    """Argument registers whose values are no longer completely available."""
 
     @property
     def floats(self) -> int:
@@ -69,9 +71,11 @@ class ValueSite(NamedTuple):
     def values(
         self, values: CppValues, registers: ArgumentRegisters, cfa: int, read_word: ReadWord
     ) -> list[tuple[str, Value | None]]:
-        """(name, value) of each argument; value None if it is no longer available. ``word``: address → memory."""
+        """(name, value) of each argument; value None if it is no longer available. ``values`` decodes words;
+        ``read_word``: address → word of memory, None if unreadable."""
 
         def read(slot: Slot) -> int | None:
+            """The word in a register or on the stack; None if it is not available."""
             if slot.register is not None:
                 return registers.words[slot.register]
             if slot.float_register is not None:
@@ -91,7 +95,7 @@ class ValueSite(NamedTuple):
 
 
 def value_site(session: Session, operator: Operator, function: Function, address: int) -> ValueSite | None:
-    """The site of ``at::_ops::NAME::call`` or ``redispatch`` at ``address``; None for any other function."""
+    """The site at ``address`` in ``at::_ops::NAME::call`` or ``redispatch``; None in any other function."""
     mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
     schema = operator.schema
     uses_sret = hidden_result(schema.text) if schema else None
@@ -116,8 +120,8 @@ def value_site(session: Session, operator: Operator, function: Function, address
 
 
 def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite | None:
-    """The site of an unboxed kernel's first instruction: functor and keyset come before its arguments. None if neither
-    the function's name nor the operator tells their types."""
+    """The site at the first instruction of the operator's unboxed kernel at ``address``, which gets functor and keyset
+    before its arguments. None if neither the function's name nor the operator tells the types of the arguments."""
     kernel = next((kernel for kernel in operator.table if address in (kernel.unboxed, kernel.sym_unboxed)), None)
     names = session.symbolizer.names_at(address)
     signature = unboxed_entry_signature(operator, kernel, address, names) if kernel else None
@@ -127,10 +131,14 @@ def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite
         return None
     architecture = session.memory.architecture
     leading = architecture.leading_arguments(signature.hidden) + 2  # functor and keyset (KernelFunction_impl.h)
-    registers = (*architecture.argument_registers, *architecture.float_argument_registers)
-    places = {name: SavedArgument(name) for name in registers}
-    slots = _slots(session, signature.parameters, leading)
+    slots, places = _slots(session, signature.parameters, leading), _places_at_entry(architecture)
     return ValueSite(tuple(arguments), signature.parameters, slots, places, signature.hidden, address, frozenset())
+
+
+def _places_at_entry(architecture: Architecture) -> dict[str, SavedArgument]:
+    """ValueSite.places at a function's first instruction: each argument register still has its value."""
+    registers = (*architecture.argument_registers, *architecture.float_argument_registers)
+    return {name: SavedArgument(name) for name in registers}
 
 
 def lost_registers(
@@ -154,28 +162,15 @@ def lost_registers(
 
 
 def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
+    """The slots of arguments of these types after ``leading`` other words (sret, functor, keyset)."""
     return tuple(argument_slots(session.memory.architecture, session.layout, kinds, leading)[leading:])
-
-
-def result_pointer(architecture: Architecture, registers: ArgumentRegisters) -> int:
-    """Address of the memory for the result; 0 if it is not known."""
-    names, pointer = architecture.argument_registers, architecture.result_pointer
-    return (registers.words[names.index(pointer)] or 0) if pointer in names else 0
-
-
-def registers_at_entry(architecture: Architecture, site: ValueSite, control: RunControl) -> ArgumentRegisters:
-    """The argument registers of the stopped thread, at the function's first instruction."""
-    floats = architecture.float_argument_registers[: site.floats]
-    return ArgumentRegisters(
-        tuple(control.register(name) for name in architecture.argument_registers),
-        tuple(control.float_register(name) for name in floats),
-    )
 
 
 def registers_at(
     architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord
 ) -> ArgumentRegisters:
-    """The argument registers at the function's call that survived until the site, where the thread is stopped."""
+    """The argument registers, as they were when the function was called, of a thread that is stopped at the site.
+    ``cfa``: of the function's frame; ``word``: address → word of memory."""
     floats = architecture.float_argument_registers[: site.floats]
 
     def register(name: str) -> int:
@@ -189,16 +184,22 @@ def registers_at(
 
 
 class ValueRequest(NamedTuple):
-    """The user's request. ``key`` and ``kernel`` ("" for any) filter; ``limit`` 0: any number of calls."""
+    """The user's request; "" and 0 stand for no limit."""
 
     patterns: Sequence[str]
+    """Of the names of operators and compiled functions."""
     before: bool = True
+    """Report calls before the kernel runs."""
     after: bool = True
+    """Report calls after they returned."""
     key: str = ""
     kernel: str = ""
+    """A part of the kernel's name."""
     limit: int = 0
+    """Number of calls after which the watch ends."""
     tid: int | None = None
     statistics: bool = True
+    """Report statistics of tensors."""
     everything: bool = False
     """All calls of all operators."""
     redispatches: bool = False
@@ -222,6 +223,7 @@ class CallWatch(Generic[Call]):
     """Passes the calls that one run of dispatch-values sees to its ``sink``, up to the limit."""
 
     def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
+        """Make the readers of values; hooks are placed later."""
         self._session = session
         self._control = control
         self._request = request
@@ -245,11 +247,13 @@ class CallWatch(Generic[Call]):
         """The report of a call; ``moment``: BEFORE, or AFTER with its results."""
 
     def _hook(self, spec: HookSpec) -> None:
+        """Place a hook and count it."""
         self._control.place(spec)
         self.hooks += 1
 
     def _begin(self, tid: int, cfa: int, call: Call) -> bool:
-        """Report a call that begins in the frame that ends at ``cfa``; True: the process must stay stopped."""
+        """Report a call that begins in the frame with that CFA, and hook its return address; True: the process must
+        stay stopped."""
         request, stays = self._request, False
         self.count += 1
         if request.before:
@@ -269,7 +273,7 @@ class CallWatch(Generic[Call]):
         return stays or self.over
 
     def _returned(self, tid: int, stack_pointer: int, _value: int) -> bool:
-        """Report a call that has returned: the one whose CFA is the stack pointer now. True: the process stays
+        """Report the call whose CFA is the stack pointer now, because it has just returned; True: the process must stay
         stopped."""
         calls = self._open.get(tid, [])
         while calls and calls[-1][0] < stack_pointer:
@@ -311,6 +315,7 @@ class ValueWatch(CallWatch[_OpenCall]):
     def __init__(
         self, session: Session, control: RunControl, describer: Describer, request: ValueRequest, sink: ValueSink
     ) -> None:
+        """``describer`` looks up kernels."""
         super().__init__(session, control, request, sink)
         self._describer = describer
         self._call_numbers: dict[int, int] = {}
@@ -331,11 +336,14 @@ class ValueWatch(CallWatch[_OpenCall]):
             return
 
         def entered(site: ValueSite, tid: int, cfa: int, _value: int) -> bool:
-            self._entries[tid] = (site.start, cfa, registers_at_entry(self._architecture, site, self._control))
+            """Store the argument registers at the function's first instruction."""
+            registers = registers_at(self._architecture, site, self._control, cfa, self._session.memory.try_u64)
+            self._entries[tid] = (site.start, cfa, registers)
             return False
 
         if site and site.lost:  # the function does not keep all its arguments until the lookup
-            self._hook(HookSpec(site.start, self._at_entry, partial(entered, site)))
+            entry = site._replace(places=_places_at_entry(self._architecture), lost=frozenset())
+            self._hook(HookSpec(site.start, self._at_entry, partial(entered, entry)))
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
             return self._called(tid, cfa, operator, event, bits, site)
@@ -343,21 +351,32 @@ class ValueWatch(CallWatch[_OpenCall]):
         for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
             self._hook(HookSpec(address, frame, looked_up, function.sites.keyset))
 
-    def watch_boxed_entry(self, address: int, operator: Operator, is_call: Callable[[int], bool]) -> None:
-        """Watch the boxed entry of a kernel; ``is_call``: True for a return address in ``callBoxed``."""
-        operators = {operator.address: operator}
+    def watch_boxed_entries(
+        self,
+        addresses: Sequence[int],
+        operators: Mapping[int, Operator],
+        is_call: Callable[[int], bool],
+        event: str = "callBoxed",
+    ) -> None:
+        """Watch the boxed functions at ``addresses``, as they are entered by ``event``: "callBoxed" or
+        "redispatchBoxed". ``operators``: by address; the mapping may grow. ``is_call``: True for a return address in
+        ``callBoxed``."""
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
+            """Report the call if the event matches."""
             returns_to = self._architecture.return_address(self._control.read, cfa)
-            return is_call(returns_to) and self._called_boxed("callBoxed", tid, cfa, bits, operators)
+            is_wanted = is_call(returns_to) == (event == "callBoxed")
+            return is_wanted and self._called_boxed(event, tid, cfa, bits, operators)
 
-        self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
+        for address in addresses:
+            self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
 
     def watch_boxed_calls(self, places: Sequence[int], operators: Mapping[int, Operator]) -> None:
         """Watch the ``places`` where ``callBoxed`` calls a kernel, for ``operators`` without functions of their own, by
         address; the mapping may grow."""
 
         def calls(tid: int, cfa: int, bits: int) -> bool:
+            """Report the call, with the keyset ``bits``."""
             return self._called_boxed("callBoxed", tid, cfa, bits, operators)
 
         for address in places:
@@ -373,6 +392,7 @@ class ValueWatch(CallWatch[_OpenCall]):
         hooked: set[int] = set()
 
         def entered(address: int, tid: int, cfa: int, _value: int) -> bool:
+            """Report the call if the kernel at ``address`` is the one that the thread's last lookup returned."""
             operator, lookup = pending.get(tid, (None, None))
             if not operator or not lookup or address not in lookup.addresses:
                 return False
@@ -396,11 +416,13 @@ class ValueWatch(CallWatch[_OpenCall]):
                     self._hook(HookSpec(address, self._at_entry, partial(entered, address)))
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            """Handle the entry of a copy of lookup."""
             if calls.event_at(architecture.return_address(control.read, cfa)) == "call":
                 expect(tid, operators.get(control.register(self._arguments[0])), bits)
             return False
 
         def inlined(entry: str, tid: int, _cfa: int, bits: int) -> bool:
+            """Handle an inlined lookup; ``entry``: the register with the OperatorEntry*."""
             expect(tid, operators.get(control.register(entry)), bits)
             return False
 
@@ -410,19 +432,6 @@ class ValueWatch(CallWatch[_OpenCall]):
             if shared.event == "call":
                 sites = shared.sites
                 self._hook(HookSpec(sites.lookup, sites.frame, partial(inlined, sites.entry), sites.keyset))
-
-    def watch_python_kernels(
-        self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]
-    ) -> None:
-        """Watch redispatches of ``operators`` (by address) to Python kernels, which share the boxed functions
-        ``entries``; ``is_call``: True for a return address in ``callBoxed``."""
-
-        def entered(tid: int, cfa: int, bits: int) -> bool:
-            returns_to = self._architecture.return_address(self._control.read, cfa)
-            return not is_call(returns_to) and self._called_boxed("redispatchBoxed", tid, cfa, bits, operators)
-
-        for address in entries if self._request.redispatches else ():
-            self._hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
 
     def _called_boxed(self, event: str, tid: int, cfa: int, bits: int, operators: Mapping[int, Operator]) -> bool:
         """Handle a boxed call: the registers hold functor, OperatorHandle&, keyset and Stack* (BoxedKernel.h)."""
@@ -461,8 +470,8 @@ class ValueWatch(CallWatch[_OpenCall]):
         return _WatchedCaller(operator, site, frame) if frame else None
 
     def _called(self, tid: int, cfa: int, operator: Operator, event: str, bits: int, site: ValueSite | None) -> bool:
-        """Handle a lookup with keyset ``bits``, in the frame that ends at ``cfa``; True: the process must stay stopped.
-        Raises OSError, MemoryFault."""
+        """Handle a lookup with keyset ``bits`` in the frame with that CFA; True: the process must stay stopped.
+        ``site``: where its arguments are, None if unknown. Raises OSError, MemoryFault."""
         request, memory = self._request, self._session.memory
         if request.tid not in (None, tid):
             return False
@@ -487,7 +496,8 @@ class ValueWatch(CallWatch[_OpenCall]):
             if not registers or (start, entry) != (site.start, cfa):
                 registers = registers_at(self._architecture, site, self._control, cfa, memory.try_u64)
             arguments = site.values(self._values, registers, cfa, memory.try_u64)
-            result = result_pointer(self._architecture, registers) if site.uses_sret else 0
+            if site.uses_sret and self._architecture.result_pointer in self._arguments:
+                result = registers.words[self._arguments.index(self._architecture.result_pointer)] or 0
         return self._begin(tid, cfa, _OpenCall(operator, lookup, number, tuple(arguments), result, is_boxed))
 
     def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
@@ -539,6 +549,7 @@ class ValueWatch(CallWatch[_OpenCall]):
             return None
 
     def _launch(self, moment: str, tid: int, call: _OpenCall) -> KernelLaunch:
+        """The report of an operator's call, with the types of its schema."""
         lookup, operator = call.lookup, call.operator
         if operator.address not in self._types:
             types = schema_types(operator.schema.text) if operator.schema else ()
@@ -553,16 +564,20 @@ class ValueWatch(CallWatch[_OpenCall]):
 
 @dataclass
 class WatchedOperators:
-    """Places the hooks of one watch. An operator without functions of its own is seen where the dispatcher's
-    ``callBoxed`` calls kernels, and at the function that all Python kernels share: all boxed calls stop there. Boxed
-    entries of its own kernels are not enough: most operators of extensions are first called through autograd's
-    fallback."""
+    """Places the hooks of one watch.
+
+    An operator without functions of its own is watched where the dispatcher's ``callBoxed`` calls kernels, and at the
+    function that all Python kernels share, so all boxed calls stop. The boxed entries of its own kernels are not
+    enough, because most operators of extensions are first called through autograd's fallback.
+    """
 
     _session: Session
     _control: RunControl
     _watch: ValueWatch
     _note: Callable[[str], None]
     """Shows a note at once."""
+    _redispatches: bool
+    """Redispatches count, too, not only calls."""
     _watched: set[int] = field(default_factory=set, init=False)
     """OperatorEntries of all watched operators."""
     _boxed: dict[int, Operator] = field(default_factory=dict, init=False)
@@ -587,6 +602,7 @@ class WatchedOperators:
         matchers = [matcher(pattern) for pattern in patterns]
 
         def defined(operator: Operator) -> None:
+            """Watch an operator that was registered now, if it matches."""
             if any(matches(operator.qualified) for matches in matchers):
                 self._add(operator)
 
@@ -601,7 +617,7 @@ class WatchedOperators:
             return
         names = ", ".join([operator.qualified for operator in self._boxed.values()][:8])
         if self._sees_boxed_calls:
-            self._note(f"no functions of their own: {names}: every boxed call of any operator is stopped at")
+            self._note(f"no functions of their own: {names}: every boxed call of any operator stops")
             return
         what = f"calls of {names} cannot be watched"
         why = "they have no functions of their own, and callBoxed was not found"
@@ -610,6 +626,8 @@ class WatchedOperators:
         self._note(f"{what}: {why}")
 
     def _add(self, operator: Operator) -> None:
+        """Watch an operator, once."""
+
         def is_boxed_call(returns_to: int) -> bool:
             return self._all_calls.boxed_event(returns_to) == "callBoxed"
 
@@ -626,9 +644,11 @@ class WatchedOperators:
                 self._sees_boxed_calls = self._watch.hooks > before
                 self._watch.watch_extensions(self._all_calls, self._boxed)
                 for text in self._all_calls.not_seen():
-                    self._note(f"{text}: what they call is not watched")
-                self._watch.watch_python_kernels(self._functions.python_entries(), self._boxed, is_boxed_call)
+                    self._note(f"{text}: their calls are not watched")
+                if self._redispatches:
+                    entries = self._functions.python_entries()
+                    self._watch.watch_boxed_entries(entries, self._boxed, is_boxed_call, "redispatchBoxed")
             self._boxed[operator.address] = operator
         if own or not self._sees_boxed_calls:
-            for entry in self._functions.boxed_entries(operator):
-                self._watch.watch_boxed_entry(entry, operator, is_boxed_call)
+            entries = self._functions.boxed_entries(operator)
+            self._watch.watch_boxed_entries(entries, {operator.address: operator}, is_boxed_call)

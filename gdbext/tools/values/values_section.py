@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,8 +20,6 @@ from gdbext.tools.tensor.tensor_files import entries_of
 from gdbext.tools.values.launch import KernelLaunch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gdbext.tools.tensor.tensor_report import TensorReporter
 
 
@@ -42,7 +40,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the notes."""
     values = report.section(ValuesSection)
     where = f", {counted(values.files, 'file')} in {escape(values.folder)}" if values.folder is not None else ""
-    ended = escape(values.ending.text or "it was asked for")
+    ended = escape(values.ending.text or "as requested")
     yield style(f"{values.count} call{'s' if values.count != 1 else ''} seen{where}; ended: {ended}", "bold")
     yield from (f"  note: {escape(note)}" for note in values.notes)
 
@@ -60,9 +58,9 @@ class ValueFiles:
             os.close(whole_file.open_folder(folder, make=True))
         except OSError as error:
             raise TargetError(
-                f"cannot make the folder {folder}: {error.strerror}",
-                why="its parent folder cannot be written to, or a file has that name",
-                help="name another --dir",
+                f"cannot create the folder {folder}: {error.strerror}",
+                why="its parent folder is not writable, or a file has that name",
+                help="choose another --dir",
             ) from error
         try:  # whether files can be created there must be clear before the process runs
             WholeFile(f"{self._folder}/try").discard()

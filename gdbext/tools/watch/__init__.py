@@ -28,7 +28,7 @@ from gdbext.render import escape
 from gdbext.tools.outcome import Outcome
 from gdbext.tools.probes.dispatch_counter import DispatchActivity
 from gdbext.tools.program import Program
-from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
+from gdbext.tools.watch.evidence import ENDINGS, Evidence, EvidenceFolder, TraceBuffer, take_core
 from gdbext.tools.watch.progress_watch import History, ProgressWatch, with_torch
 
 if TYPE_CHECKING:
@@ -36,32 +36,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gdbext.tools.program import Dispatch
-    from gdbext.tools.watch.evidence import Evidence
 
 MAX_SECONDS = 86400.0
 _SHORTEST = 5.0
 """Minimum of --history in seconds: a look takes one."""
 _MOST = 8
-"""Most processes of one program that are diagnosed: the ranks of a node."""
+"""Most processes of one program that are diagnosed, such as the ranks of a node."""
 _EPILOG = """\
-Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5% of a CPU used, by the
-process and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung
-if the diagnosis finds anything but a busy thread, an idle one, or one that waits for a child process. Every few seconds
-/proc is read (and one probe looks for a dispatch), which stops no process; only the diagnosis stops it, for some
-milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its descendants
-that have it are diagnosed, up to eight of them.
+Any of these counts as progress of the process or its children: a dispatch, 64 KB read or written, a child process that
+starts or exits, or 5% of a CPU used. If kernel probes are permitted, a process that computes without dispatching counts
+as hung unless the diagnosis finds a busy thread, an idle thread, or one that waits for a child process. Every few
+seconds, the command reads /proc (and one probe looks for a dispatch), which stops no process. Only the diagnosis stops
+the process, for a few milliseconds. If the process does not use PyTorch (timeout, bash, nice, accelerate, torchrun),
+its descendants that do are diagnosed, at most eight of them.
 
-Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
-scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
-hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and this command a percent of a
-CPU or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
-the dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
---job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
-for which the process is stopped until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
-GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
-in its environment.
-Then it continues to watch. With --json each event is a JSON object on a line. It ends with the process; with
-PROGRAM the exit status is the program's.
+At each hang, the diagnosis is printed. With --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
+scripts/dispatch -r FILE) are written, readable only by their owner. Further options save more:
+  --trace    .trace.html: the last dispatches before the hang. Its kernel probes add one or two microseconds to each
+             dispatch during the whole run, and this command needs at least one percent of a CPU
+  --history  .history.txt, also printed in short: every half minute (less often beyond two hours), the dispatches of one
+             second by operator if probes are permitted, and where the threads are. No process is stopped for it
+  --job      .job.txt, .job.json and .job.html, as scripts/dispatch ranks writes them
+  --core     .core, as large as the process's memory. The process is stopped until it is written
+The shell runs COMMAND with these environment variables: GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …),
+GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (the files' path without .txt, .html, .json or .rec).
+The command then continues to watch. With --json, each event is a JSON object on its own line. The command exits when
+the process does; with PROGRAM, its exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
       -- python train.py
@@ -69,27 +69,26 @@ PROGRAM the exit status is the program's.
 
 
 class WatchProgram(Program):
-    name = "watch"
+    """The program ``scripts/dispatch watch`` as a tool."""
+
     common = ("--json",)
-    summary = "Wait until a process stops making progress, then diagnose it and save the evidence."
 
     def arguments(self, parser: ArgumentParser) -> None:
-        parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="the process; or start one: -- PROGRAM …")
-        hung_help = "seconds without progress (default 300)"
-        parser.add_argument("--hung-after", type=float, default=300.0, metavar="S", help=hung_help)
-        parser.add_argument("--save", metavar="DIR", help="keep the diagnosis and a recording in that folder")
-        parser.add_argument("--core", action="store_true", help="with --save: also write a core dump (by gcore)")
-        job_help = "with --save: also write the report on all ranks of its job"
-        parser.add_argument("--job", action="store_true", help=job_help)
+        parser.epilog, add = _EPILOG, parser.add_argument
+        add("-p", "--pid", type=integer, metavar="PID", help="the process to watch (or start one: -- PROGRAM …)")
+        hung_help = "seconds without progress that count as a hang (default: 300)"
+        add("--hung-after", type=float, default=300.0, metavar="S", help=hung_help)
+        add("--save", metavar="DIR", help="save the diagnosis and a recording in this folder")
+        add("--core", action="store_true", help="with --save: also write a core dump, using gcore")
+        add("--job", action="store_true", help="with --save: also write a report on all ranks of the job")
         trace_help = "with --save: also write the last S seconds of a trace"
-        parser.add_argument("--trace", type=float, default=0.0, metavar="S", help=trace_help)
+        add("--trace", type=float, default=0.0, metavar="S", help=trace_help)
         time = partial(duration, option="--history", is_endless=True)
-        history_help = "with --save: also keep what the last minutes (10m) looked like"
-        parser.add_argument("--history", type=time, default=0.0, metavar="TIME", help=history_help)
-        parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
-        metrics_help = "keep figures for Prometheus' node_exporter (textfile collector) in that file"
-        parser.add_argument("--metrics", metavar="FILE.prom", help=metrics_help)
+        history_help = "with --save: also write a history of the last TIME, such as 10m"
+        add("--history", type=time, default=0.0, metavar="TIME", help=history_help)
+        add("--run", metavar="COMMAND", help="shell command to run at each hang")
+        metrics_help = "keep metrics for the textfile collector of Prometheus' node_exporter in this file"
+        add("--metrics", metavar="FILE.prom", help=metrics_help)
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
@@ -101,15 +100,15 @@ class WatchProgram(Program):
 
 
 class Watch:
-    """The state of one watch."""
+    """Watches one process or program until it exits."""
 
     def __init__(self, args: Namespace, program: Sequence[str], dispatch: Dispatch) -> None:
-        """``program``: the command to start, () to watch --pid. Raises UsageError, TargetError, NoSuchProcess,
-        NotPermitted."""
+        """``program``: the command to start, () to watch the process --pid. Raises UsageError, TargetError,
+        NoSuchProcess, NotPermitted."""
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
         if (args.core or args.job or args.trace or args.history) and not args.save:
-            raise UsageError("--core, --job, --trace and --history need --save DIR", why="they keep what may be large")
+            raise UsageError("--core, --job, --trace and --history need --save DIR", why="the files may be large")
         if not 0 <= args.trace <= MAX_SECONDS:
             raise UsageError(f"--trace takes up to {MAX_SECONDS:.0f} seconds")
         if args.history and not _SHORTEST <= args.history <= MAX_SECONDS:
@@ -128,7 +127,7 @@ class Watch:
         if not self._program:
             check_readable(self.pid)
         self._subjects: tuple[int, ...] = ()
-        """The processes with PyTorch, which are diagnosed; () as long as there are none."""
+        """The processes that use PyTorch, which are diagnosed; () until there are some."""
         self._trace: TraceBuffer | None = None
         self._history: History | None = None
         if args.trace or args.history:
@@ -137,10 +136,11 @@ class Watch:
         self._output = sys.stderr if program else sys.stdout
 
     def run(self) -> int:
-        """Run until the process has ended, or Ctrl+C; the exit status."""
+        """Watch until the process exits or Ctrl+C; the exit status."""
 
         def interrupt(*_: object) -> None:
-            if not self._program:  # a program of ours gets Ctrl+C, too, and may need time to end
+            """Handle Ctrl+C, which our own program gets, too; it may need time to exit."""
+            if not self._program:
                 raise KeyboardInterrupt
 
         with signals_handled([signal.SIGINT], interrupt):
@@ -157,7 +157,7 @@ class Watch:
                         buffer.end()
             status = self._program.wait() if self._program else None
             if status is None:
-                how = "the process has ended"
+                how = "the process has exited"
             elif status < 0:
                 how = f"the program was killed by {signal.Signals(-status).name}"
             else:
@@ -168,14 +168,14 @@ class Watch:
             return 0 if status is None else status if status >= 0 else 128 - status
 
     def _watch(self) -> None:
-        """Watch the progress for hangs, and report each. Raises TargetGone when the process ends."""
+        """Sample the progress, and report each hang. Raises TargetGone when the process exits."""
         limit = self._args.hung_after
         progress = ProgressWatch(self.pid)
         last_progress = last_dispatch = time.monotonic()
         hangs = is_prepared = False
         dispatches = 0
-        created = f"; the folder {self._args.save} was made" if self._folder.is_new else ""
-        text = f"process {self.pid}; it hangs when it makes no progress for {limit:g} s{created}"
+        created = f"; the folder {self._args.save} was created" if self._folder.is_new else ""
+        text = f"process {self.pid}: {limit:g} s without progress count as a hang{created}"
         self._print_event("watching", text)
         while True:
             self._sleep(min(limit / 12, 15.0))
@@ -198,7 +198,7 @@ class Watch:
                 last_dispatch = last_dispatch if work.computes_only else now
             if hangs and last_dispatch == now:
                 hangs = False
-                self._print_event("moves", "it continues")
+                self._print_event("moves", "it makes progress again")
             if not hangs and now - last_progress > limit:
                 hangs = self._report_hang(now - last_progress)
             elif not hangs and work.computes_only and now - last_dispatch > limit:
@@ -207,15 +207,14 @@ class Watch:
             self._write_metrics(hangs, now - last_progress, dispatches if progress.activity_probe else None)
 
     def _find_subjects(self) -> bool:
-        """Find the processes with PyTorch, and start the trace and history; False if there is none. Raises
-        TargetGone."""
+        """Find the processes that use PyTorch, and start the trace and history of the first; False if there is none.
+        Raises TargetGone."""
         args = self._args
         self._subjects = with_torch(self.pid)
         if self._subjects and self._subjects != (self.pid,):
-            many = len(self._subjects) > 1
             pids = ", ".join(map(str, self._subjects[:_MOST]))
-            text = f"process{'es' if many else ''} {pids} of it use{'' if many else 's'} PyTorch"
-            self._print_event("watching", text)
+            one = len(self._subjects) == 1
+            self._print_event("watching", f"its descendant{'' if one else 's'} {pids} use{'s' if one else ''} PyTorch")
         if self._subjects and args.trace:
             self._trace = TraceBuffer(self._subjects[0], args.trace, args.save, self._folder.dispatch)
         if self._subjects and args.history:
@@ -223,7 +222,8 @@ class Watch:
         return bool(self._subjects)
 
     def _write_metrics(self, hangs: bool, idle: float, dispatches: int | None) -> None:
-        """Write the file of --metrics; ``idle``: seconds without progress; ``dispatches``: None without a probe."""
+        """Write the file of --metrics. ``hangs``: now; ``idle``: seconds without progress; ``dispatches``: seen so far,
+        None without a probe."""
         if not self._args.metrics:
             return
         self._hangs += hangs and not self._was_hung
@@ -243,7 +243,7 @@ class Watch:
         write_text(self._args.metrics, text)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, and raise TargetGone when a program of ours ends."""
+        """Sleep. Raises TargetGone when our own program exits."""
         self._commands = [command for command in self._commands if command.poll() is None]
         if not self._program:
             time.sleep(seconds)
@@ -253,8 +253,8 @@ class Watch:
             raise TargetGone.of(self.pid)
 
     def _report_hang(self, seconds: float, computes: bool = False) -> bool:
-        """Diagnose the processes, and save the evidence; False if they do not hang. ``seconds``: without progress;
-        ``computes``: the process or its children use a CPU, so that it hangs only if the diagnosis finds a defect."""
+        """Diagnose the processes, and save the evidence; False if they do not hang. ``seconds``: how long there was no
+        progress; ``computes``: they use a CPU, so that they hang only if the diagnosis finds a defect."""
         with suppress(TargetGone):
             self._subjects = with_torch(self.pid)  # processes may have been replaced
         taken: list[tuple[int, Evidence]] = []
@@ -262,10 +262,11 @@ class Watch:
             try:
                 taken.append((pid, self._folder.take(pid)))
             except TargetError as error:
-                text = f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}"
+                text = f"no progress for {seconds:.0f} s; process {pid} cannot be diagnosed: {error.what}"
                 self._print_event("failed", text)
 
-        def is_healthy(evidence: Evidence) -> bool:  # its children may compute, as compilers do
+        def is_healthy(evidence: Evidence) -> bool:
+            """True if the process does not hang; its children may compute, as compilers do."""
             return kind_of(evidence.verdict["kind"]).is_healthy or evidence.waits == {WaitKind.CHILD_PROCESS.value}
 
         if computes and taken and all(is_healthy(evidence) for _, evidence in taken):
@@ -281,12 +282,13 @@ class Watch:
         return True
 
     def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
-        """Save the evidence that takes long, after the diagnosis was shown; ``is_first``: also that on the whole
-        job."""
+        """Save the evidence that takes long, after the diagnosis was shown. ``is_first``: also history, trace and job,
+        which are saved once for all processes."""
 
         def take_history() -> Sequence[str]:
+            """Save the history and print its summary; the endings of the files, as in all steps."""
             ending, lines = history.take(evidence.stem) if history else ("", [])
-            self._print_event("history", "\n".join(["what its last minutes looked like:", *lines]))
+            self._print_event("history", "\n".join(["its last minutes:", *lines]))
             return [ending]
 
         steps: list[Callable[[], Sequence[str]]] = []
@@ -306,6 +308,7 @@ class Watch:
                 self._print_event("failed", error.what)
 
     def _run_command(self, evidence: Evidence, pid: int) -> None:
+        """Start the command of --run, with the verdict in its environment."""
         names = {"GDBEXT_VERDICT": "kind", "GDBEXT_SUMMARY": "summary"}
         verdict = {name: environment_value(evidence.verdict[member]) for name, member in names.items()}
         paths = {"GDBEXT_FOLDER": evidence.folder, "GDBEXT_FILE": evidence.start}  # below what the user named
@@ -317,7 +320,8 @@ class Watch:
             self._print_event("failed", f"--run: the shell cannot be started: {error.strerror}")
 
     def _print_event(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
-        """Print an event, with --json as an object; a hang with its evidence."""
+        """Print an event, with --json as an object. ``evidence``: of a hang, to be printed, too; ``pid``: of the hung
+        process."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         if self._args.json:
             members: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}

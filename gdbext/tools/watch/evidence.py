@@ -1,8 +1,4 @@
-"""Saves the evidence of a hang: diagnosis, recording, on request a core dump, the report on the job, the end of a
-trace.
-
-The trace is a process of its own (``dispatch-trace --last``), which reads the kernel's ring and drops what is too old.
-"""
+"""Saves the evidence of a hang: diagnosis, recording, and on request a core dump, a report on the job, a trace."""
 
 from __future__ import annotations
 
@@ -33,15 +29,17 @@ ENDINGS = ("txt", "json", "rec", "html")
 
 
 class Evidence(NamedTuple):
-    """The saved evidence of a hang. ``verdict``: "kind" and "summary" of the JSON report; the names of its files in
-    ``folder`` begin with ``stem``; ``text``: the diagnosis; ``waits``: the WaitKinds of the verdict's threads.
-    """
+    """The saved evidence of a hang."""
 
     folder: str
     stem: str
+    """The beginning of the names of its files."""
     verdict: dict[str, str]
+    """The members "kind" and "summary" of the report's verdict."""
     text: str
+    """The diagnosis."""
     waits: frozenset[str] = frozenset()
+    """The WaitKinds of the verdict's threads."""
 
     @property
     def start(self) -> str:
@@ -49,7 +47,7 @@ class Evidence(NamedTuple):
         return f"{self.folder}/{self.stem}"
 
     def remove(self) -> None:
-        """Delete the files: it was no hang."""
+        """Delete the files, because the process does not hang."""
         with contextlib.suppress(OSError):
             folder = whole_file.open_folder(self.folder)
             for ending in ENDINGS:
@@ -59,14 +57,12 @@ class Evidence(NamedTuple):
 
 
 class EvidenceFolder:
-    """The folder of the evidence: the user's, else one in the folder for temporary files, made when it is needed.
-
-    The user's folder may belong to another user, who runs the process: files are made in a private one beside them, and
-    moved.
-    """
+    """The folder of the evidence. It may belong to another user, who runs the process, so files are made in a private
+    folder inside, and moved."""
 
     def __init__(self, folder: str | None, dispatch: Dispatch) -> None:
-        """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written there."""
+        """``folder``: None for a new temporary one, made when it is needed; ``dispatch`` runs scripts/dispatch. Raises
+        TargetError if the folder is not writable."""
         self._folder = folder
         self.dispatch = dispatch
         self.is_new = False
@@ -106,19 +102,19 @@ class EvidenceFolder:
 
 
 def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
-    """Move the files STEM.ENDING to the user's folder; returns the text of the first. Raises TargetError."""
+    """Move the files STEM.ENDING to the evidence folder, and return the text of the first. Raises TargetError."""
     try:
         text = place.read(f"{stem}.{endings[0]}")
         for ending in endings:
             place.publish(f"{stem}.{ending}")
     except OSError as error:
-        raise TargetError(f"the diagnosis cannot be kept: {error.strerror}", help="choose another --save") from error
+        raise TargetError(f"the diagnosis cannot be saved: {error.strerror}", help="choose another --save") from error
     return text
 
 
 def take_core(evidence: Evidence, pid: int) -> str:
-    """Have gdb's gcore write a core of the process, which is stopped meanwhile; returns the ending of its name. Raises
-    TargetError."""
+    """Write a core of the process by gdb's gcore, which stops the process meanwhile; the ending of the core's name.
+    Raises TargetError."""
     program = find_program("gcore")
     if not program:
         raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
@@ -136,13 +132,13 @@ def take_core(evidence: Evidence, pid: int) -> str:
 
 
 def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str], str]:
-    """(kind and summary of the verdict in the report ``name``, WaitKinds of the threads that it is about, what went
-    wrong or "")."""
+    """(verdict, waits, problem) of the JSON report in the file ``name``: the first two as in Evidence, then what went
+    wrong, or ""."""
     unknown = {"kind": "", "summary": ""}
     try:
         report = json_report.parse(place.data(name), name)
     except (OSError, GdbextError):
-        return unknown, frozenset(), "it left no report"
+        return unknown, frozenset(), "it wrote no report"
     verdict = report.verdict
     if not verdict:
         return unknown, frozenset(), report.problem
@@ -152,14 +148,15 @@ def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str
 
 
 _ATTEMPTS = 3
-"""Starts of a trace: torch may be about to be loaded, and a program may replace itself by another."""
+"""Most starts of a trace. A start may fail because torch is not loaded yet, or the program replaces itself (execve)."""
 
 
 class TraceBuffer:
-    """A trace of process ``pid`` by a child process, which the first keep() starts."""
+    """A trace by a child process (``dispatch-trace --last``), which the first keep() starts."""
 
     def __init__(self, pid: int, seconds: float, folder: str, dispatch: Dispatch) -> None:
-        """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written to ``folder``."""
+        """``pid``: the traced process; ``seconds``: how much of the trace is kept; ``dispatch`` runs scripts/dispatch.
+        Raises TargetError if ``folder`` is not writable."""
         self._place = Workplace(folder)
         self._page = f"trace-{pid}.html"
         self._report = f"trace-{pid}.json"
@@ -173,14 +170,15 @@ class TraceBuffer:
     def keep(self) -> None:
         """Start the trace if it does not run. Raises TargetError if it cannot run."""
 
-        def prepare() -> None:  # the child ends when we end, and obeys SIGINT
+        def prepare() -> None:
+            """Make the child exit when we do, and obey SIGINT."""
             end_with_parent(signal.SIGTERM)
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
         if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
             self._child = 0
             if not self._attempts_left:
-                raise TargetError(f"no trace is kept: {self._problem()}")
+                raise TargetError(f"no trace is recorded: {self._problem()}")
         if not self._child and self._attempts_left:
             self._attempts_left -= 1
             self._child = start_aside(self._dispatch, self._words, self._place, self._report, prepare)
@@ -190,19 +188,18 @@ class TraceBuffer:
         try:
             return json_report.parse(self._place.data(self._report), self._report).problem or "it ended"
         except (OSError, GdbextError):
-            return "it had not begun"
+            return "it had not started"
 
     def take(self, stem: str) -> str:
-        """End the trace, and save it in a file whose name begins with ``stem``; returns the ending of the name. Raises
-        TargetError."""
+        """End the trace, and save it as STEM.trace.html; the ending of the name. Raises TargetError."""
         status = self._end()
         self._attempts_left = _ATTEMPTS
         try:
             if status:
-                raise TargetError(f"no trace was kept: {self._problem()}")
+                raise TargetError(f"no trace was saved: {self._problem()}")
             self._place.publish(self._page, f"{stem}.trace.html")
         except OSError as error:
-            raise TargetError(f"no trace was kept: {error.strerror}") from error
+            raise TargetError(f"no trace was saved: {error.strerror}") from error
         return "trace.html"
 
     def end(self) -> None:
@@ -211,11 +208,11 @@ class TraceBuffer:
         self._place.close()
 
     def _end(self) -> int:
-        """End the trace's process; its exit status, 1 if it did not run."""
+        """Make the trace's process exit; its exit status, 1 if it did not run."""
         if not self._child:
             return 1
         child, self._child = self._child, 0
-        # Signals, and the seconds that the trace has to write its page: the watch must not hang with it.
+        # Signals, and seconds to wait after each: SIGINT has the trace write its page, which must not take forever.
         for number, seconds in ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)

@@ -1,7 +1,5 @@
-"""Whether a process makes progress, by /proc and one kernel probe, and what its last minutes looked like; nothing is
+"""Whether a process makes progress, by /proc and one kernel probe, and a history of its last minutes; no process is
 stopped.
-
-Fields: proc(5); stat's 14th to 17th, io's rchar and wchar (which need the right to trace), task/TID/children.
 """
 
 from __future__ import annotations
@@ -35,16 +33,18 @@ if TYPE_CHECKING:
 
 
 class ProcessActivity(NamedTuple):
-    """Sums over the process and all its descendants: ``seconds`` of CPU time, including children that have exited;
-    ``transferred`` bytes read and written, also through pipes and sockets; number of ``processes``."""
+    """Sums over a process and all its descendants since they started."""
 
     seconds: float
+    """CPU time, including that of children that have exited."""
     transferred: int
+    """Bytes read and written, also through pipes and sockets."""
     processes: int
+    """Number of these processes."""
 
 
 def activity(pid: int) -> ProcessActivity:
-    """The sums of the process's life so far. Raises TargetGone."""
+    """The activity of a process and its descendants. Raises TargetGone."""
     work = [_work_of_process(pid)]
     for child in descendants(pid):
         with suppress(TargetGone):
@@ -54,7 +54,8 @@ def activity(pid: int) -> ProcessActivity:
 
 
 def _work_of_process(pid: int) -> tuple[int, int]:
-    """(clock ticks of CPU time, bytes read and written) of one process. Raises TargetGone."""
+    """(clock ticks of CPU time, bytes read and written) of one process: fields 14 to 17 of its stat, rchar and wchar of
+    io, which needs the right to trace (proc(5)). Raises TargetGone."""
     fields = stat_fields(read_file(pid, "stat"))
     if len(fields) < 15 or fields[0] in ("Z", "X"):
         raise TargetGone.of(pid)
@@ -76,8 +77,8 @@ def uses_torch(pid: int) -> bool:
 
 
 def with_torch(pid: int) -> tuple[int, ...]:
-    """The process if it uses PyTorch, else its topmost descendants that do, which a wrapper (timeout, bash, torchrun)
-    has started. Raises TargetGone if the process has exited."""
+    """The process if it uses PyTorch, else those of its descendants that do and have no ancestor that does: a wrapper
+    (timeout, bash, torchrun) has started them. Raises TargetGone if the process has exited."""
     if uses_torch(pid):
         return (pid,)
     topmost: list[int] = []
@@ -94,29 +95,32 @@ def with_torch(pid: int) -> tuple[int, ...]:
 
 
 BUSY = 0.05
-"""The share of a CPU: threads in timed waits, such as those for Python's GIL, use less."""
+"""The share of a CPU that counts as progress: threads in timed waits, such as those for Python's GIL, use less."""
 TRANSFER = 1 << 16
-"""Bytes between two looks that count as progress: a line of a log does not."""
+"""Bytes between two samples that count as progress: a line of a log does not."""
 
 
 class ProcessProgress(NamedTuple):
-    """``moves``: it dispatches, reads or writes, or at least computes. ``computes_only``: it computes, but the probe
-    saw no dispatch.
-    """
+    """What a process did since the last sample."""
 
     moves: bool
+    """It dispatched, read or wrote, or at least computed."""
     computes_only: bool = False
+    """It computed, but the probe saw no dispatch."""
     dispatches: int = 0
-    """Number that the probe saw within a second; 0 also if it was not used, because bytes were transferred."""
+    """Number that the probe saw within a second; 0 also if the probe was not needed, because bytes were transferred."""
 
 
 class ProgressWatch:
+    """Compares samples of the activity of a process and its descendants."""
+
     def __init__(self, pid: int) -> None:
-        """Raises TargetGone."""
+        """Take the first sample. Raises TargetGone."""
         self._pid = pid
         self._before: ProcessActivity = activity(pid)
         self._time = time.monotonic()
         self.activity_probe: DispatchActivity | None = None
+        """The probe that sees dispatches, if one can be used."""
 
     def since_last_look(self) -> ProcessProgress:
         """The progress since the last call. Raises TargetGone."""
@@ -131,36 +135,38 @@ class ProgressWatch:
             try:
                 dispatches = self.activity_probe.wait_for_dispatch(min(1.0, (now - then) / 2))
             except (GdbextError, OSError):
-                self.activity_probe = None  # another user's probes, or the program was replaced: /proc must do
+                self.activity_probe = None  # the program may have been replaced; use /proc alone from now on
         if dispatches:
             return ProcessProgress(True, dispatches=dispatches)
         return ProcessProgress(computes, computes and self.activity_probe is not None)
 
 
 _MOST = 240
-"""Most looks that a history has."""
+"""Most samples that a history has."""
 _THREADS, _FRAMES, _OPERATORS = 6, 4, 8
-"""Threads, Python frames of each, and operators that are kept of a look."""
+"""Most threads, Python frames of each, and operators that a sample has."""
 _WIDTH = 200
 """Most characters of a name or place."""
 
 
 class HistoryLook(NamedTuple):
-    """One sample: its time (seconds since the epoch), operator calls a second in all and of the most called ones,
-    and the threads that are not idle, each with its state and its innermost places in the program's own files."""
+    """One sample of a history."""
 
     time: float
+    """Seconds since the epoch."""
     total: float | None
-    """None: not counted, for the reason ``problem``."""
+    """Operator calls a second; None if they were not counted, for the reason ``problem``."""
     rates: tuple[tuple[str, float], ...] = ()
+    """(operator, calls a second) of the most called ones."""
     threads: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """(name, state, innermost places in the program's own files) of the threads that are not idle."""
     problem: str = ""
 
     @property
     def dispatches(self) -> str:
         """``240 operator calls a second: aten::mm 130, aten::relu 110``."""
         if self.total is None:
-            return f"dispatches are not known: {self.problem}"
+            return f"dispatches are unknown: {self.problem}"
         if not self.total:
             return "nothing was dispatched"
         most = ", ".join(f"{op} {rate:,.0f}" for op, rate in self.rates[:4])
@@ -180,13 +186,13 @@ class HistoryLook(NamedTuple):
 
 
 class History:
-    """Samples process ``pid`` about every half minute, by child processes, and keeps the samples of the last ``span``
-    seconds: a few hundred short texts, and two files."""
+    """Samples a process about every half minute, by child processes, and keeps the last samples."""
 
     def __init__(self, pid: int, span: float, folder: str, dispatch: Dispatch) -> None:
-        """``dispatch`` is scripts/dispatch. Raises TargetError if nothing can be written to ``folder``."""
+        """``span``: seconds of the history; ``folder``: for temporary files, and the history when it is saved;
+        ``dispatch`` runs scripts/dispatch. Raises TargetError if ``folder`` is not writable."""
         self._pid, self._span, self._dispatch = pid, span, dispatch
-        # Half a minute, less if fewer than 20 looks would fit in the span; the longer that is, the rarer they are.
+        # Half a minute; less if the span had fewer than 20 samples, more if it had more than _MOST.
         self.period = max(span / _MOST, min(30.0, span / 20))
         self._looks: deque[HistoryLook] = deque(maxlen=_MOST + 1)
         self._place = Workplace(folder)
@@ -194,7 +200,7 @@ class History:
         self._began = self._due = 0.0
 
     def keep(self) -> None:
-        """Store the look that has ended, and start the next one when it is due; never waits."""
+        """Store the sample whose child processes have exited, and start the next one when it is due; never waits."""
         if self._children:
             self._children = [child for child in self._children if not os.waitpid(child, os.WNOHANG)[0]]
             if self._children:
@@ -206,7 +212,8 @@ class History:
         if time.monotonic() < self._due:
             return
 
-        def limit_files() -> None:  # a report has a few kilobytes
+        def limit_files() -> None:
+            """Limit the files that a child may write; a report has a few kilobytes."""
             resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 20, 32 << 20))
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
@@ -218,12 +225,12 @@ class History:
             self._children.append(start_aside(self._dispatch, words, self._place, name, limit_files))
 
     def take(self, stem: str) -> tuple[str, list[str]]:
-        """Write the history to a file whose name begins with ``stem``: (ending of its name, lines that summarize it).
-        Raises TargetError."""
+        """Write the history to a file STEM.history.txt: (ending of its name, lines that summarize it). Raises
+        TargetError."""
         looks = [look for look in self._looks if look.time >= time.time() - self._span - self.period]
         summary = list(_summary(looks))
-        head = f"The last {duration(self._span)} of process {self._pid}, a look every {duration(self.period)}; nobody"
-        lines = [f"{head} was stopped.", "", *summary, "", "each look:"]
+        head = f"The last {duration(self._span)} of process {self._pid}, sampled every {duration(self.period)}"
+        lines = [f"{head}, without stopping it.", "", *summary, "", "all samples:"]
         for look in looks:
             lines.append(f"{look.clock}  {look.dispatches}")
             for name, state, places in look.threads:
@@ -233,11 +240,11 @@ class History:
             self._place.write(file, "".join(f"{line}\n" for line in lines))
             self._place.publish(file)
         except OSError as error:
-            raise TargetError(f"the history cannot be kept: {error.strerror}", help="choose another --save") from error
+            raise TargetError(f"the history cannot be saved: {error.strerror}", help="choose another --save") from error
         return "history.txt", summary
 
     def end(self) -> None:
-        """End the child processes, and delete the temporary files."""
+        """Kill the child processes, and delete the temporary files."""
         end_processes(self._children, 5.0)
         for child in self._children:
             os.waitpid(child, 0)
@@ -250,10 +257,10 @@ def _rates(data: bytes) -> tuple[dict[str, float], str]:
     try:
         report = json_report.parse(data, "the report on its operators", TopSection)
     except GdbextError:
-        return {}, "it left no report"
+        return {}, "it wrote no report"
     top = report.find_section(TopSection)
     if not top:
-        return {}, report.problem or "it left no report"
+        return {}, report.problem or "it wrote no report"
     rates: dict[str, float] = {}
     for row in top.rows:
         op, event = row.subject.op, row.subject.event
@@ -278,11 +285,11 @@ def _threads(data: bytes) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
 
 
 def _is_alike(left: HistoryLook, right: HistoryLook) -> bool:
-    """True if the process did the same in both looks: it called the same operators, about as often; if none was called
-    or counted, its first thread was in the same function."""
+    """True if the process did the same in both samples: it called the same operators about as often; or called none,
+    and its first thread was in the same function."""
     if left.total and right.total:
         shares = [{op: rate / look.total for op, rate in look.rates if look.total} for look in (left, right)]
-        # An operator with a fifth of all calls in a look, and less than a twentieth in the other, is a change.
+        # It is a change if an operator has a fifth of all calls in one sample, and less than a twentieth in the other.
         major = {op for share in shares for op, part in share.items() if part >= 0.2}
         is_same = all(share.get(op, 0) >= 0.05 for share in shares for op in major)
         return is_same and 0.5 <= left.total / right.total <= 2
@@ -293,7 +300,7 @@ def _is_alike(left: HistoryLook, right: HistoryLook) -> bool:
 def _summary(looks: Sequence[HistoryLook]) -> Iterator[str]:
     """Two lines for each stretch of time in which the process did the same."""
     if not looks:
-        yield "nothing was seen yet"
+        yield "there is no sample yet"
     stretches: list[list[HistoryLook]] = []
     for look in looks:
         if stretches and _is_alike(stretches[-1][-1], look):

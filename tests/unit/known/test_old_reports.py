@@ -48,7 +48,7 @@ def test_a_report_is_judged_again_as_far_as_it_has_native_frames(report: Path, d
     assert line.startswith("Known: gcc#52303, libgomp keeps its worker threads")
     assert evidence.endswith("inside libgomp, OpenMP has no workers here")
     report.write_text(json.dumps(Replay("fork-openmp").diagnosis))
-    assert "no known bug fits; it has no native frames" in dispatch("known", str(report))[1]
+    assert "no known bug matches; the report has no native frames" in dispatch("known", str(report))[1]
 
 
 def test_a_recording_is_judged_again(dispatch: Dispatch) -> None:
@@ -57,7 +57,7 @@ def test_a_recording_is_judged_again(dispatch: Dispatch) -> None:
     assert status == 0
     first, second = text.splitlines()
     assert first.startswith(f"{files[0]}: Known: gcc#52303")
-    assert second == f"{files[1]}: no known bug fits"
+    assert second == f"{files[1]}: no known bug matches"
     document = json.loads(dispatch("known", *files, "--json")[1])
     assert [[match["id"] for match in document[file]] for file in files] == [["gcc#52303"], []]
 

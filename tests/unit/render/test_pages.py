@@ -133,7 +133,7 @@ def test_a_kernel_that_was_seen() -> None:
 def test_a_page_without_anything_to_show_says_so() -> None:
     tags = Tags(made_pages.timeline(()))
     assert (tags.open, tags.data) == ([], {"dispatches": [0], "kinds": []})
-    assert "is it hung?" in top_view.render_page(TopSection(2.0, "probes", 0, 0, 3, ()), None)
+    assert "may be hung" in top_view.render_page(TopSection(2.0, "probes", 0, 0, 3, ()), None)
     page = tensor_files.render(made_pages.made_tensors.ODD, None, "it is on the moon")
     assert "There is no picture: it is on the moon" in page
     assert "<canvas" not in page

@@ -1,7 +1,6 @@
 """bpf(2) through the bare system call: maps, programs, probes of one process, and why the kernel refuses them.
 
-Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr). Everything is freed with its
-fd, however this process ends.
+Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr).
 """
 
 from __future__ import annotations
@@ -27,18 +26,21 @@ _BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
 
 
 class Circumstances(NamedTuple):
-    """The kernel's release, and of a process: its effective capabilities as bits, True if a seccomp filter restricts
-    it, True if it is root in a user namespace only."""
+    """The facts that decide whether a process may use BPF."""
 
     release: str
+    """The kernel's release: "6.8.0-45-generic"."""
     capabilities: int
+    """The process's effective capabilities, as bits."""
     is_filtered: bool
+    """A seccomp filter restricts the process."""
     is_namespaced: bool
+    """The process is in a user namespace other than the initial one."""
 
     @property
     def missing(self) -> list[str]:
-        """The capabilities that the process lacks (numbers: include/uapi/linux/capability.h); CAP_SYS_ADMIN, 21,
-        includes both."""
+        """The needed capabilities that the process lacks (numbers: include/uapi/linux/capability.h). CAP_SYS_ADMIN, 21,
+        includes them."""
         if self.capabilities >> 21 & 1:
             return []
         return [name for number, name in ((39, "CAP_BPF"), (38, "CAP_PERFMON")) if not self.capabilities >> number & 1]
@@ -66,21 +68,22 @@ def circumstances() -> Circumstances:
 
 
 def refusal(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
-    """The error that explains why the kernel refused ``what``; ``here``: None for our own circumstances."""
+    """The error that explains why the kernel refused to do something. ``what``: the failure in words ("a BPF map cannot
+    be created"); ``here``: the circumstances (default: this process's)."""
     here = here or circumstances()
     help_ = _BREAKPOINTS
     if error.errno in (errno.EPERM, errno.EACCES):
         why, help_ = _permission(here)
     elif error.errno == errno.ESRCH:
-        why, help_ = "the process has exited meanwhile", "look at one that still runs: pgrep -af python"
+        why, help_ = "the process has exited", "choose a running process: pgrep -af python"
     elif error.errno == errno.ENOSYS:
         why = "this kernel was built without BPF (CONFIG_BPF_SYSCALL)"
     elif here.release_numbers < _FIRST:
-        why = f"Linux {here.release} has no probes that know their place: 5.15 is the first"
+        why = f"Linux {here.release} has no attach cookies for probes, which Linux 5.15 introduced"
     elif error.errno in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
         why = "the file was deleted or replaced, or is on a file system that the kernel does not probe"
     else:
-        why = f"Linux {here.release} does not take it: it may have been built without uprobes"
+        why = f"Linux {here.release} rejected it: it may have been built without uprobes"
     return ProbesRefused(f"{what}: {error.strerror}", why=why, help=help_)
 
 
@@ -90,15 +93,15 @@ def _permission(here: Circumstances) -> tuple[str, str]:
         options = " ".join(f"--cap-add={name[4:]}" for name in here.missing)
         who = "" if os.geteuid() == 0 else "as root "
         return (
-            f"kernel probes need {' and '.join(here.missing)}, or root; this process lacks that",
+            f"kernel probes need {' and '.join(here.missing)}, or root; this process does not have that",
             f"run it {who}on the host, or docker run {options}; or {_BREAKPOINTS}",
         )
     if here.is_namespaced:
-        why = "we are root in a user namespace only, and the kernel asks outside of it"
+        why = "this process is root only in a user namespace, but the kernel requires root outside it"
         return why, f"run it on the host; or {_BREAKPOINTS}"
     if here.is_filtered:
         return (
-            "a seccomp profile forbids bpf(2), as a container's default one does",
+            "a seccomp profile forbids bpf(2); the default profile of containers does",
             f"docker run --security-opt seccomp=unconfined, or run it on the host; or {_BREAKPOINTS}",
         )
     return (
@@ -127,8 +130,8 @@ class Bpf:
     """Calls the system call bpf(2)."""
 
     def __init__(self, number: int, has_many: bool = True, perf_call: int = 0) -> None:
-        """``number``: of the system call bpf(2), ``perf_call``: of perf_event_open(2); ``has_many``: the kernel can
-        place many probes at once."""
+        """``number``, ``perf_call``: the numbers of the system calls bpf(2) and perf_event_open(2); ``has_many``: the
+        kernel can place many probes at once."""
         self._number = number
         self.has_many = has_many
         self.perf_call = perf_call
@@ -140,7 +143,7 @@ class Bpf:
         if not architecture.probing:
             raise ProbesRefused(
                 f"kernel probes are not supported on {architecture.title}",
-                why="where they are cheap is known for each architecture by itself",
+                why="the instructions at which probes are cheap are known only for some architectures",
                 help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )
         return cls(architecture.probing.bpf_call, not circumstances().lacks_many, architecture.probing.perf_call)
@@ -151,6 +154,7 @@ class Bpf:
         return self.system_call(self._number, command, ctypes.create_string_buffer(attributes, size), size)
 
     def system_call(self, number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
+        """Make the system call; its result. Raises OSError."""
         result: int = self._system_call(number, *arguments)
         if result < 0:
             code = ctypes.get_errno()
@@ -163,7 +167,7 @@ class Bpf:
         try:
             return self(_MAP_CREATE, struct.pack("<5I", kind, key_size, value_size, entries, flags))
         except OSError as error:
-            raise refusal("a BPF map cannot be made", error) from error
+            raise refusal("a BPF map cannot be created", error) from error
 
     def put(self, descriptor: int, key: bytes, value: bytes) -> None:
         """Set one entry of a map. Raises OSError."""
@@ -171,8 +175,8 @@ class Bpf:
         self(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, *map(ctypes.addressof, buffers), 0))
 
     def get(self, descriptor: int, key: bytes, size: int, is_taken: bool = False) -> bytes | None:
-        """The value of one entry of a map, None without that entry; ``is_taken``: remove it (a hash: Linux 5.14).
-        Raises OSError."""
+        """The value of a map's entry, ``size`` bytes; None without that entry. ``is_taken``: also remove it (from Linux
+        5.14 on, from a hash). Raises OSError."""
         buffers = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
         addresses = map(ctypes.addressof, buffers)
         try:
@@ -184,7 +188,7 @@ class Bpf:
         return buffers[1].raw
 
     def keys(self, descriptor: int, size: int) -> Iterator[ctypes.Array[ctypes.c_char]]:
-        """The keys of a hash, ``size`` bytes each; the caller may remove each key's entry. Raises OSError."""
+        """The keys of a hash, ``size`` bytes each. The caller may remove the entry of the last one. Raises OSError."""
         key, following = (ctypes.create_string_buffer(size) for _ in range(2))
         before = 0
         while True:
@@ -219,6 +223,7 @@ class Bpf:
         kind = _UPROBE_MULTI if self.has_many else 0
 
         def load(log_level: int, log_size: int, log: int) -> int:
+            """Load the program; ``log``: address of ``log_size`` bytes for the verifier's messages."""
             words = (_PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(license_name))
             rest = (log_level, log_size, log, 0, 0, b"", 0, kind, 0)
             attributes = struct.pack("<IIQQIIQII16sIII", *words, *rest)
@@ -235,7 +240,7 @@ class Bpf:
             with contextlib.suppress(OSError):
                 return load(1, len(log), ctypes.addressof(log))
             reason = "; ".join(log.value.decode(errors="replace").strip().splitlines()[-2:])
-            raise refusal(f"the kernel refuses the BPF program ({reason or 'no reason given'})", error) from error
+            raise refusal(f"the kernel rejected the BPF program ({reason or 'no reason given'})", error) from error
 
     def attach(self, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> int:
         """Run the program at each place of the file, in that process only, and return the fd of the link. Raises
@@ -250,18 +255,19 @@ class Bpf:
 
 
 def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
-    """True if we may load a BPF program, so that probes probably work; ``everywhere``: thousands of them."""
+    """True if this process may load a BPF program, so that probes probably work. ``everywhere``: the kernel must also
+    be able to place thousands of probes at once."""
     try:
         kernel = Bpf.of(architecture)
         if everywhere and not kernel.has_many:
             return False
-        os.close(kernel.program(bpf_program.end()))
+        os.close(kernel.program(bpf_program.assemble("return 0")))
     except ProbesRefused:
         return False
     return True
 
 
 def possible_cpus() -> int:
-    """Number of values that a per-CPU map has for each key: up to the highest CPU of "0-3,6"."""
+    """Number of values that a per-CPU map has for each key: one more than the highest CPU in a list like "0-3,6"."""
     with open("/sys/devices/system/cpu/possible") as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

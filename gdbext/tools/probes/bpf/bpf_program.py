@@ -1,226 +1,198 @@
-"""BPF programs as bytes: the few instructions that our probes are made of.
+"""An assembler for the BPF programs of our probes, whose text looks like C on registers, a statement a line.
 
-Encodings: include/uapi/linux/bpf.h and bpf_common.h of Linux 6.6; helpers by their numbers in enum bpf_func_id.
+  name:                       the target of ``goto name``
+  if r1 > 5 goto name         unsigned; also ==, != and <=. ``unless r1 & 8 goto name``: if that bit is not set
+  r1 = r2 - 8                 one operator at most; constants have 32 bits and are sign-extended
+  r1 = [r2 + 16] & 255        [] is the 64-bit word at an address; ``fp`` is the end of the program's own stack
+  [fp + -8] = [r6 + 0]        copied by way of r1, or of r2 if the address is in r1
+  call map_lookup_elem(map 7, fp + -8)   a helper of the kernel: arguments go to r1, r2, …, the result to r0; ``map 7``
+                              is the map with that file descriptor
+  w0 = w0                     keep the low 32 bits of r0
+  atomic_add [r8 + 16] r1; atomic_exchange_if_r0 [r8 + 0] r1: the word becomes r1 if it is r0; r0: what it was
+
+Encodings: include/uapi/linux/bpf.h and bpf_common.h of Linux 6.6.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import NamedTuple, Union
+from itertools import chain
+from typing import NamedTuple
 
-B0, B1, B2, B3, B4, B6, B7, B8, B9, FRAME = 0, 1, 2, 3, 4, 6, 7, 8, 9, 10
-"""Registers by their numbers; offsets of what is on the program's stack count from FRAME, downwards."""
-MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, TIME, CURRENT_PID_TGID = 1, 2, 3, 5, 14
-"""BPF_FUNC_map_lookup_elem, _map_update_elem, _map_delete_elem, _ktime_get_ns, _get_current_pid_tgid."""
-READ_USER, SEND_SIGNAL_THREAD, RING_OUTPUT, ATTACH_COOKIE = 112, 117, 130, 174
-"""BPF_FUNC_probe_read_user, _send_signal_thread, _ringbuf_output, _get_attach_cookie."""
-
-Code = bytes
-_InstructionOfTwo = Callable[[int, int], Code]
-"""(target register, source register or constant) → the instruction."""
-
-
-def _instruction(opcode: int, target: int = 0, source: int = 0, offset: int = 0, immediate: int = 0) -> Code:
-    return struct.pack("<BBhi", opcode, source << 4 | target, offset, immediate)
-
-
-def _with_constant(opcode: int) -> _InstructionOfTwo:
-    return lambda target, value: _instruction(opcode, target, immediate=value)
-
-
-move: _InstructionOfTwo = partial(_instruction, 0xBF)
-plus: _InstructionOfTwo = partial(_instruction, 0x0F)
-subtract: _InstructionOfTwo = partial(_instruction, 0x1F)
-shift_right_by: _InstructionOfTwo = partial(_instruction, 0x7F)
-"""Fills with zeros."""
-constant = _with_constant(0xB7)
-"""``target = value``, 32 bits, sign-extended."""
-increase = _with_constant(0x07)
-set_bits = _with_constant(0x47)
-"""``target |= value``, 31 bits."""
-keep_bits = _with_constant(0x57)
-"""``target &= value``, 31 bits."""
-shift_left = _with_constant(0x67)
-shift_right = _with_constant(0x77)
-"""Fills with zeros."""
-signed_shift_right = _with_constant(0xC7)
-load: Callable[[int, int, int], Code] = partial(_instruction, 0x79)
-"""(target, base, offset): ``target = *(u64 *)(base + offset)``."""
+_REGISTERS = {"fp": 10, **{f"r{number}": number for number in range(10)}}
+_HELPERS = {
+    "map_lookup_elem": 1,
+    "map_update_elem": 2,
+    "map_delete_elem": 3,
+    "ktime_get_ns": 5,
+    "get_current_pid_tgid": 14,
+    "probe_read_user": 112,
+    "send_signal_thread": 117,
+    "ringbuf_output": 130,
+    "get_attach_cookie": 174,
+}
+"""Helper → its number in enum bpf_func_id."""
+_ASSIGN = {"=": 0xB7, "+=": 0x07, "-=": 0x17, "|=": 0x47, "&=": 0x57, "<<=": 0x67, ">>=": 0x77, "s>>=": 0xC7}
+_COMPARE = {"==": 0x15, "!=": 0x55, ">": 0x25, "<=": 0xB5, "&": 0x45}
+"""Operator → opcode for a register and a constant; with _BY_REGISTER for two registers."""
+_BY_REGISTER = 0x08
+_CALL = re.compile(r"call (\w+)\((.*)\)")
+_JUMP = re.compile(r"(?:(if|unless) (\[.+?\]|\w+) (\S+) (\[.+?\]|\S+) )?goto (\w+)")
+_ASSIGNMENT = re.compile(r"(\[.+?\]|\w+) (\S*=) (\[.+?\]|map \d+|\S+)(?: (\S+) (\S+))?")
+_MEMORY = re.compile(r"\[(\w+) \+ (-?\d+)\]")
 
 
-def store(base: int, offset: int, source: int) -> Code:
-    """``*(u64 *)(base + offset) = source``."""
-    return _instruction(0x7B, base, source, offset)
+class _Instruction(NamedTuple):
+    """An instruction (struct bpf_insn); ``label``: where it jumps to, which determines ``offset``."""
 
-
-def store_constant(base: int, offset: int, value: int) -> Code:
-    """``*(u64 *)(base + offset) = value``."""
-    return _instruction(0x7A, base, 0, offset, value)
-
-
-def add_atomically(base: int, offset: int, source: int) -> Code:
-    """``*(u64 *)(base + offset) += source``, in one step (BPF_ATOMIC with BPF_ADD)."""
-    return _instruction(0xDB, base, source, offset, 0)
-
-
-def exchange_if_equal(base: int, offset: int, source: int) -> Code:
-    """``*(u64 *)(base + offset) = source`` if its value is B0, in one step; B0: the old value (BPF_CMPXCHG)."""
-    return _instruction(0xDB, base, source, offset, 0xF1)
-
-
-def copy_word(base: int, offset: int, source_base: int, source_offset: int) -> Code:
-    """``*(u64 *)(base + offset) = *(u64 *)(source_base + source_offset)``, by B1."""
-    return load(B1, source_base, source_offset) + store(base, offset, B1)
-
-
-def address(target: int, base: int, offset: int) -> Code:
-    """``target = base + offset``."""
-    return move(target, base) + increase(target, offset)
-
-
-def load_map(target: int, descriptor: int) -> Code:
-    """``target`` = the map with that file descriptor: two instructions (BPF_LD_IMM64 with BPF_PSEUDO_MAP_FD)."""
-    return _instruction(0x18, target, 1, 0, descriptor) + _instruction(0)
-
-
-def call(helper: int) -> Code:
-    """Call a helper of the kernel: arguments in B1 to B5, result in B0."""
-    return _instruction(0x85, immediate=helper)
-
-
-def low_word(target: int) -> Code:
-    """Keep the low 32 bits."""
-    return _instruction(0xBC, target, target)
-
-
-def end() -> Code:
-    """End the program: ``return 0``."""
-    return constant(B0, 0) + _instruction(0x95)
-
-
-class Label(NamedTuple):
-    """The target of jumps."""
-
-    name: str
-
-
-class Jump(NamedTuple):
-    """A jump to a label, always or where a comparison is true."""
-
-    label: str
     opcode: int
-    register: int = 0
+    target: int = 0
     source: int = 0
+    offset: int = 0
     immediate: int = 0
+    label: str = ""
 
 
-Part = Union[Code, Label, Jump]
-
-
-def _compared_with_constant(opcode: int) -> Callable[[str, int, int], Jump]:
-    """A function (label, register, value) → jump to the label by comparing the register, unsigned, with 31 bits."""
-    return lambda label, register, value: Jump(label, opcode, register, immediate=value)
-
-
-def jump(label: str) -> Jump:
-    """Jump to the label in any case."""
-    return Jump(label, 0x05)
-
-
-jump_if_equal = _compared_with_constant(0x15)
-jump_unless_equal = _compared_with_constant(0x55)
-jump_if_above = _compared_with_constant(0x25)
-
-
-def jump_if_same(label: str, register: int, other: int) -> Jump:
-    """Jump where both registers have the same value."""
-    return Jump(label, 0x1D, register, other)
-
-
-def jump_unless_above(label: str, register: int, other: int) -> Jump:
-    """Jump where the register, unsigned, is at most the other one."""
-    return Jump(label, 0xBD, register, other)
-
-
-def jump_unless_bit(label: str, register: int, mask: int) -> tuple[Jump, Jump]:
-    """Jump where no bit of the mask (31 bits) is set; two jumps, since only the opposite has an opcode."""
-    return Jump("", 0x45, register, immediate=mask), jump(label)
-
-
-def assemble(parts: Iterable[Part]) -> Code:
-    """The program, with every jump's distance filled in. A jump to "" skips the next instruction."""
-    placed: list[tuple[int, Code | Jump]] = []
-    labels, position = {}, 0
-    for part in parts:
-        if isinstance(part, Label):
-            labels[part.name] = position
+def assemble(program: str) -> bytes:
+    """The machine code of a program."""
+    labels: dict[str, int] = {}
+    instructions: list[_Instruction] = []
+    for statement in filter(None, map(str.strip, program.splitlines())):
+        if statement.endswith(":"):
+            labels[statement[:-1]] = len(instructions)
         else:
-            placed.append((position, part))
-            position += 1 if isinstance(part, Jump) else len(part) // 8
+            instructions += _statement(statement)
     code = []
-    for position, part in placed:
-        if isinstance(part, Jump):
-            distance = labels[part.label] - position - 1 if part.label else 1
-            part = _instruction(part.opcode, part.register, part.source, distance, part.immediate)
-        code.append(part)
+    for position, (opcode, target, source, offset, immediate, label) in enumerate(instructions):
+        distance = labels[label] - position - 1 if label else offset
+        code.append(struct.pack("<BBhi", opcode, source << 4 | target, distance, immediate))
     return b"".join(code)
 
 
-def look_up(descriptor: int, key: int) -> list[Part]:
-    """B0: the address of the map's value for the key at that stack offset, or 0."""
-    return [load_map(B1, descriptor), address(B2, FRAME, key), call(MAP_LOOKUP)]
+def _statement(text: str) -> list[_Instruction]:
+    """The instructions of a statement. Raises KeyError for an unknown name, ValueError for anything else."""
+    if text == "return 0":
+        return [_Instruction(0xB7), _Instruction(0x95)]
+    if text == "w0 = w0":
+        return [_Instruction(0xBC)]
+    if call := _CALL.fullmatch(text):
+        arguments = enumerate(call[2].split(", ") if call[2] else (), 1)
+        loads = [_statement(f"r{number} = {value}") for number, value in arguments if value != f"r{number}"]
+        return [*chain(*loads), _Instruction(0x85, immediate=_HELPERS[call[1]])]
+    word, _, rest = text.partition(" ")
+    if word in ("atomic_add", "atomic_exchange_if_r0"):  # BPF_ATOMIC with BPF_ADD, BPF_CMPXCHG
+        memory, source = rest.rsplit(" ", 1)
+        base, offset = _address(memory)
+        return [_Instruction(0xDB, base, _REGISTERS[source], offset, 0 if word == "atomic_add" else 0xF1)]
+    if jump := _JUMP.fullmatch(text):
+        return _jump(*jump.groups())
+    assignment = _ASSIGNMENT.fullmatch(text)
+    if not assignment:
+        raise ValueError(text)
+    target, assign, value, operator, operand = assignment.groups()
+    if target.startswith("["):
+        return _store(target, value)
+    register = _REGISTERS[target]
+    if assign != "=":
+        return [_operation(_ASSIGN[assign], register, value)]
+    second = [_operation(_ASSIGN[f"{operator}="], register, operand)] if operator else []
+    return [*_load(register, value), *second]
 
 
-def read_user(target: int) -> list[Part]:
-    """Copy the word at the address in B3 to a stack offset; zeros if it cannot be read."""
-    return [address(B1, FRAME, target), constant(B2, 8), call(READ_USER)]
+def _jump(word: str | None, left: str, operator: str, right: str, label: str) -> list[_Instruction]:
+    """A jump: always (``word`` None), or "if" or "unless" a comparison is true. Words of memory are loaded into r1 and
+    r2 before."""
+    if not word:
+        return [_Instruction(0x05, label=label)]
+    loads: list[_Instruction] = []
+    if left.startswith("["):
+        loads, left = _load(1, left), "r1"
+    if right.startswith("["):
+        loads, right = [*loads, *_load(2, right)], "r2"
+    jump = _operation(_COMPARE[operator], _REGISTERS[left], right)
+    if word == "if":
+        return [*loads, jump._replace(label=label)]
+    return [*loads, jump._replace(offset=1), _Instruction(0x05, label=label)]  # the opposite of & has no opcode
 
 
-def put(descriptor: int, key: int, value: int | None = None) -> list[Part]:
-    """Set the map's value for a key, both at stack offsets; without ``value``, to the data at B3. B0: 0 on success."""
-    return [
-        b"" if value is None else address(B3, FRAME, value),
-        load_map(B1, descriptor),
-        address(B2, FRAME, key),
-        constant(B4, 0),
-        call(MAP_UPDATE),
-    ]
+def _store(target: str, value: str) -> list[_Instruction]:
+    """Write a constant, a register or another word of memory to the word ``target``."""
+    base, offset = _address(target)
+    if value.startswith("["):
+        scratch = 2 if base == 1 else 1
+        return [*_load(scratch, value), _Instruction(0x7B, base, scratch, offset)]
+    if value in _REGISTERS:
+        return [_Instruction(0x7B, base, _REGISTERS[value], offset)]
+    return [_Instruction(0x7A, base, 0, offset, int(value))]
 
 
-def add_one(address: int) -> list[Part]:
-    """Add 1 to the word at the address in a register."""
-    return [load(B1, address, 0), increase(B1, 1), store(address, 0, B1)]
+def _load(register: int, value: str) -> list[_Instruction]:
+    """Set a register to a word of memory, a map, another register or a constant."""
+    if value.startswith("["):
+        base, offset = _address(value)
+        return [_Instruction(0x79, register, base, offset)]
+    if value.startswith("map "):  # BPF_LD_IMM64 with BPF_PSEUDO_MAP_FD, which is two instructions long
+        return [_Instruction(0x18, register, 1, 0, int(value[4:])), _Instruction(0)]
+    return [_operation(_ASSIGN["="], register, value)]
 
 
-def add_to(descriptor: int, key: int, amount: int, name: str) -> list[Part]:
-    """Add the word at the stack offset ``amount`` to the key's counter; jump to "lost" if there is no room for it.
+def _operation(opcode: int, register: int, operand: str) -> _Instruction:
+    """The instruction on a register and ``operand``, a register or a constant."""
+    if operand in _REGISTERS:
+        return _Instruction(opcode | _BY_REGISTER, register, _REGISTERS[operand])
+    return _Instruction(opcode, register, immediate=int(operand))
+
+
+def _address(memory: str) -> tuple[int, int]:
+    """(register, offset) of ``[r1 + 8]``. Raises ValueError."""
+    match = _MEMORY.fullmatch(memory)
+    if not match:
+        raise ValueError(memory)
+    return _REGISTERS[match[1]], int(match[2])
+
+
+def look_up(descriptor: int, key: int) -> str:
+    """r0: the address of the map's value for the key at that stack offset, 0 without one."""
+    return f"call map_lookup_elem(map {descriptor}, fp + {key})"
+
+
+def put(descriptor: int, key: int, value: int) -> str:
+    """Set the map's value for a key, both at stack offsets. r0: 0 on success."""
+    return f"call map_update_elem(map {descriptor}, fp + {key}, fp + {value}, 0)"
+
+
+ADD_ONE = """
+        r1 = [r0 + 0] + 1
+        [r0 + 0] = r1"""
+"""Add 1 to the word at the address in r0."""
+
+
+def add_to(descriptor: int, key: int, amount: int, name: str) -> str:
+    """Add the word at the stack offset ``amount`` to the key's counter; go to "lost" if the map has no room for it.
     ``name`` makes the labels unique."""
-    has_counter, done = f"{name} has a counter", f"{name} is added"
-    return [
-        *look_up(descriptor, key),
-        jump_unless_equal(has_counter, B0, 0),
-        *put(descriptor, key, amount),
-        jump_unless_equal("lost", B0, 0),
-        jump(done),
-        Label(has_counter),
-        load(B1, B0, 0),
-        load(B2, FRAME, amount),
-        plus(B1, B2),
-        store(B0, 0, B1),
-        Label(done),
-    ]
+    return f"""
+        {look_up(descriptor, key)}
+        if r0 != 0 goto has_{name}
+        {put(descriptor, key, amount)}
+        if r0 != 0 goto lost
+        goto added_{name}
+    has_{name}:
+        r1 = [r0 + 0]
+        r2 = [fp + {amount}]
+        r1 += r2
+        [r0 + 0] = r1
+    added_{name}:"""
 
 
-def count_lost(descriptor: int, zero: int) -> list[Part]:
-    """At the label "lost": count one more, then continue at "end"; ``zero``: stack offset of room for a key."""
-    return [
-        Label("lost"),
-        store_constant(FRAME, zero, 0),
-        *look_up(descriptor, zero),
-        jump_if_equal("end", B0, 0),
-        *add_one(B0),
-        Label("end"),
-        end(),
-    ]
+def count_lost(descriptor: int, zero: int) -> str:
+    """The end of a program, with its labels "lost", where the map's counter is increased, and "end". ``zero``: stack
+    offset of room for a key."""
+    return f"""
+    lost:
+        [fp + {zero}] = 0
+        {look_up(descriptor, zero)}
+        if r0 == 0 goto end
+        {ADD_ONE}
+    end:
+        return 0"""

@@ -1,8 +1,6 @@
 """The beginning of all our BPF programs: which operator is dispatched with which keyset, by which thread and line.
 
-One program serves all places: what differs between them is in the place's cookie. The line is found from the thread
-state's current frame (through its _PyCFrame up to 3.12), the frame's code object and its current instruction
-(pycore_frame.h, cpython/pystate.h).
+One program serves all places; the differences between them are in the place's cookie.
 """
 
 from __future__ import annotations
@@ -27,14 +25,18 @@ if TYPE_CHECKING:
 
 
 class FramePath(NamedTuple):
-    """Offsets of the fields from a PyThreadState to a line: its _PyCFrame (None in releases without), in that or in the
-    thread state the current frame, in that the code object and the instruction. ``mask``: of the code's address."""
+    """Offsets of the fields that lead from a PyThreadState to a line (cpython/pystate.h, pycore_frame.h)."""
 
     c_frame: int | None
+    """Of the _PyCFrame* in the thread state (None from CPython 3.13 on, which has none)."""
     current: int
+    """Of the current frame in the _PyCFrame, or in the thread state."""
     code: int
+    """Of the code object in the frame."""
     instruction: int
+    """Of the current instruction in the frame."""
     mask: int
+    """The bits of ``code`` that are its address."""
 
 
 class PythonLines:
@@ -61,8 +63,8 @@ class PythonLines:
         return {state.native_id: state.address for state in runtime.thread_states() if state.native_id}
 
     def text(self, code: int, instruction: int) -> str | None:
-        """``file:line (function)`` of the addresses of a code object and an instruction; None for a dispatch without a
-        Python frame, or if it cannot be read."""
+        """``file:line (function)`` of an instruction. ``code``, ``instruction``: addresses of the code object and of
+        the instruction. None for a dispatch without a Python frame, or if it cannot be read."""
         address = code & self.path.mask
         key = address, instruction
         if key not in self._lines:
@@ -75,52 +77,50 @@ class PythonLines:
         return self._lines[key]
 
 
-def find_line(path: FramePath, states: int, thread: int, code: int, instruction: int, scratch: int) -> list[bpf.Part]:
-    """Store code object and instruction of the thread's innermost Python frame at stack offsets, zeros without one.
-    ``states``: the map from thread id, which is at the stack offset ``thread``, to PyThreadState."""
-    parts: list[bpf.Part] = [
-        bpf.store_constant(bpf.FRAME, code, 0),
-        bpf.store_constant(bpf.FRAME, instruction, 0),
-        *bpf.look_up(states, thread),
-        bpf.jump_if_equal("no frame", bpf.B0, 0),
-        bpf.load(bpf.B3, bpf.B0, 0),
-    ]
-    for offset in (path.c_frame, path.current):
-        if offset is not None:
-            parts += [
-                bpf.increase(bpf.B3, offset),
-                *bpf.read_user(scratch),
-                bpf.load(bpf.B3, bpf.FRAME, scratch),
-                bpf.jump_if_equal("no frame", bpf.B3, 0),
-            ]
-    return [
-        *parts,
-        bpf.increase(bpf.B3, path.code),
-        *bpf.read_user(code),
-        bpf.load(bpf.B3, bpf.FRAME, scratch),
-        bpf.increase(bpf.B3, path.instruction),
-        *bpf.read_user(instruction),
-        bpf.Label("no frame"),
-    ]
+def find_line(path: FramePath, states: int, thread: int, code: int, instruction: int, scratch: int) -> str:
+    """BPF code that stores code object and instruction of the thread's innermost Python frame, zeros without one.
+    ``states``: the map from thread id to PyThreadState; the others are stack offsets: of the thread id, of the two
+    results, and of room for a word."""
+    steps = "".join(
+        f"""
+        r3 += {offset}
+        call probe_read_user(fp + {scratch}, 8, r3)
+        r3 = [fp + {scratch}]
+        if r3 == 0 goto no_frame"""
+        for offset in (path.c_frame, path.current)
+        if offset is not None
+    )
+    return f"""
+        [fp + {code}] = 0
+        [fp + {instruction}] = 0
+        {bpf.look_up(states, thread)}
+        if r0 == 0 goto no_frame
+        r3 = [r0 + 0]
+        {steps}
+        r3 += {path.code}
+        call probe_read_user(fp + {code}, 8, r3)
+        r3 = [fp + {scratch}] + {path.instruction}
+        call probe_read_user(fp + {instruction}, 8, r3)
+    no_frame:"""
 
 
 PLACE_BITS = 16
 MAX_PLACES = 1 << PLACE_BITS
 _REGISTER, _ENTRY_AT, _KEYSET_AT, _FILTERED, _BY_FRAME_POINTER = 31, 16, 21, 1 << 26, 1 << 27
-"""A cookie, from its lowest bit: the place's number, the numbers of two registers (5 bits each, 0: none), two flags;
-the distance of the return address from the stack or frame pointer in the upper half."""
+"""The parts of a cookie: bits 0 to 15 are the place's number; _ENTRY_AT and _KEYSET_AT are the first bits of two
+numbers of registers (5 bits each, 0: none); then two flags. The upper half is the distance of the return address from
+the stack or frame pointer."""
 
 
 class TracePlace(NamedTuple):
-    """A site in a file. ``operator``: the OperatorEntry* that it belongs to, 0 if a register of the site holds it.
-
-    ``filtered``: other operators pass it, too, and only wanted ones count.
-    """
+    """A site in a file, at which a probe is placed."""
 
     path: str
     site: DispatchSite
     operator: int = 0
+    """The OperatorEntry* that it belongs to, 0 if a register of the site holds it."""
     filtered: bool = False
+    """Only operators in the map ``wanted`` count; others pass it, too."""
 
     @property
     def event(self) -> DispatchEvent:
@@ -128,15 +128,17 @@ class TracePlace(NamedTuple):
 
 
 class StackPlaces(NamedTuple):
-    """Offsets on the program's stack of OperatorEntry* (0: the place's own), keyset, thread."""
+    """Offsets on the BPF program's stack at which it stores what it finds."""
 
     entry: int
+    """The OperatorEntry*, 0 for the place's own."""
     keyset: int
     thread: int
 
 
 class Filter(NamedTuple):
-    """Limits the dispatches that the kernel shows to one thread, and to keysets that pass these tests."""
+    """The dispatches that the BPF program records: only those of one thread (None: all), whose keysets pass all
+    tests."""
 
     tid: int | None = None
     keyset: tuple[KeysetTest, ...] = ()
@@ -147,7 +149,7 @@ EVERYTHING = Filter()
 
 
 def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
-    """The number that the kernel passes to a program for its place."""
+    """The number that the kernel passes to the BPF program at a place. ``number``: the place's."""
     site = place.site
     registers = ("", *_numbered_registers(architecture))
     value = number | registers.index(site.entry) << _ENTRY_AT | registers.index(site.keyset) << _KEYSET_AT
@@ -156,80 +158,81 @@ def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
     return (site.slot & 0xFFFFFFFF) << 32 | value
 
 
-def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
-    """B6: the registers at the place, B7: the cookie; the rest goes to the stack. Jumps to "end" for other dispatches.
-
-    ``wanted``: the map of the OperatorEntries that filtered places show.
-    """
-    return [bpf.move(bpf.B6, bpf.B1), *load_thread(at, only), *load_lookup(architecture, at, wanted, only)]
-
-
-def load_thread(at: StackPlaces, only: Filter = EVERYTHING) -> list[bpf.Part]:
-    """Store the thread on the stack; jump to "end" for another one than ``only`` names."""
-    others = [bpf.jump_unless_equal("end", bpf.B0, only.tid)] if only.tid else []
-    return [bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *others, bpf.store(bpf.FRAME, at.thread, bpf.B0)]
+def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> str:
+    """BPF code for the beginning of a program: r6 gets the registers at the place, r7 the cookie, the stack the rest;
+    goes to "end" for a dispatch that is not wanted. ``wanted``: the map of the OperatorEntries that filtered places
+    show."""
+    return f"""
+        r6 = r1
+        {load_thread(at, only)}
+        {load_lookup(architecture, at, wanted, only)}"""
 
 
-def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> list[bpf.Part]:
-    """Load the cookie of the registers in B6 into B7; OperatorEntry* and keyset go to the stack. Otherwise as
-    load_dispatch()."""
-    parts: list[bpf.Part] = [
-        bpf.move(bpf.B1, bpf.B6),
-        bpf.call(bpf.ATTACH_COOKIE),
-        bpf.move(bpf.B7, bpf.B0),
-        *_register_by_number(architecture, "entry", _ENTRY_AT),
-        bpf.store(bpf.FRAME, at.entry, bpf.B1),
-        *_register_by_number(architecture, "keyset", _KEYSET_AT),
-        bpf.store(bpf.FRAME, at.keyset, bpf.B1),
-    ]
-    for test in only.keyset:
-        parts += [
-            bpf.move(bpf.B2, bpf.B1),
-            *([bpf.keep_bits(bpf.B2, test.mask)] if test.mask < 1 << 31 else []),
-            bpf.shift_right(bpf.B2, test.shift),
-            bpf.jump_unless_equal("end", bpf.B2, test.value),
-        ]
-    return [
-        *parts,
-        *bpf.jump_unless_bit("wanted", bpf.B7, _FILTERED),
-        *bpf.look_up(wanted, at.entry),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.Label("wanted"),
-    ]
+def load_thread(at: StackPlaces, only: Filter = EVERYTHING) -> str:
+    """BPF code that stores the thread id; goes to "end" for another thread than ``only`` names."""
+    return f"""
+        call get_current_pid_tgid()
+        w0 = w0
+        {f"if r0 != {only.tid} goto end" if only.tid else ""}
+        [fp + {at.thread}] = r0"""
 
 
-def return_address(architecture: Architecture) -> list[bpf.Part]:
-    """B3: the address of the return address of the place's function."""
+def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> str:
+    """BPF code that loads the cookie into r7, and stores OperatorEntry* and keyset, by the registers at r6; goes to
+    "end" for a dispatch that is not wanted. ``wanted``: as in load_dispatch()."""
+    tests = "".join(
+        f"""
+        r2 = r1
+        {f"r2 &= {test.mask}" if test.mask < 1 << 31 else ""}
+        r2 >>= {test.shift}
+        if r2 != {test.value} goto end"""
+        for test in only.keyset
+    )
+    return f"""
+        call get_attach_cookie(r6)
+        r7 = r0
+        {_register_by_number(architecture, "entry", _ENTRY_AT)}
+        [fp + {at.entry}] = r1
+        {_register_by_number(architecture, "keyset", _KEYSET_AT)}
+        [fp + {at.keyset}] = r1
+        {tests}
+        unless r7 & {_FILTERED} goto wanted
+        {bpf.look_up(wanted, at.entry)}
+        if r0 == 0 goto end
+    wanted:"""
+
+
+def return_address(architecture: Architecture) -> str:
+    """BPF code that sets r3 to the address of the return address of the place's function: the stack or frame pointer
+    plus the distance in the upper half of the cookie."""
     saved = saved_registers(architecture)
-    return [
-        bpf.load(bpf.B3, bpf.B6, saved[architecture.stack_pointer]),
-        *bpf.jump_unless_bit("by stack pointer", bpf.B7, _BY_FRAME_POINTER),
-        bpf.load(bpf.B3, bpf.B6, saved[architecture.frame_pointer]),
-        bpf.Label("by stack pointer"),
-        bpf.move(bpf.B1, bpf.B7),
-        bpf.signed_shift_right(bpf.B1, 32),
-        bpf.plus(bpf.B3, bpf.B1),
-    ]
+    return f"""
+        r3 = [r6 + {saved[architecture.stack_pointer]}]
+        unless r7 & {_BY_FRAME_POINTER} goto by_stack_pointer
+        r3 = [r6 + {saved[architecture.frame_pointer]}]
+    by_stack_pointer:
+        r1 = r7 s>> 32
+        r3 += r1"""
 
 
-def _register_by_number(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
-    """B1: the register whose number the cookie has at bit ``bits``; 0 without one. ``what`` makes labels unique."""
+def _register_by_number(architecture: Architecture, name: str, bits: int) -> str:
+    """BPF code that sets r1 to the register whose number the cookie has from bit ``bits`` on; 0 without one. ``name``
+    makes the labels unique."""
     saved = saved_registers(architecture)
-    parts: list[bpf.Part] = [
-        bpf.constant(bpf.B1, 0),
-        bpf.move(bpf.B2, bpf.B7),
-        bpf.keep_bits(bpf.B2, _REGISTER << bits),
-        bpf.jump_if_equal(what, bpf.B2, 0),
-    ]
-    for number, name in enumerate(_numbered_registers(architecture), start=1):
-        following = f"not {what} {name}"
-        parts += [
-            bpf.jump_unless_equal(following, bpf.B2, number << bits),
-            bpf.load(bpf.B1, bpf.B6, saved[name]),
-            bpf.jump(what),
-            bpf.Label(following),
-        ]
-    return [*parts, bpf.Label(what)]
+    cases = "".join(
+        f"""
+        if r2 != {number << bits} goto not_{name}_{number}
+        r1 = [r6 + {saved[register]}]
+        goto {name}
+    not_{name}_{number}:"""
+        for number, register in enumerate(_numbered_registers(architecture), start=1)
+    )
+    return f"""
+        r1 = 0
+        r2 = r7 & {_REGISTER << bits}
+        if r2 == 0 goto {name}
+        {cases}
+    {name}:"""
 
 
 @lru_cache

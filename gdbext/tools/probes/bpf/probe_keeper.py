@@ -1,16 +1,9 @@
-"""Places and keeps probes by a process of ours, so that a kill of the tool cannot interrupt that.
+"""Places and keeps probes in a helper process, so that killing the tool cannot interrupt that.
 
-A task with a fatal signal cannot write to another one's memory (__get_user_pages, mm/gup.c): when it is killed while
-the kernel places probes for it, or takes them away for its close(2), their breakpoint instructions stay in the code
-(uprobe_unregister_nosync, kernel/events/uprobes.c: "leaking uprobe"). A task that exits already has no fatal signal
-(get_signal, prepare_signal, kernel/signal.c). So the probes are placed by a process that is not killed together with
-the tool, and are taken away by its exit.
-
-Kernels before 6.6 have no probes on many places: there each is a perf event of its own. ``struct perf_event_attr``:
-include/uapi/linux/perf_event.h; the type of such events is in sysfs
-(Documentation/ABI/testing/sysfs-bus-event_source-devices). The link is a BPF_LINK_TYPE_PERF_EVENT with a cookie, since
-Linux 5.15. The event is one thread's, but the program runs wherever its process hits the probe
-(kernel/trace/trace_uprobe.c, __uprobe_perf_func). The kernel takes 0.08 s to take one away, one after the other.
+A task with a fatal signal cannot write to another one's memory (__get_user_pages, mm/gup.c). If it is killed while the
+kernel places or removes its probes, their breakpoint instructions stay in the code (uprobe_unregister_nosync,
+kernel/events/uprobes.c: "leaking uprobe"). So the helper, which is not killed together with the tool, places the
+probes, and its exit removes them: an exiting task has no fatal signal any more (get_signal, kernel/signal.c).
 """
 
 from __future__ import annotations
@@ -33,7 +26,10 @@ from gdbext.tools.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
 
 
 def attach_one_by_one(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> Iterator[int]:
-    """Place a probe at each place; yields the fd of its link then. Raises OSError."""
+    """Place a probe at each place, as a perf event of its own, because kernels before 6.6 have no links for many;
+    yields the fd of each link (BPF_LINK_TYPE_PERF_EVENT with a cookie, Linux 5.15). ``struct perf_event_attr``:
+    include/uapi/linux/perf_event.h. The event is one thread's, but the program runs wherever its process hits the probe
+    (__uprobe_perf_func, kernel/trace/trace_uprobe.c). Raises OSError."""
     with open("/sys/bus/event_source/devices/uprobe/type") as file:
         kind = int(file.read())
     name = ctypes.create_string_buffer(os.fsencode(path))
@@ -50,11 +46,9 @@ def attach_one_by_one(kernel: Bpf, program: int, path: str, places: Sequence[Pro
 
 
 def attach(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> Iterator[int]:
-    """Run the program at each place of the file, in that process only; yields the fds of links when they exist.
-
-    The kernel resolves a path with our rights, out of a container and through any link. So the file is opened safely,
-    like every file that the process names, and the kernel gets the path of the fd. Raises OSError.
-    """
+    """Run the program at each place of the file, in that process only; yields the fd of each link. The kernel would
+    resolve the path with our rights, out of a container and through any link, so it gets the path of an fd that was
+    opened safely. Raises OSError."""
     file = ForeignFiles.of_process(pid).open(path, LARGEST_LIBRARY)
     try:
         opened = f"/proc/self/fd/{file}"
@@ -67,30 +61,28 @@ def attach(kernel: Bpf, program: int, path: str, places: Sequence[ProbePlace], p
 
 
 _MESSAGE = struct.Struct("<Ii")
-"""An answer: the number of a file (_ALL: the last answer), errno (0 with an fd)."""
+"""An answer of the helper: the number of a file (_ALL: the last answer), errno (0 with an fd)."""
 _COUNT, _PLACE = struct.Struct("<Q"), struct.Struct("<QQ")
 """A request for more places: their number, then offset and cookie of each, then the path."""
 _LONGEST_REQUEST, _PLACES_AT_ONCE = 1 << 16, 1 << 11
 _ALL = 1 << 31
 INTERRUPTS = (signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS)
-"""The signals that may raise an exception anywhere: held while a ProbeKeeper is made and registered, since the links
-that it has received would stay open otherwise, and the probes with them."""
+"""Signals whose handlers may raise an exception anywhere. They are blocked while a ProbeKeeper is made and registered;
+otherwise the links that it has received would stay open, and the probes with them."""
 
 
 class ProbeKeeper:
-    """Probes at places of one process, until close() or until the tool has ended in any way.
-
-    The tool has the fds of all links, too: if the other process is killed, the probes stay.
-    """
+    """Probes at places of one process, until close() or until the tool exits in any way. The tool has the fds of all
+    links, too, so that the probes survive the helper."""
 
     def __init__(self, kernel: Bpf, program: int, pid: int, places: Mapping[str, Sequence[ProbePlace]]) -> None:
-        """Run the program at these places, by file. Raises ProbesRefused, and leaves nothing then."""
+        """Run the program at these places, by file. Raises ProbesRefused, and then leaves no probe behind."""
         self._links: list[int] = []
         self._socket, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._child = 0
 
         def keep() -> None:
-            """Place the probes, and more until the tool ends; the exit of this process removes them."""
+            """The helper's main function: place the probes, and more on request, until the tool exits."""
             self._socket.close()
             number = 0
             try:  # hand the links over to the tool, with the number of the file or the error
@@ -144,7 +136,7 @@ class ProbeKeeper:
                 raise ProbesRefused(
                     f"the process that places the probes, {self._child}, has exited",
                     why="it was killed, or the kernel killed it for lack of memory",
-                    help="try it again",
+                    help="run the command again",
                 )
             number, error = _MESSAGE.unpack(data)
             if error:
@@ -163,7 +155,7 @@ class ProbeKeeper:
 
 
 class ProbeRun(contextlib.ExitStack):
-    """The maps, programs and probes of one run: all are removed by close(), or when this process ends."""
+    """The maps, programs and probes of one run: all are removed by close(), or when this process exits."""
 
     def __init__(self, architecture: Architecture, pid: int) -> None:
         """Raises ProbesRefused on an architecture without probes."""
@@ -181,10 +173,10 @@ class ProbeRun(contextlib.ExitStack):
     def attach(self, program: int, places: Mapping[str, Sequence[ProbePlace]]) -> None:
         """Run the program at these places, by file: one link for each file. Raises ProbesRefused."""
         count = sum(map(len, places.values()))
-        if not self.kernel.has_many and count > 250:  # it would take longer than 20 seconds to remove them
+        if not self.kernel.has_many and count > 250:  # removing them would take longer than 20 seconds
             raise ProbesRefused(
-                f"this needs {count} probes, and the kernel can only place them one by one",
-                why="probes on many places at once came with Linux 6.6; to take a single one away lasts 0.08 s",
+                f"this needs {count} probes, and this kernel can only place them one at a time",
+                why="Linux before 6.6 cannot place many probes at once, and takes 0.08 s to remove a single one",
                 help="name the operators: dispatch-top mm; or trace by breakpoints: "
                 "dispatch-trace OP --engine breakpoints",
             )
@@ -195,10 +187,7 @@ class ProbeRun(contextlib.ExitStack):
 
 
 class ProbeSet(ProbeRun):
-    """Probes at ``places``, all of which run one program that counts what it loses in the map ``lost_counter``.
-
-    ``wanted`` is the map of the operators that filtered places show.
-    """
+    """Probes at ``places``, all of which run one program."""
 
     def __init__(self, architecture: Architecture, pid: int) -> None:
         """Make the maps. Raises ProbesRefused."""
@@ -206,7 +195,9 @@ class ProbeSet(ProbeRun):
         self.places: list[TracePlace] = []
         self._program = -1
         self.lost_counter = self.own(self.kernel.memory(PER_CPU_ARRAY, 4, 8, 1))
+        """The fd of the map in which the program counts dispatches that it could not record."""
         self.wanted = self.own(self.kernel.memory(HASH, 8, 8, 1 << 14))
+        """The fd of the map of the OperatorEntries that filtered places show."""
 
     def want(self, operators: Iterable[int]) -> None:
         """Make filtered places show the operators with these OperatorEntries, too. Raises OSError."""

@@ -255,7 +255,7 @@ def test_probes_stop_where_breakpoints_would_and_a_kill_harms_no_process() -> No
         assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
         assert "key CPU, kernel " in shown
         assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
-        assert "both at once are not" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
+        assert "cannot be mixed" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
         editor.console("dispatch-break --delete")
         assert "No breakpoints" in console_text(editor.console("info breakpoints"))
         editor.console("dispatch-break call aten::add.Tensor --continue --engine probes")

@@ -40,7 +40,7 @@ def test_pending_then_real_then_pending_again() -> None:
     )
     assert re.search(r"key AutogradMeta, table index \d+, valid=1 boxed=1 unboxed=1", text)
     keyset = "keyset DispatchKeySet(Meta, AutogradMeta) 0x1000018000"
-    for said in ("<PENDING>", keyset, "expected then: Meta:", "stop only if"):
+    for said in ("<PENDING>", keyset, "then expected: Meta:", "stop only if"):
         assert said in text, text
     assert text.count("dispatch-break: aten::mm at call") == 2  # with and without gradients
     assert re.search("exited with code 07.*getStepCallbacksUnlessEmpty.*No breakpoints", text, re.DOTALL)

@@ -137,7 +137,7 @@ def test_places_that_are_added_count(counted: Inferior, monkeypatch: pytest.Monk
         operator = session.dispatcher.find_one("aten::mm")
         architecture, places = session.memory.architecture, TracePlaces(session)
         if one_by_one:
-            with pytest.raises(ProbesRefused, match="one by one"):
+            with pytest.raises(ProbesRefused, match="one at a time"):
                 DispatchCounter(architecture, counted.pid, places.everything())
         own = [place for place in places.places_of([operator]) if place.operator]
         with DispatchCounter(architecture, counted.pid, own[:1], [operator.address]) as counter:

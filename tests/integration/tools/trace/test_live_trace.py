@@ -115,7 +115,7 @@ def test_a_call_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.Monk
     assert "ended: interrupted" in text
     steps = text[: text.index("dispatches traced")].splitlines()
     assert steps[-2].lstrip().startswith("[boxed] kernel=[meta_mm at "), text
-    told = [line.strip() for line in text[text.index("has not come back from:") :].splitlines()]
+    told = [line.strip() for line in text[text.index("has not returned from:") :].splitlines()]
     assert told[1] == "[call] op=[aten::mm], key=[AutogradMeta]  last step seen: enter"
     assert told[2] == "[redispatch] op=[aten::mm], key=[Meta]  last step seen: boxed"
     assert "aten::mm, key Meta, in-kernel, kernel meta_mm at " in told[3]

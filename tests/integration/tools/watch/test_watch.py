@@ -57,7 +57,7 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
                 os.killpg(watch.pid, signal.SIGKILL)
     assert (watch.returncode, stdout) == (3, "")  # the output is the program's
     assert [event["event"] for event in events] == ["watching", "hung", "moves", "ended"]
-    assert events[0]["text"].endswith(f"; the folder {tmp_path / 'kept'} was made")
+    assert events[0]["text"].endswith(f"; the folder {tmp_path / 'kept'} was created")
     hung, ended = events[1], events[3]
     assert "threading.Lock" in hung["verdict"]["summary"]
     assert ended["text"] == "the program exited with status 3"
@@ -105,7 +105,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     assert kinds == {"txt", "json", "rec", "html", "core", "job.txt", "job.json", "job.html"}
     looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
     assert "waits for" in looked.stdout, looked
-    assert output.rstrip().endswith("the process has ended")
+    assert output.rstrip().endswith("the process has exited")
 
 
 @pytest.mark.parametrize(

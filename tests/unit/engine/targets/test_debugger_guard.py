@@ -111,7 +111,7 @@ def probed(file: Path, offsets: tuple[int, ...], pid: int, open_nonblocking: boo
     architecture: Any = architectures.own()
     kernel = Bpf.of(architecture)
     places = [ProbePlace(offset, number) for number, offset in enumerate(offsets, 1)]
-    program = Bpf(kernel._number, has_many=open_nonblocking).program(bpf_program.end())
+    program = Bpf(kernel._number, has_many=open_nonblocking).program(bpf_program.assemble("return 0"))
     if open_nonblocking:
         links = [kernel.attach(program, str(file), places, pid)]
     else:

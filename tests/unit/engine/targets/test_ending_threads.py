@@ -151,7 +151,7 @@ def test_one_wording_wherever_it_is_noticed() -> None:
         said.add(error_text(caught.value))
     assert said == {f"process {pid} has exited; take a core of the next one (gcore PID)"}
     error = refusal("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
-    assert error.why == "the process has exited meanwhile"
+    assert error.why == "the process has exited"
 
 
 def unstopped_threads(pid: int) -> None:

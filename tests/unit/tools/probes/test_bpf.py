@@ -191,14 +191,14 @@ BPF, PERFMON, SYS_ADMIN = 1 << 39, 1 << 38, 1 << 21
         (errno.EPERM, ("6.18.0", BPF | PERFMON, True, False), "seccomp", "seccomp=unconfined"),
         (errno.EACCES, ("6.18.0", SYS_ADMIN, False, False), "locked down", "lockdown"),
         (errno.EINVAL, ("5.10.0-13-amd64", SYS_ADMIN, False, False), "Linux 5.10.0-13-amd64 has", "dispatch-trace OP"),
-        (errno.EINVAL, ("6.18.0", SYS_ADMIN, False, False), "Linux 6.18.0 does not take it", "dispatch-trace OP"),
+        (errno.EINVAL, ("6.18.0", SYS_ADMIN, False, False), "Linux 6.18.0 rejected it", "dispatch-trace OP"),
         (errno.ENOSYS, ("6.18.0", 0, False, False), "CONFIG_BPF_SYSCALL", "dispatch-trace OP"),
         (errno.EIO, ("6.6.1", SYS_ADMIN, False, False), "file system", "dispatch-trace OP"),
     ],
 )
 def test_what_is_missing_is_named(code: int, here: tuple[str, int, bool, bool], why: str, help_: str) -> None:
-    error = refusal("a BPF map cannot be made", OSError(code, os.strerror(code)), Circumstances(*here))
-    assert error.what == f"a BPF map cannot be made: {os.strerror(code)}"
+    error = refusal("a BPF map cannot be created", OSError(code, os.strerror(code)), Circumstances(*here))
+    assert error.what == f"a BPF map cannot be created: {os.strerror(code)}"
     assert why in (error.why or "")
     assert help_ in (error.help or "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.errors import BadData
+from gdbext.render import short_name
 from gdbext.tools.probes import top, top_view, trace_places
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.latency_meter import ENTERED, PARTS_BITS, LatencyBucket, _quantile, powers, range_of
@@ -47,10 +49,10 @@ def test_an_operator_that_was_registered_since() -> None:
 
 def test_kernels_in_tables_have_no_unnamed_namespaces() -> None:
     name = "at::(anonymous namespace)::(anonymous namespace)::wrapper_CPU_mm"
-    assert top_view.short_kernel(name) == "wrapper_CPU_mm"
+    assert short_name(name) == "wrapper_CPU_mm"
     name = "torch::autograd::VariableType::(anonymous namespace)::mm"
-    assert top_view.short_kernel(name) == "torch::autograd::VariableType::mm"
-    assert top_view.short_kernel(None) == "?"
+    assert short_name(name) == "torch::autograd::VariableType::mm"
+    assert short_name("?") == "?"
 
 
 def test_functions_that_cannot_be_counted_are_named_where_they_are_the_programs_own() -> None:
@@ -65,7 +67,7 @@ def test_functions_that_cannot_be_counted_are_named_where_they_are_the_programs_
 
     assert nothing_seen("2 in libtorch_cpu.so") == top_view.NOTHING
     text = nothing_seen("1 in libtorch_cpu.so", "1 in ops.so: mine::f")
-    assert text.endswith("recognize them: 1 in ops.so: mine::f")
+    assert text.endswith("recognize these functions: 1 in ops.so: mine::f")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,10 @@ def test_it_learns_until_the_process_ends(
     gone = Ending(EndingKind.GONE, "the process ended")
     world: Any = SimpleNamespace(sleep=sleep, ending=lambda: gone if now[0] >= ends else None)
     monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert top._wait_and_learn(2.5, world, world, lambda: calls.append(now[0])) is over
+    meter: Any = SimpleNamespace(learn=lambda: calls.append(now[0]))
+    none: Any = None
+    reports = top._Reports(none, none, Namespace(interval=2.5), none, meter, world, world)
+    assert reports._wait() is over
     assert len(calls) == learnt
 
 

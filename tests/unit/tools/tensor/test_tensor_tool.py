@@ -111,7 +111,7 @@ def test_sizes_strides_and_scales_that_cannot_be() -> None:
 
 def test_folders_and_files_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TargetError, match="cannot make"):
+    with pytest.raises(TargetError, match="cannot create"):
         ValueFiles(str(tmp_path / "file" / "values"), 0, print)
     with pytest.raises(TargetError, match="cannot write /proc/self: "):
         ValueFiles("/proc/self", 0, print)

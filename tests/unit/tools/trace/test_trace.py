@@ -399,7 +399,6 @@ class Installer(HookInstaller):
         names = {
             "_hook_everything": "everything",
             "_hook_lookups": "extensions",
-            "_hook_boxed_function": "python_kernels",
             "_hook_shared_lookup": "shared_lookup",
         }
         for method, name in names.items():
@@ -416,7 +415,7 @@ class Installer(HookInstaller):
     def _hook_function(self, function: Any) -> None:
         self.placed.append(f"{function.name}{' with entry' if self._request.verbose else ''}")
 
-    def _hook_boxed_entry(self, entry: str, _operator: Any, calls: bool) -> None:
+    def _hook_boxed_function(self, entry: Any, _operator_of: Any, calls: bool) -> None:
         self.placed.append(f"{entry}{' with calls' if calls else ''}")
 
     def _hook_structured(self, operators: list[Any]) -> None:
@@ -436,7 +435,7 @@ class Trace:
         functions: Any = SimpleNamespace(
             functions=lambda one: [SimpleNamespace(operator=one, name=name) for name in OWN.get(one.name, ())],
             boxed_entries=lambda one: [f"boxed {one.name}"],
-            python_entries=lambda: [0x1000],
+            python_entries=lambda: ["python_kernels"],
         )
         all_calls: Any = SimpleNamespace(
             shared_lookups=lambda: ["callBoxed"],
@@ -462,8 +461,8 @@ def test_operators_with_and_without_functions_of_their_own() -> None:
     trace = Trace("my::op")
     assert trace.placed == ["boxed my::op", "extensions", "shared_lookup", "python_kernels"]
     none = "no functions of their own in libtorch: my::op: "
-    assert trace.notes == [f"{none}every boxed call of any operator is stopped at"]
-    for boxed, notes in ((False, [f"{none}they are not traced; --boxed does it"]), (True, [])):
+    assert trace.notes == [f"{none}every boxed call of any operator stops"]
+    for boxed, notes in ((False, [f"{none}they are traced only with --boxed"]), (True, [])):
         beside_others = Trace("aten::add", "my::op", boxed=boxed)
         assert (beside_others.placed.count("shared_lookup"), beside_others.notes) == (boxed, notes)
 

@@ -1,4 +1,4 @@
-"""dispatch-values: what it watches, what it prints, and which launch made the first NaN."""
+"""dispatch-values: what it watches, what it prints, and which launch produced the first NaN."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gdbext.engine.arch import Passing, architectures
 from gdbext.engine.arch.argument_places import CFA, SavedArgument
 from gdbext.tools.values import launch as launches
-from gdbext.tools.values.first_nan import FirstBad, above, find_lines, has_infinity, has_nan
+from gdbext.tools.values.first_nan import FirstBad, find_lines, sought_numbers
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchTensor, LaunchValue
 from gdbext.tools.values.value_watch import ValueSite, WatchedOperators, lost_registers, registers_at
 from gdbext.torch.values.value_text import Statistics
@@ -25,7 +25,8 @@ class Watch:
     def watch_function(self, function: str, *_: Any) -> None:
         self.seen.append(function)
 
-    watch_boxed_entry = watch_function
+    def watch_boxed_entries(self, entries: list[str], *_: Any) -> None:
+        self.seen += entries
 
     def watch_boxed_calls(self, places: list[int], _operators: Any) -> None:
         self.seen.append("boxed calls")
@@ -35,7 +36,7 @@ class Watch:
         return lambda *_: self.seen.append(name)
 
 
-SHARED = ["boxed calls", "watch_extensions", "watch_python_kernels"]
+SHARED = ["boxed calls", "watch_extensions", "Python kernels"]
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,10 @@ SHARED = ["boxed calls", "watch_extensions", "watch_python_kernels"]
 def test_operators_with_and_without_functions_of_their_own(own: list[str], places: list[int], watched: Any) -> None:
     """Autograd's fallback comes first where it has a place."""
     made: Any = object.__new__(WatchedOperators)
-    made._watched, made._boxed, made._sees_boxed_calls = set(), {}, False
+    made._watched, made._boxed, made._sees_boxed_calls, made._redispatches = set(), {}, False, True
     made._watch = Watch()
     made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
-    found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": list}
+    found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": lambda: ["Python kernels"]}
     made._functions = SimpleNamespace(**found)
     for _ in range(2):
         made._add(SimpleNamespace(address=0x5000))
@@ -113,7 +114,7 @@ def test_a_launch_as_json_and_a_find() -> None:
     assert (first["tensor"]["max"], alpha["value"]) == (3.0, "2")
     find = launches.Find(LAUNCH, (LAUNCH._replace(op="aten::mm", overload=""),), False, "model.py", 8)
     lines = list(find_lines(find, "NaN"))
-    assert lines[0] == "aten::add.Tensor made the first NaN: call 4, key CPU"
+    assert lines[0] == "aten::add.Tensor produced the first NaN: call 4, key CPU"
     assert "  called at model.py:8" in lines
     assert any("not certain" in line for line in lines)
     assert lines[-1].split() == ["aten::mm", "-", "-", "2"]
@@ -126,6 +127,9 @@ def tensor(nan: int = 0, inf: int = 0, high: float = 1.0) -> LaunchTensor:
     return LaunchTensor("x", 1, "f32[2]", "float32", (2,), Statistics(2, 0.0, high, 0.0, 0.0, nan, inf, 0))
 
 
+_, HAS_NAN = sought_numbers("nan", None)
+
+
 def launch(when: str, op: str, call: int, *tensors: LaunchTensor, name: str = "self") -> KernelLaunch:
     values = tuple(LaunchValue(name, "f32[2]", (each,), "Tensor") for each in tensors)
     return KernelLaunch(when, op, "", call, "k", "CPU", 7, values, 1)
@@ -133,7 +137,7 @@ def launch(when: str, op: str, call: int, *tensors: LaunchTensor, name: str = "s
 
 def finds(*seen: KernelLaunch) -> list[launches.Find]:
     found: list[launches.Find] = []
-    seeker = FirstBad(has_nan, found.append, False)
+    seeker = FirstBad(HAS_NAN, found.append, False)
     for each in seen:
         assert not seeker.launch(each, None)  # type: ignore[arg-type]
     return found
@@ -161,8 +165,8 @@ def test_memory_that_was_never_written_and_what_is_in_an_out_argument_do_not_cou
 
 
 def test_infinities_and_large_numbers_and_staying_there() -> None:
-    assert [has_infinity(each) for each in (tensor(inf=1), tensor(nan=1), tensor())] == [True, True, False]
-    assert [above(5.0)(tensor(high=high)) for high in (6.0, 4.0)] == [True, False]
-    seeker: Any = FirstBad(has_nan, lambda _: None, True)
+    assert [sought_numbers("inf", None)[1](each) for each in (tensor(inf=1), tensor(nan=1), tensor())] == [True, True, False]
+    assert [sought_numbers("nan", 5.0)[1](tensor(high=high)) for high in (6.0, 4.0)] == [True, False]
+    seeker: Any = FirstBad(HAS_NAN, lambda _: None, True)
     seeker.launch(launch(BEFORE, "aten::log", 0, tensor()), None)
     assert seeker.launch(launch(AFTER, "aten::log", 0, tensor(nan=1)), None)

@@ -77,11 +77,11 @@ def test_it_looks_the_rarer_the_longer_and_keeps_no_more_than_its_time(tmp_path:
         history.end()
     assert [path.name for path in tmp_path.iterdir()] == [f"one.{ending}"]
     assert [line[22:] for line in lines] == [
-        "dispatches are not known: no probes for you",
+        "dispatches are unknown: no probes for you",
         "MainThread (tid 7): /home/me/train.py:8 (step) (2 times)",
     ]
     text = (tmp_path / f"one.{ending}").read_text()
-    assert text.startswith("The last 6 s of process 7, a look every 0.3 s; nobody was stopped.\n")
+    assert text.startswith("The last 6 s of process 7, sampled every 0.3 s, without stopping it.\n")
     assert text.count("    MainThread (tid 7), waiting, sleep\n        /home/me/train.py:8 (step)\n") == 2
 
 
@@ -136,8 +136,8 @@ def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None
     trace = TraceBuffer(77, 5, str(tmp_path), is_refused)
     try:
         said = wait_until(lambda: what_is_said(trace), "it is told that no trace is kept")
-        assert said == "no trace is kept: no probes for you"
-        with pytest.raises(TargetError, match="no trace was kept: no probes for you"):
+        assert said == "no trace is recorded: no probes for you"
+        with pytest.raises(TargetError, match="no trace was saved: no probes for you"):
             trace.take("one")
     finally:
         trace.end()
