@@ -10,7 +10,7 @@ written as their values, tuples as arrays, numbers that JSON lacks as "NaN", "In
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from math import isfinite
@@ -22,7 +22,6 @@ from gdbext.engine.repetitions import MOST_WHOLE, fold_long
 from gdbext.engine.vocabulary import JsonMember, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from typing import Any
 
     Write = Callable[[Any], Any]  # a value → plain JSON values

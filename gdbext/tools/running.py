@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext import log
-from gdbext.diagnosis.report import json_report, render_text
+from gdbext.diagnosis.report import Report, json_report, render_text
 from gdbext.diagnosis.reporting import ToolExtras
-from gdbext.diagnosis.tool import Alone
+from gdbext.diagnosis.tool import Alone, Tool, ToolHost
 from gdbext.errors import HelpRequested
 from gdbext.tools.outcome import Outcome, guard
 from gdbext.tools.table import find, offered, tool_of
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import Tool, ToolHost
 
 _log = log.logger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import log
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.engine.entry_points import entry_points
+from gdbext.engine.entry_points import EntryPoint, entry_points
 from gdbext.errors import AddOnError, UsageError, words_like
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.tool import BaseTool, Tool
     from gdbext.diagnosis.tool_arguments import CommandParser
-    from gdbext.engine.entry_points import EntryPoint
 
     ModeName = Literal["stopped", "resumes", "running", "setting", "program"]
 

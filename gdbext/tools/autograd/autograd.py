@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import find_thread
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, counted, escape
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
 
 NODE_LIMIT = 10_000

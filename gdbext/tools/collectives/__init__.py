@@ -14,7 +14,7 @@ from gdbext.diagnosis.job.collectives import known_groups, read_collectives, rec
 from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import duration, or_unknown
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.torch.distributed.flight_recorder import RecordedEntry
 
 

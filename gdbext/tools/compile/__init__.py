@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
 
 _FRAME_LIMIT = 2000
 """Most frames of all threads that have to do with torch.compile."""

@@ -7,7 +7,7 @@ An inspection measures by itself if it can; ``measure`` is for containers, and f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, torch_version
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.store import is_before, newest_release
@@ -38,10 +38,8 @@ from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.process.modules import Module
     from gdbext.engine.vocabulary import Hexadecimal, Inline
     from gdbext.tools.program import Dispatch

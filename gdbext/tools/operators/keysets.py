@@ -12,7 +12,7 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Hexadecimal
 
 

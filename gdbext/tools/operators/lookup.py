@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import TENSOR, find_thread, number
 from gdbext.engine.vocabulary import Section, json_member
 from gdbext.errors import BadData, UsageError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Sparse
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.reporting import make_report, make_report_alone
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, Section, counted
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Callable
 
-from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.layouts.declarations import Member, Space
 from gdbext.engine.vocabulary import counted
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.cpp_object import (
@@ -33,7 +33,6 @@ from gdbext.torch.values.value_text import nested_text
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.layouts.declarations import Member
 
     Summarize = Callable[[CppObject], TypeSummary]
 

@@ -15,12 +15,11 @@ from gdbext.tools.tensor.statistics import import_numpy
 from gdbext.tools.tensor.tensor_fields import TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames
-from gdbext.torch.values.value_text import python_name
+from gdbext.torch.values.value_text import Quantization, Statistics, StorageReport, python_name
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.torch.state.tensor import TensorFacts
-    from gdbext.torch.values.value_text import Quantization, Statistics, StorageReport
 
 
 class TensorReporter:

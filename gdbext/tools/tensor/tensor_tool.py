@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gdbext.cpython.objects.py_ref import type_name
 from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value
 from gdbext.engine.formats import whole_file
 from gdbext.engine.layouts.declarations import Inner, Member, Space
@@ -23,7 +23,7 @@ from gdbext.engine.terminal import escape
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.tools.tensor import tensor_files
 from gdbext.tools.tensor.contents import VALUES_LIMIT, NothingToRead
-from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
+from gdbext.tools.tensor.python_variable import FoundVariable, VariableFinder, chosen_frames, hint_at
 from gdbext.tools.tensor.tensor_fields import WRAPPER
 from gdbext.tools.tensor.tensor_files import read_slice, save
 from gdbext.tools.tensor.tensor_report import TensorReporter
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.render import Style
-    from gdbext.tools.tensor.python_variable import FoundVariable
 
 Result = TypeVar("Result")
 _BY_COLUMN: dict[Member[int], str] = {
