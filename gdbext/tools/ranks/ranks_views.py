@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.engine.rank_sets import fold
@@ -39,6 +40,7 @@ def render(report: JobReport, color: bool = False) -> str:
 
 
 def _lines(report: JobReport, style: Style) -> Iterator[str]:
+    """The lines of the text: verdict, headline, then a block for each part of the report."""
     is_known = bool(report.reports)  # else the verdict names what was not reached
     heading = f"{report.verdict.heading}: " if is_known else ""
     yield style(escape(f"{heading}{report.verdict.summary}"), "bold")
@@ -47,8 +49,8 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
         yield escape(_headline(report))
     unreached = [f"{process.where}: {process.reason}" for process in report.unreached]
     yield from _first_lines("Not reached", unreached if is_known or len(unreached) > NAMED else [], style)
-    if advice := next((process.help for process in report.unreached[:_NOTES] if process.help), ""):
-        yield _screen_line(f"  try: {advice}")
+    helps = (process.help for process in report.unreached[:_NOTES] if process.help)
+    yield from (_screen_line(f"  try: {advice}") for advice in islice(helps, 1))
     yield from _first_lines("Note", list(report.notes), style)
     yield from map(escape, _known_bugs(report))
     yield from _odd_lines(report.odd, style)
@@ -72,8 +74,8 @@ def _headline(report: JobReport) -> str:
     headline += f" of {report.size}" if report.size is not None else ""
     headline += f", {unknown} of unknown rank" if unknown else ""
     hosts = {rank.host for rank in report.reports if rank.host}
-    headline += f", on {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
-    headline += f"; no report of ranks {_cut_set(report.missing)}" if report.missing else ""
+    headline += f", on {counted(len(hosts), 'host')}" if hosts else ""
+    headline += f"; no report from ranks {_cut_set(report.missing)}" if report.missing else ""
     return headline + (f"; job {report.job}" if report.job else "")
 
 
@@ -112,7 +114,7 @@ def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
 
 
 def _match_lines(match: CollectiveMatch) -> Iterator[str]:
-    """A collective by its group and number, what the ranks issued under it, and which ranks are where."""
+    """A collective by its group and number, what the ranks issued under that number, and how far each rank is."""
     yield f"group {match.group} ({_cut_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
         yield f"  {_cut_set(variant.ranks):{_SET}} {variant.op}"
@@ -120,7 +122,7 @@ def _match_lines(match: CollectiveMatch) -> Iterator[str]:
         ("pending", match.pending),
         ("completed", match.completed),
         ("never enqueued", match.never_enqueued),
-        ("no report of", match.missing),
+        ("no report from", match.missing),
     )
     yield f"  {'; '.join(f'{name} {_cut_set(ranks)}' for name, ranks in parts if ranks)}"
 
@@ -145,11 +147,11 @@ def _ras_lines(answer: RasAnswer, style: Style) -> Iterator[str]:
     yield ""
     by = "" if answer.user is None else f" (a process of user {answer.user})"
     where = f"{escape(answer.address)}{by}"
-    yield style(f"NCCL's RAS at {where}, a second witness, which the verdict does not follow", "bold")
+    yield style(f"NCCL's RAS at {where}: a second opinion, not used for the verdict", "bold")
     if answer.problem:
         yield _screen_line(f"  no answer: {answer.problem}")
     if answer.says_ok:
-        yield "  It says OK of all communicators, as it also does where all ranks have launched what does not end."
+        yield "  It reports OK for all communicators, as it also does if all ranks launched an operation that hangs."
     yield from (_screen_line(f"  {line}") for line in answer.lines[:_RAS])
     if len(answer.lines) > _RAS:
         yield f"  … and {len(answer.lines) - _RAS} more lines: --json"
@@ -162,6 +164,7 @@ def _cut_set(ranks: Collection[int]) -> str:
 
 
 def _screen_line(line: str) -> str:
+    """The line, escaped and cut to the width of a terminal."""
     return cut(escape(line), 118)
 
 
@@ -175,10 +178,11 @@ def render_page(report: JobReport, origin: Origin = NO_ORIGIN) -> str:
 
 
 def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
+    """The lines of HTML: the same parts as in the text, and a table of all ranks."""
     yield f"<h1>{text(title)}</h1>"
     is_fine = report.verdict.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
     yield verdict_box("good" if is_fine else "hangs", report.verdict.heading, report.verdict.summary)
-    yield from facts((("looked at", _headline(report)), *origin.facts))
+    yield from facts((("examined", _headline(report)), *origin.facts))
     notes = [f"Note: {note}" for note in report.notes]
     silent = [f"Not reached: {process.where}: {process.reason}" for process in report.unreached]
     yield from (f'<p class="warning">{text(line)}</p>' for line in (*_known_bugs(report), *notes, *silent))
@@ -241,6 +245,7 @@ def _ranks_table(report: JobReport) -> Iterator[str]:
 
 
 def _ranks_html(ranks: Collection[int]) -> str:
+    """A set of ranks (``0-3,7``) as HTML."""
     return f'<span class="ranks">{fold(ranks)}</span>'
 
 
@@ -269,5 +274,5 @@ def render_dot(report: JobReport) -> str:
 
 
 def _dot_text(line: str) -> str:
-    """The line as a quoted string of graphviz' language can hold it."""
+    """The line, escaped for a quoted string of graphviz's language."""
     return escape(line).replace("\\", "\\\\").replace('"', '\\"')

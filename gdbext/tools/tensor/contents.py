@@ -204,8 +204,8 @@ class Contents:
         return self.values() if max(self.geometry.numel, lists) <= limit else None
 
     def stored(self) -> Iterator[bytes]:
-        """The bytes of all elements for a file: in row-major order, piece by piece, with the conjugate and negative bits
-        applied. Quantized numbers stay as they are."""
+        """The bytes of all elements for a file, piece by piece, in row-major order: conjugate and negative bits are
+        applied, quantized numbers stay as they are."""
         size = self._element.size
         # The bits change signs: the top bit of an element, or of the two parts of a complex one.
         tops = {size - 1: self._negative}

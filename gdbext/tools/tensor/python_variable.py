@@ -225,9 +225,9 @@ def _no_step(value: PyRef, name: str, step: Step) -> UsageError:
 
 
 def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:
-    """The frames to search by the option --frame (``wanted``): the frame of that number (0: innermost), or all frames of
-    that function. Without the option all frames, beginning at the native frame selected in the debugger; None if no
-    frame is selected. Raises UsageError."""
+    """The frames to search for --frame ``wanted``: the frame of that number (0: innermost), or all frames of that
+    function. Without the option all frames, beginning at the native frame selected in the debugger; None if no frame is
+    selected. Raises UsageError."""
     pointer = session.target.memory.selected_stack_pointer() if wanted is None else None
     if wanted is None and pointer is None:
         return None

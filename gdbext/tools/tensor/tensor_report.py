@@ -68,7 +68,7 @@ class TensorReporter:
         return self.fields.quantizer(address, self._plain_values)
 
     def contents(self, facts: TensorFacts) -> Contents:
-        """The elements of a tensor that has them in memory. Raises NothingToRead if it has none, BadData, MemoryFault."""
+        """The elements of a tensor. Raises NothingToRead if there are none in memory, BadData, MemoryFault."""
         geometry = self._geometry(facts)
         keys = set(self._session.dispatch_keys.decode(facts.key_set))
         quantization = self.quantization(facts.address) if geometry.element.is_quantized else None
