@@ -107,8 +107,8 @@ def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list
     if closed:
         raise TargetError(
             f"{what} that may be examined",
-            why=f"a rank is known by its environment, and that of {counted(closed, 'Python process')}, owned by another "
-            "user, cannot be read",
+            why=f"a rank is known by its environment, and that of {counted(closed, 'Python process')}, another user's, "
+            "cannot be read",
             help=or_root("run it as the user of the job"),
         )
     raise TargetError(
