@@ -20,8 +20,8 @@ _METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
 def without_unknown(versions: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The table without the packages whose version is "unknown" in a report."""
-    return {package: text for package, text in versions.items() if text != "unknown"}
+    """The versions by package, without those that a report gives as "unknown"."""
+    return {package: version for package, version in versions.items() if version != "unknown"}
 
 
 class PackageVersions:
@@ -30,8 +30,8 @@ class PackageVersions:
     def __init__(
         self, modules: ModuleTable, files: HostFiles, paths: Iterable[str], known: Mapping[str, str | None]
     ) -> None:
-        """``paths``: of loaded Python files. ``known``: package → version that the caller has, None for a package that
-        the process lacks."""
+        """``paths``: of loaded Python files. ``known``: package → version that the caller has ("unknown" is ignored),
+        None for a package that the process lacks."""
         self._modules = modules
         self._files = files
         self._paths = paths

@@ -28,12 +28,9 @@ def execute(
     color: bool = False,
     host: ToolHost | None = None,
 ) -> Outcome:
-    """Run a command. The arguments are checked before ``open_session`` is called; None if the command needs no process
-    for them. No ``host`` means no debugger. ``color``: for a terminal that shows colors.
-
-    This is the boundary: every failure is returned as an Outcome. Only SystemExit passes, and the end of the time or
-    memory of an inspection.
-    """
+    """Run a command. The arguments are checked before ``open_session`` is called, which is None if the command needs no
+    process. No ``host`` means no debugger. ``color``: for a terminal that shows colors. Every failure is returned as an
+    Outcome, as of guard()."""
 
     def run() -> Outcome:
         tool: Tool = tool_of(find(name))
@@ -52,14 +49,15 @@ def execute(
 
 
 def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], host: ToolHost | None = None) -> Report:
-    """The report of a command, for a caller that shows it itself. Raises GdbextError."""
+    """Run a command and return its report, for a caller that shows it itself. Raises GdbextError."""
     tool: Tool = tool_of(find(name))
     args = tool.parser().parse([*argv])
     return _run(tool, open_session(), args, host, only_text=False)
 
 
 def _run(tool: Tool, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
-    """``only_text``: only the text of the report is used, which the tool can see in the argument of that name."""
+    """Run a tool with parsed arguments. ``only_text``, which the tool finds among its arguments: only the text of the
+    report will be used."""
     args.only_text = only_text
     session.extras = ToolExtras(offered)
     host = host or Alone()
