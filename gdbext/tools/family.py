@@ -63,8 +63,8 @@ def _children(pid: int) -> list[int]:
 
 
 class ProcessVerdict(NamedTuple):
-    """The verdict on one process; ``kind`` is "" without one. ``text``: the diagnosis as dispatch-diagnose prints it; if
-    it is "", ``problem`` says why."""
+    """The verdict on one process; ``kind`` is "" for none. ``text``: the output of dispatch-diagnose; if it is "",
+    ``problem`` says why."""
 
     pid: int
     program: str

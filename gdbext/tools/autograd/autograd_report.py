@@ -342,14 +342,12 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
         return set()
 
     common = nodes_in_frame(inner + 1) & nodes_in_frame(outer + 1)
-    try:
-        reference = reporter.reference(common.pop()) if len(common) == 1 else None
-    except GdbextError:
-        return None
     by_class = _node_by_class(stack, inner + 1, outer)
-    if not reference or (by_class and by_class.name not in (reference.name.rpartition("::")[2], "PyNode")):
-        return None
-    return reference
+    with suppress(GdbextError):
+        reference = reporter.reference(common.pop()) if len(common) == 1 else None
+        if reference and (not by_class or by_class.name in (reference.name.rpartition("::")[2], "PyNode")):
+            return reference
+    return None
 
 
 def _node_by_class(stack: NativeStack, first: int, level: int) -> BackwardNode | None:

@@ -76,8 +76,8 @@ class HookReader:
         yield from self._vector_hooks(node.place(Node.post_hooks_), HookKind.NODE_AFTER)
 
     def leaf_hooks(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
-        """All hooks of an AccumulateGrad and of its tensor, whose AutogradMeta is at ``autograd_meta`` (0: none), in the
-        engine's order (accumulate_grad.h). Raises as ``node_hooks``."""
+        """All hooks of an AccumulateGrad and of its tensor, whose AutogradMeta is at ``autograd_meta`` (0: none), in
+        the engine's order (accumulate_grad.h). Raises as ``node_hooks``."""
         meta = AutogradMeta(self._nodes.space, autograd_meta)
         if autograd_meta:
             yield from self._vector_hooks(meta.hooks_, HookKind.TENSOR)
@@ -200,10 +200,9 @@ class SavedTensorReader:
 
     def _version(self, tensor: int) -> int | None:
         """The version of the TensorImpl at ``tensor`` now; None if it cannot be read."""
-        try:
+        with suppress(GdbextError):
             return self._fields.version(tensor)
-        except GdbextError:
-            return None
+        return None
 
 
 T = TypeVar("T")

@@ -1,19 +1,10 @@
-"""Frames in compiled code and in the compiler: what they were made of, and what threads and other processes compile.
-
-A graph's generated function: torch/fx/graph_module.py (2.6 to 2.15). It is a method of a GraphModule, whose
-``_lineno_map`` has the number of the node by the number of the line, counted from the function's first one, and whose
-``_graph`` is a ring of nodes that begins behind ``_root``. A node's ``meta`` has where it was made, as ``traceback``
-writes it. Attributes of nodes are in a dict or, in newer releases, in a structure of C.
-
-Inductor's modules name above the calls of their kernels the nodes of the graph that a kernel was made of: ``#
-Topologically Sorted Source Nodes: [relu, add], Original ATen: [aten.relu, aten.add]`` (torch/_inductor/utils.py,
-get_kernel_metadata), unless the configuration or the release leaves it out.
-"""
+"""Frames in compiled code and in the compiler: their graphs and source lines, and what is being compiled."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.objects.py_ref import PyRef
@@ -52,8 +43,8 @@ def is_compiler(frame: PythonFrame) -> bool:
 
 
 def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> list[FrameState]:
-    """The state of each frame, innermost first; the frames inside of the outermost call of the compiler are part of
-    it."""
+    """The state of each frame, innermost first; all frames inside the outermost call of the compiler are COMPILING.
+    ``compiled_codes``: addresses of the code objects that TorchDynamo made."""
     outermost = max((index for index, frame in enumerate(frames) if is_compiler(frame)), default=-1)
     frame_states = []
     for index, frame in enumerate(frames):
@@ -64,16 +55,21 @@ def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> li
 
 
 def stage(frames: Sequence[PythonFrame]) -> str:
-    """The name of the compiler's part that the innermost frame of torch belongs to; "" for none."""
+    """The part of the compiler that the innermost frame of torch belongs to: ``Inductor``; "" for none."""
     return next((name for frame in frames for part, name in names.STAGES if part in frame.file), "")
 
 
 _NODES = 20_000
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<function>[^\n]*)', re.M)
+"""A line of ``traceback``."""
 
 
 def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
-    """The line of the program from which the current line of a graph's function was made; None if not recorded."""
+    """The line of the program that became the current line of a graph's function; None if not recorded.
+
+    The function (torch/fx/graph_module.py, 2.6 to 2.15) is a method of a GraphModule, whose ``_lineno_map`` maps line
+    numbers, counted from the function's first one, to indices of nodes. A node's ``meta`` has its traceback.
+    """
     module, code = stack.locals(frame)["self"], stack.code(frame)
     if not code or frame.line is None:
         return None
@@ -81,11 +77,16 @@ def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
     lines = _attribute(module, names.GRAPH_LINES).items(_NODES)
     number = next((value.int() for key, value in lines if key.int() == line), None)
     node = graph_node(_attribute(module, names.GRAPH), number)
-    return _innermost(_attribute(node, names.NODE_META)[names.STACK_TRACE].str(16_384))
+    places = list(_PLACE.finditer(_attribute(node, names.NODE_META)[names.STACK_TRACE].str(16_384)))
+    if not places:
+        return None
+    function, innermost_line = names.function_of(places[-1]["function"]), numbers.number(places[-1]["line"]) or 0
+    return SourcePlace(function, places[-1]["file"], innermost_line)
 
 
 def graph_node(graph: PyRef, number: int | None) -> PyRef:
-    """The node with that number, 0 for the one after the root; a falsy PyRef if the graph has none."""
+    """The node at index ``number`` of a graph's nodes, which are a ring that begins after the root; a falsy PyRef if
+    there is none."""
     root = node = _attribute(graph, names.GRAPH_ROOT)
     if number is None or not 0 <= number < _NODES:
         return PyRef(graph.python, 0)
@@ -97,17 +98,8 @@ def graph_node(graph: PyRef, number: int | None) -> PyRef:
 
 
 def _attribute(value: PyRef, name: str) -> PyRef:
-    """An attribute of an instance, from its dict or from a member of its C structure."""
+    """An attribute of an instance, from its dict or, in newer releases of torch, a member of its C structure."""
     return value[name] or value.member(name)
-
-
-def _innermost(trace: str) -> SourcePlace | None:
-    """The innermost place of a text of ``traceback``."""
-    places = list(_PLACE.finditer(trace))
-    if not places:
-        return None
-    line = numbers.number(places[-1]["line"]) or 0
-    return SourcePlace(names.function_of(places[-1]["function"]), places[-1]["file"], line)
 
 
 _COMMENT = 300
@@ -115,29 +107,33 @@ _COMMENT = 300
 
 
 class KernelComments:
-    """The comments of generated modules, each file read once, as the process sees it."""
+    """Reads the comments of generated modules, each file once, as the process sees it."""
 
     def __init__(self, target: Target) -> None:
         self._source = SourceReader(target)
         self._files: dict[str, ModuleComments] = {}
 
     def of_module(self, file: str) -> ModuleComments:
+        """The comments in ``file``; empty ones if it cannot be read."""
         if file not in self._files:
             self._files[file] = module_comments(self._source.stripped_lines(file)[:20_000])
         return self._files[file]
 
 
 class ModuleComments(NamedTuple):
-    """``graph``: AOTAutograd's identity of the module's graph, "0_inference"; "" without one. ``kernels``: kernel →
-    nodes in the comment above its definition, or else above its call; ``lines``: line number → nodes."""
+    """Facts from the comments of a module that Inductor wrote."""
 
     graph: str
+    """AOTAutograd's identity of the module's graph, "0_inference"; "" without one."""
     kernels: dict[str, str]
+    """Kernel → the nodes that it was made of, by the comment above its definition, or else above its call."""
     lines: dict[int, str]
+    """Number of a line → the same for the kernel that it calls."""
 
 
 def module_comments(texts: list[str]) -> ModuleComments:
-    """The comments in the lines of a module; its graph is in one of the first."""
+    """The comments in the lines of a module. Those above kernels are like ``# Topologically Sorted Source Nodes: [relu,
+    add], Original ATen: [aten.relu, aten.add]`` (torch/_inductor/utils.py, get_kernel_metadata)."""
     graph = next((match[1] for text in texts[:20] if (match := GRAPH_ID.search(text))), "")
     lines: dict[int, str] = {}
     comment = ""  # applies to each statement up to the next comment or an empty line
@@ -176,14 +172,14 @@ class CompiledFrames:
     def __init__(
         self, originals: Mapping[int, PyRef], compilations: Sequence[Compilation], comments: KernelComments
     ) -> None:
-        """``originals``: address of a compiled code object → its original one."""
+        """``originals``: address of a code object that TorchDynamo made → the original one."""
         self._originals = originals
         self._compilations = compilations
         self._comments = comments
 
     def of_thread(self, tid: int, stack: PyStack) -> list[CompileFrame]:
-        """All frames of a thread, innermost first. A compiled frame has the graph of the bytecode that called it, and
-        the line of the program if it is known."""
+        """All frames of a thread, innermost first. A compiled frame has the graph of TorchDynamo's bytecode that called
+        it, and the line of the program if that is known."""
         reports = []
         graph = _Graph()
         for level, (frame, state) in reversed(list(enumerate(zip(stack, states(stack, self._originals.keys()))))):
@@ -203,7 +199,7 @@ class CompiledFrames:
         return reports[::-1]
 
     def _graph(self, stack: PyStack, frame: PythonFrame) -> _Graph:
-        """The graph of TorchDynamo's bytecode, which calls one graph at most."""
+        """The graph that TorchDynamo's bytecode in ``frame`` calls: one at most, by the names that it uses."""
         called = [name for name in stack.used_names(frame) if name.startswith(names.COMPILED_GRAPH)]
         name = called[0] if len(called) == 1 else ""
         code = self._originals[frame.code].code
@@ -220,7 +216,7 @@ class CompiledFrames:
 
 
 def work_of_thread(tid: int, stack: PyStack) -> CompilingThread | None:
-    """The work of the innermost call of a compiler on a thread's stack; None without one."""
+    """What the innermost call of a compiler on a thread's stack compiles; None without one."""
     inner = next((index for index, frame in enumerate(stack) if is_compiler(frame)), None)
     if inner is None:
         return None
@@ -247,22 +243,15 @@ def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
 
 
 def work_of(pid: int) -> CompilingThread | None:
-    """The compiler's work in a process, which is stopped for some milliseconds; None without, or if unreadable."""
-    try:
-        target = briefly_stopped(pid)
-    except GdbextError:
-        return None
-    try:
+    """What a process compiles, which is stopped for some milliseconds; None for nothing, or if it cannot be read."""
+    with suppress(GdbextError), closing(briefly_stopped(pid)) as target:
         works = (work_of_thread(tid, stack) for tid, stack in python_stacks(Session(target)))
         return next((work for work in works if work), None)
-    except GdbextError:
-        return None
-    finally:
-        target.close()
+    return None
 
 
 def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
-    """(thread id, Python frames) of each thread; an unreadable one is among the session's errors."""
+    """(tid, Python frames) of each thread; one that cannot be read is among the session's errors."""
     for thread in session.target.memory.threads():
         try:
             yield thread.tid, session.python_threads.frames(thread.tid)
@@ -271,7 +260,7 @@ def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
 
 
 def pool_of(tid: int, stack: PyStack) -> CompilePool | None:
-    """The pool whose results a thread waits for; None for another thread."""
+    """The pool of Inductor's workers whose results a thread waits for; None for another thread."""
     file, function = names.POOL_READER
     readers = (frame for frame in stack if frame.file.endswith(file) and frame.function.rpartition(".")[2] == function)
     reader = next(readers, None)

@@ -41,12 +41,12 @@ class KeySetSection(Section):
     functionalities: tuple[str, ...]
     backends: tuple[str, ...]
     key: str | None
-    """The highest priority key; None, as ``table_index``, where there are stray bits."""
+    """The highest priority key; None, like ``table_index``, if there are stray bits."""
     table_index: int | None
     stray_bits: Hexadecimal | None
-    """Bits that mean nothing in this build of torch; None for a real keyset."""
+    """Bits without meaning in this build of torch; None for a real keyset."""
     torch: str | None = None
-    """The release whose keys these are, where there is no process."""
+    """The release whose keys these are, without a process."""
 
 
 class KeySetTool(Tool):
@@ -74,7 +74,7 @@ class KeySetTool(Tool):
         layout = store.shipped(f"{store.DATA}/{max(layouts, key=lambda name: releases[name])}")
         word = " ".join(args.value).strip()
         if word.startswith(("$", "*", "tensor:")):
-            raise UsageError(f"{word} is in a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
+            raise UsageError(f"{word} needs a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
         keys = KeyNames(layout)
         section = replace(_decode(keys, keys.parse(word)), torch=layout.version)
         return make_report_alone(self, args, (section,))
@@ -106,7 +106,7 @@ class KeySetTool(Tool):
         yield f"functionalities   {', '.join(keyset.functionalities) or 'none'}"
         yield f"backends          {', '.join(keyset.backends) or 'none'}"
         if keyset.stray_bits is not None:
-            yield style(f"no DispatchKeySet: bits {keyset.stray_bits:#x} mean nothing in this build", "red")
+            yield style(f"not a DispatchKeySet: bits {keyset.stray_bits:#x} have no meaning in this build", "red")
         else:
             yield f"highest priority  {keyset.key}, table index {keyset.table_index}"
         if keyset.torch:
@@ -114,6 +114,7 @@ class KeySetTool(Tool):
 
 
 def _decode(keys: KeyNames, bits: int) -> KeySetSection:
+    """The parts of a keyset, by the key names of one build of torch."""
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
     return KeySetSection(
@@ -135,8 +136,7 @@ class ThreadStateTool(Tool):
         add_thread_choice(parser)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """The state of the chosen threads. A thread that cannot be read costs only itself. Raises NotTorch,
-        LayoutError."""
+        """Report the state of the chosen threads; one that cannot be read is an error. Raises NotTorch, LayoutError."""
 
         def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
             reader = session.dispatch_states
@@ -171,8 +171,10 @@ class ThreadStateTool(Tool):
 
 
 def _state_lines(tls: DispatchState) -> Iterator[str]:
+    """Lines on a thread's dispatch state; None in it is "unknown"."""
+
     def on_or_off(value: bool | None) -> str:
-        return "unknown" if value is None else "on" if value else "off"
+        return {None: "unknown", True: "on", False: "off"}[value]
 
     def listed(items: Iterable[object] | None) -> str:
         return "unknown" if items is None else escape(", ".join(map(str, items))) or "none"

@@ -42,7 +42,7 @@ class LookupTool(Tool):
         if bool(args.keyset) == bool(args.args):
             raise UsageError("give either a keyset or --args", help="dispatch-lookup aten::mm Meta,AutogradMeta")
         if args.keyset and args.thread:
-            raise UsageError("--thread goes with --args: a keyset is taken as it is")
+            raise UsageError("--thread needs --args: a given keyset is used as it is")
         session, section = session.read_consistently(lambda session: _lookup(session, args))
         return make_report(self, session, args, sections=(section,))
 
@@ -59,11 +59,11 @@ class LookupTool(Tool):
             yield f"  {whose} includes {_keys(call.included)}"
             yield f"  {whose} excludes {_keys(call.excluded)}"
             if call.fallthrough.bits:
-                yield f"  skipped, since they fall through: {_keys(call.fallthrough)}"
+                yield f"  skipped because their kernels fall through: {_keys(call.fallthrough)}"
         yield f"{style(escape(name), 'bold')} with {_keys(lookup.keyset)} {lookup.keyset.bits:#x}"
         yield f"  key {lookup.key}, table index {lookup.table_index}"
         if not lookup.consistent:
-            yield style("  the table entry is not what the registrations lead to: see dispatch-op", "red")
+            yield style("  the table entry contradicts the registrations: see dispatch-op", "red")
         for depth, link in enumerate(lookup.chain):
             kernel, chosen = link.kernel.kernel, link.kernel
             function, python = escape(short_name(kernel.function or "no kernel")), kernel.python
@@ -86,9 +86,10 @@ def _keys(keyset: DispatchKeySet) -> str:
 
 @dataclass(frozen=True)
 class ArgumentKeys:
-    """The contribution of one tensor argument of a call. ``tensor`` describes it, None where only keys were given."""
+    """The keys of one tensor argument of a call. ``tensor`` describes it, None if only keys were given."""
 
     argument: int
+    """Its position in --args, from 0."""
     tensor: str | None
     keyset: DispatchKeySet
 
@@ -99,11 +100,11 @@ class CallKeys:
 
     arguments: tuple[ArgumentKeys, ...]
     thread: int | None
-    """The tid of the thread whose local keys were taken, None for those of a thread in its initial state."""
+    """The tid of the thread whose local keys were used; None for those of a thread in its initial state."""
     included: DispatchKeySet
     excluded: DispatchKeySet
     fallthrough: DispatchKeySet
-    """Keys that were skipped, since this operator's kernels for them fall through."""
+    """Keys that were skipped because the operator's kernels for them fall through."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,11 @@ class LookupSection(Section):
     key: str
     table_index: int
     consistent: bool
-    """The table in memory holds what the registrations lead to."""
+    """The table in memory agrees with the registrations."""
     chain: tuple[ExpectedLookup, ...]
     """The lookup itself, then each expected redispatch."""
     call: Sparse[CallKeys | None] = None
-    """The origin of the keyset, when it was computed from arguments."""
+    """The origin of the keyset, if it was computed from --args."""
 
     @json_member(after="table_index")
     def kernel(self) -> ChosenKernel:
@@ -130,7 +131,7 @@ class LookupSection(Section):
 
 
 def _lookup(session: Session, args: Namespace) -> LookupSection:
-    """Raises UsageError, BadData (bits without meaning), MemoryFault."""
+    """Look up the operator for the keyset. Raises UsageError, BadData (bits without meaning), MemoryFault."""
     operator, call = session.dispatcher.find_one(args.op), None
     keys = operator.dispatcher.keys
     if args.args:
@@ -155,8 +156,11 @@ def _lookup(session: Session, args: Namespace) -> LookupSection:
 
 
 def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:
-    """The keyset that a call with these tensors computes, and from what: ``computeDispatchKeySet`` (ATen/core/dispatch/
-    DispatchKeyExtractor.h), ((arguments | included) - excluded) & the operator's mask."""
+    """(the bits of the keyset that a call with the tensors in --args computes, the parts that it consists of).
+
+    ``computeDispatchKeySet`` (ATen/core/dispatch/DispatchKeyExtractor.h): ((arguments | included) - excluded) & the
+    operator's mask.
+    """
     keys = operator.dispatcher.keys
     arguments = []
     for position, word in enumerate(map(str.strip, args.args.split(";"))):  # keys, ``tensor:0x7f…``, or nothing

@@ -40,11 +40,10 @@ class TensorReporter:
 
     def is_tensor(self, address: int) -> bool:
         """True if there is a TensorImpl at ``address``."""
-        try:
+        with suppress(GdbextError):
             self._facts.key_set(address)
-        except GdbextError:
-            return False
-        return True
+            return True
+        return False
 
     def grad(self, address: int) -> int:
         """The TensorImpl of ``tensor.grad``; 0 if that is None, which is stored as a null pointer or as the undefined
@@ -129,17 +128,15 @@ class TensorReporter:
     def statistics(self, address: int, limit: int = 0) -> Statistics | None:
         """Statistics of a tensor that has elements to read, None for any other; a sample if there are more than
         ``limit``."""
-        try:
+        with suppress(GdbextError):
             return self.contents(self.facts(address)).statistics(limit)
-        except GdbextError:
-            return None
+        return None
 
     def values(self, address: int, limit: int) -> Any:
         """Values of a tensor that has at most ``limit`` elements to read; None for any other."""
-        try:
+        with suppress(GdbextError):
             return self.contents(self.facts(address)).values_if_few(limit)
-        except GdbextError:
-            return None
+        return None
 
 
 _WHY = "it was read while the program changed it, or it was overwritten"
@@ -208,10 +205,9 @@ class PythonTensors:
 
     def tensor_or_none(self, value: PyRef) -> int | None:
         """The TensorImpl behind a Python object; None if it is no tensor, or cannot be read."""
-        try:
+        with suppress(GdbextError):
             return self.tensor_of(value)
-        except GdbextError:
-            return None
+        return None
 
     def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
         """(attribute, TensorImpl) of the first 16 tensors among a tensor's own attributes, which a Python subclass
