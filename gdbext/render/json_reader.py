@@ -211,30 +211,35 @@ def _enum_reader(kind: Any) -> Reader:
     return read
 
 
-def text_of(value: Any, where: str) -> str:
-    """A string of at most 1 MiB. Raises BadData."""
-    if not isinstance(value, str) or len(value) > 1 << 20:
-        raise refusal(value, where, "text")
-    return value
+def _checked(is_valid: Callable[[Any], bool], wanted: str) -> Reader:
+    """The reader of values that are valid; any other raises BadData: it must be ``wanted``."""
+
+    def read(value: Any, where: str) -> Any:
+        if not is_valid(value):
+            raise refusal(value, where, wanted)
+        return value
+
+    return read
 
 
-def flag(value: Any, where: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise refusal(value, where, "true or false")
-    return value
+def _is_number(value: Any, kinds: Any = int) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def number(value: Any, where: str) -> int:
-    """A whole number of at most 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -_WORD <= value <= _WORD:
-        raise refusal(value, where, "a whole number")
-    return value
+text_of = _checked(lambda value: isinstance(value, str) and len(value) <= 1 << 20, "text")
+flag = _checked(lambda value: isinstance(value, bool), "true or false")
+number = _checked(lambda value: _is_number(value) and -_WORD <= value <= _WORD, "a whole number")
+"""A whole number of at most 64 bits."""
+_amount = _checked(lambda value: _is_number(value, (int, float)) and 0 <= value <= 1e18, "a quantity")
+_hexadecimal_text = _checked(
+    lambda value: isinstance(value, str) and re.fullmatch("0x[0-9a-f]{1,16}", value) is not None,
+    "a number in hexadecimal",
+)
 
 
 def count(value: Any, where: str) -> int:
     """A whole number that is not negative."""
-    checked = number(value, where)
+    checked: int = number(value, where)
     if checked < 0:
         raise refusal(value, where, "a number from 0 on")
     return checked
@@ -242,23 +247,14 @@ def count(value: Any, where: str) -> int:
 
 def amount(value: Any, where: str) -> float:
     """A number, with a fraction or without, from 0 to 1e18 (in seconds 30 thousand million years)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e18:
-        raise refusal(value, where, "a quantity")
-    return float(value)
+    return float(_amount(value, where))
 
 
 def real(value: Any, where: str) -> float:
     """A number, also one that JSON lacks, as text: "NaN", "Infinity", "-Infinity"."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number or value in ("NaN", "Infinity", "-Infinity"):
+    if _is_number(value, (int, float)) or value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     raise refusal(value, where, "a number")
-
-
-def _hexadecimal(value: Any, where: str) -> int:
-    if not isinstance(value, str) or not re.fullmatch("0x[0-9a-f]{1,16}", value):
-        raise refusal(value, where, "a number in hexadecimal")
-    return integer(value, 16)
 
 
 _SIMPLE: dict[str, Reader] = {
@@ -268,7 +264,7 @@ _SIMPLE: dict[str, Reader] = {
     "Count": count,
     "Amount": amount,
     "float": real,
-    "Hexadecimal": _hexadecimal,
+    "Hexadecimal": lambda value, where: integer(_hexadecimal_text(value, where), 16),
     "Any": lambda value, _: value,
     "object": lambda value, _: value,
 }

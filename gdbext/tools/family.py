@@ -120,26 +120,9 @@ class ProcessTreeReport(NamedTuple):
 
 def prepare(*others: str) -> None:
     """Import the modules that every diagnosis needs, and ``others``, so that forked processes start faster."""
-    for name in (
-        "gdbext.diagnosis.commands.diagnose",
-        "gdbext.diagnosis.reporting",
-        "gdbext.cpython.threads.runtime",
-        "gdbext.cpython.wait_view",
-        "gdbext.diagnosis.inspect",
-        "gdbext.diagnosis.job.collectives",
-        "gdbext.diagnosis.session",
-        "gdbext.diagnosis.threads.thread_snapshots",
-        "gdbext.torch.layout_choice",
-        "gdbext.diagnosis.report.json_report",
-        "gdbext.engine.targets.live.proc_target",
-        "gdbext.render.plain_json",
-        "gdbext.engine.targets.recording.recorder",
-        "gdbext.engine.targets.recording.replay_target",
-        "gdbext.torch.stack.dispatch_stack",
-        "gdbext.diagnosis.verdict.advice",
-        "gdbext.diagnosis.commands.diagnose_view",
-        *others,
-    ):
+    recording = "gdbext.engine.targets.recording"
+    needed = ("gdbext.diagnosis.commands.diagnose", "gdbext.diagnosis.job.collectives")
+    for name in (*needed, f"{recording}.recorder", f"{recording}.replay_target", *others):
         import_module(name)
 
 

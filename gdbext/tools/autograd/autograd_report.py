@@ -129,8 +129,6 @@ class EngineReader:
     def _named_variable(self, thread_pointer: int, variable: TorchSymbol) -> int:
         return int.from_bytes(self._variables.of(thread_pointer).read(variable, 8) or b"", "little")
 
-    # --- graph tasks -----------------------------------------------------------------------------
-
     def task(self, address: int) -> GraphTaskStruct:
         return GraphTaskStruct(self._space, address)
 
@@ -248,8 +246,6 @@ class AutogradReporter:
         except GdbextError as error:
             self._problems.append(error.what)
             return None
-
-    # --- graph tasks -----------------------------------------------------------------------------
 
     def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
         """The report on the GraphTask at ``address``. ``tids``: the threads that run its nodes."""

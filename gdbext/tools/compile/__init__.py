@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Tool, ToolHost
-from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
@@ -176,9 +175,7 @@ other release the answer is "unknown". Before torch 2.7 the reasons for recompil
 
 
 class CompileTool(Tool):
-    name = "dispatch-compile"
-    summary = "Show what torch.compile did, broke and compiled again, and what compiles now."
-    mode = Mode.STOPPED
+    """The command ``dispatch-compile`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG

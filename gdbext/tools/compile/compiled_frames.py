@@ -77,11 +77,7 @@ def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
     lines = _attribute(module, names.GRAPH_LINES).items(_NODES)
     number = next((value.int() for key, value in lines if key.int() == line), None)
     node = graph_node(_attribute(module, names.GRAPH), number)
-    places = list(_PLACE.finditer(_attribute(node, names.NODE_META)[names.STACK_TRACE].str(16_384)))
-    if not places:
-        return None
-    function, innermost_line = names.function_of(places[-1]["function"]), numbers.number(places[-1]["line"]) or 0
-    return SourcePlace(function, places[-1]["file"], innermost_line)
+    return _innermost(_attribute(node, names.NODE_META)[names.STACK_TRACE].str(16_384))
 
 
 def graph_node(graph: PyRef, number: int | None) -> PyRef:
@@ -100,6 +96,16 @@ def graph_node(graph: PyRef, number: int | None) -> PyRef:
 def _attribute(value: PyRef, name: str) -> PyRef:
     """An attribute of an instance, from its dict or, in newer releases of torch, a member of its C structure."""
     return value[name] or value.member(name)
+
+
+def _innermost(trace: str) -> SourcePlace | None:
+    """The innermost line in a text of ``traceback``; None if there is none."""
+    matches = list(_PLACE.finditer(trace))
+    if not matches:
+        return None
+    innermost = matches[-1]
+    line = numbers.number(innermost["line"]) or 0
+    return SourcePlace(names.function_of(innermost["function"]), innermost["file"], line)
 
 
 _COMMENT = 300

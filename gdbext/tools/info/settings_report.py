@@ -247,8 +247,6 @@ class RecordedFunctions:
         self._space = Space(memory, layout)
         self._classes = ClassNames(memory, symbolizer)
 
-    # --- callbacks -------------------------------------------------------------------------------
-
     def global_callbacks(self) -> tuple[SettingValue, ...]:
         manager = self._symbolizer.address_of(setting_sources.CALLBACKS, CPU)
         if not manager:
@@ -286,8 +284,6 @@ class RecordedFunctions:
                 "scopes": tuple(name for name, value in scope_names if value < len(flags) and flags[value]),
             }
 
-    # --- the profiler ----------------------------------------------------------------------------
-
     def profiler(self, thread: VariablesOfThread) -> dict[str, SettingValue] | None:
         """The profiler of one thread, None if it has none."""
         pointer = constructed(thread, setting_sources.DEBUG_INFO, setting_sources.DEBUG_INFO_GUARD)
@@ -314,8 +310,6 @@ class RecordedFunctions:
             raise BadData(f"a profiler has the state {number}, which has no name")
         flags = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
         return {"state": names[number], **{flag: getattr(config, flag) for flag in flags}}
-
-    # --- saved tensors ---------------------------------------------------------------------------
 
     def saved_tensor_hooks(self, thread: VariablesOfThread) -> tuple[tuple[int, int], ...]:
         """The addresses of the Python functions (pack, unpack) of a thread, outermost first."""

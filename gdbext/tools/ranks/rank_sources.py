@@ -123,13 +123,7 @@ class Result(NamedTuple):
 def collect(sources: Sequence[RankSource], jobs: int, timeout: float, memory: int = MEMORY) -> Iterator[Result]:
     """Examine the sources in worker processes, and yield the results as they arrive. At most ``jobs`` run at once, each
     for at most ``timeout`` seconds and with ``memory`` bytes of its own."""
-    prepare(
-        "gdbext.diagnosis.threads.source_lines",
-        "gdbext.live.host",
-        "gdbext.engine.targets.live.snapshot_target",
-        "gdbext.torch.registry.dispatch_table",
-        "locale",
-    )
+    prepare("gdbext.live.host", "locale")
     with suppress(ForeignArchitecture):
         architectures.by_name(os.uname().machine)
     waiting = list(range(len(sources)))[::-1]

@@ -83,8 +83,6 @@ class Contents:
         quantization = cut(self._quantization) if self._quantization else None
         return Contents(self._read, geometry, quantization, self._conjugate, self._negative)
 
-    # --- reading ---------------------------------------------------------------------------------
-
     def _bytes(self, piece: elements.Piece) -> bytes:
         """The memory from the first element of a piece to its last."""
         size = self._element.size
@@ -130,8 +128,6 @@ class Contents:
         """All elements in the order of ``dimensions``, in pieces of ``chunk`` bytes (0: the usual size)."""
         if self.geometry.numel:
             yield from elements.pieces(dimensions, self._element.size, chunk or self._chunk)
-
-    # --- results ---------------------------------------------------------------------------------
 
     def statistics(self, limit: int = 0) -> Statistics:
         """Statistics of all elements; with a ``limit``, of every n-th piece if there are more elements than that."""

@@ -61,48 +61,28 @@ class SummarizedType(NamedTuple):
     """It can be expanded to show its parts."""
 
 
-_TENSOR_CLASSES = (
-    "c10::TensorImpl",
-    "c10::UndefinedTensorImpl",
-    "at::SparseTensorImpl",
-    "at::SparseCsrTensorImpl",
-    "at::QTensorImpl",
-    "at::FunctionalTensorWrapper",
-    "at::native::NestedTensorImpl",
-    "at::functorch::BatchedTensorImpl",
-    "at::functorch::TensorWrapper",
+_TENSORS = (
+    "c10::TensorImpl c10::UndefinedTensorImpl at::SparseTensorImpl at::SparseCsrTensorImpl at::QTensorImpl "
+    "at::FunctionalTensorWrapper at::native::NestedTensorImpl at::functorch::BatchedTensorImpl "
+    "at::functorch::TensorWrapper"
 )
-
-SUMMARIZED_TYPES = (
-    SummarizedType("c10::DispatchKeySet"),
-    SummarizedType("c10::DispatchKey"),
-    SummarizedType("c10::OperatorName"),
-    SummarizedType("c10::OperatorHandle", has_children=True),
-    SummarizedType("c10::TypedOperatorHandle", is_template=True, has_children=True),
-    SummarizedType("c10::KernelFunction", has_children=True),
-    SummarizedType("c10::FunctionSchema"),
-    SummarizedType("at::Tensor", has_children=True),
-    SummarizedType("at::TensorBase", has_children=True),
-    *(SummarizedType(name, has_children=True) for name in _TENSOR_CLASSES),
-    SummarizedType("c10::Storage"),
-    SummarizedType("c10::StorageImpl"),
-    SummarizedType("c10::Scalar"),
-    SummarizedType("c10::IValue", has_children=True),
-    SummarizedType("c10::Device"),
-    SummarizedType("c10::ScalarType"),
-    SummarizedType("caffe2::TypeMeta"),
-    SummarizedType("c10::SymInt"),
-    SummarizedType("c10::ArrayRef", is_template=True, has_children=True),
-    SummarizedType("c10::intrusive_ptr", is_template=True, has_children=True),
-    SummarizedType("c10::SmallVector", is_template=True, has_children=True),
-    SummarizedType("c10::SmallVectorImpl", is_template=True, has_children=True),
-    SummarizedType("c10::Dict", is_template=True, has_children=True),
-    SummarizedType("c10::List", is_template=True, has_children=True),
-)
-
-_BY_NAME = {summarized.name: summarized for summarized in SUMMARIZED_TYPES}
-TENSOR_CLASSES = frozenset(_TENSOR_CLASSES)
+TENSOR_CLASSES = frozenset(_TENSORS.split())
 """c10::TensorImpl and the classes derived from it."""
+_WITHOUT_CHILDREN = (
+    "c10::DispatchKeySet c10::DispatchKey c10::OperatorName c10::FunctionSchema c10::Storage c10::StorageImpl "
+    "c10::Scalar c10::Device c10::ScalarType caffe2::TypeMeta c10::SymInt"
+)
+_WITH_CHILDREN = "c10::OperatorHandle c10::KernelFunction at::Tensor at::TensorBase c10::IValue"
+_TEMPLATES = (
+    "c10::TypedOperatorHandle c10::ArrayRef c10::intrusive_ptr c10::SmallVector c10::SmallVectorImpl c10::Dict "
+    "c10::List"
+)
+SUMMARIZED_TYPES = (
+    *map(SummarizedType, _WITHOUT_CHILDREN.split()),
+    *(SummarizedType(name, has_children=True) for name in (*_WITH_CHILDREN.split(), *_TENSORS.split())),
+    *(SummarizedType(name, is_template=True, has_children=True) for name in _TEMPLATES.split()),
+)
+_BY_NAME = {summarized.name: summarized for summarized in SUMMARIZED_TYPES}
 
 
 def summarized_type(name: str) -> SummarizedType | None:
@@ -173,8 +153,6 @@ class BoxedValues:
             parts = struct.unpack("<2d", self._memory.read(holder.val, 16))
             return TypeSummary(f"ComplexDouble {complex(*parts)!r}")
         return TypeSummary(f"{tag} at {word:#x}")
-
-    # --- containers ------------------------------------------------------------------------------
 
     def of_list(self, address: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The elements of the c10::detail::ListImpl at ``address``."""

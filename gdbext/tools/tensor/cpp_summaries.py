@@ -93,8 +93,6 @@ class TypeSummaries:
         except GdbextError as error:
             return TypeSummary(f"<{error.what}>")
 
-    # --- the dispatcher --------------------------------------------------------------------------
-
     def _keyset_text(self, bits: int) -> str:
         """``DispatchKeySet(CPU, AutogradCPU)``. Raises BadData for bits that are no key set."""
         keys = self._session.dispatch_keys
@@ -135,8 +133,6 @@ class TypeSummaries:
         children = tuple(Child(member, f"{address:#x}") for member, address in members if address)
         return TypeSummary(name.function or "no kernel", children)
 
-    # --- tensors ---------------------------------------------------------------------------------
-
     def _tensor(self, value: CppObject) -> TypeSummary:
         address = value.number(self._memory, 0, 8)
         if not address:
@@ -172,8 +168,6 @@ class TypeSummaries:
         references = counted(storage.shared_by, "reference")
         return TypeSummary(f"{storage.size} bytes on {storage.device}{where}, {references}")
 
-    # --- values ----------------------------------------------------------------------------------
-
     def _symint(self, value: CppObject) -> TypeSummary:
         word = value.number(self._memory, 0, 8)
         return TypeSummary(self._values.symint(word - (1 << 64) if word >> 63 else word).text)
@@ -181,8 +175,6 @@ class TypeSummaries:
     def _number(self, value: CppObject, member: Member[int]) -> int:
         """The 8-byte ``member`` of the object."""
         return value.number(self._memory, member.offset(self._space), 8)
-
-    # --- lists -----------------------------------------------------------------------------------
 
     def _array(self, value: CppObject) -> TypeSummary:
         first = self._number(value, ArrayRef.Data)

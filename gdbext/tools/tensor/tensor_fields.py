@@ -166,8 +166,6 @@ class TensorFields:
         names = structures.Dimname.array(self._space, first, count)
         return tuple(None if name.type_ else name.name_ for name in names)  # a wildcard's type is not 0
 
-    # --- storage ---------------------------------------------------------------------------------
-
     def storage(self, address: int) -> StorageReport | None:
         """The tensor's storage; None without one. Raises BadData for an impossible one."""
         storage = self.tensor(address).storage_
@@ -183,8 +181,6 @@ class TensorFields:
             raise BadData(f"the storage at {address:#x} claims {size} bytes")
         device = self._device(storage.data_ptr_.device_)
         return StorageReport(address, data, size, device, strong_references(self._space, address))
-
-    # --- autograd --------------------------------------------------------------------------------
 
     def requires_grad(self, address: int) -> bool:
         """The value of ``tensor.requires_grad``: set, or computed from tensors that require it."""
@@ -215,8 +211,6 @@ class TensorFields:
         with suppress(GdbextError):
             sequence = structures.Node(self._space, address).sequence_nr_
         return GradFunction(plain_class(names[0]), sequence)
-
-    # --- symbolic shapes and devices -------------------------------------------------------------
 
     def symbolic(self, address: int, member: Inner[SmallVector]) -> tuple[int | None, ...] | None:
         """Sizes or strides of a tensor with symbolic shape, by the ``member`` of SymbolicShapeMeta: None for each that

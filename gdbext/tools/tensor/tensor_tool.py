@@ -145,8 +145,6 @@ class _Description:
 
         return self._kind.layout or self._field("layout", stored_layout) or "unknown"
 
-    # --- autograd, Python ------------------------------------------------------------------------
-
     def _grad_fn(self) -> GradFunction | None:
         """The node of ``grad_fn``; None for a leaf. A PyNode is named after its torch.autograd.Function in Python."""
         node = self._fields.grad_node(self._address)
@@ -167,8 +165,6 @@ class _Description:
         """The class of the tensor's Python object; None if there is no object, or Python cannot be read."""
         value = self._session.python_object(self._fields.python_object(self._address))
         return value.read(type_name) if value and value.python else None
-
-    # --- wrappers and parts ----------------------------------------------------------------------
 
     def _wraps(self) -> Iterator[Part]:
         """The tensors in a C++ wrapper."""
@@ -224,8 +220,6 @@ class _Description:
         statistics = self._reporter.statistics(address) if has_statistics else None
         values = self._reporter.values(address, 16) if statistics else None
         return Part(name, address, self._reporter.short(address), sizes, statistics, values)
-
-    # --- elements --------------------------------------------------------------------------------
 
     def _with_elements(self, section: TensorSection) -> TensorSection:
         """The section with statistics, histogram and values; a note or a problem says why there are none."""
