@@ -110,7 +110,7 @@ MEMORY = MemorySection(
         LargeStorage(0x2000, 100, "i64[4] cuda", ""),
     ),
     truncated=("Python objects, truncated at 250000",),
-    problems=("3 tensors without a storage that can be read",),
+    problems=("the storage of 3 tensors",),
     cuda=(CudaMemory(1, ALLOCATED),),
 )
 IEEE, TF32 = ({"cuda.conv": precision, "cuda.all": "none"} for precision in ("ieee", "tf32"))
