@@ -22,7 +22,7 @@ from gdbext.errors import AddOnError, BadData
 from gdbext.render.plain_json import annotation_texts
 
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     Note = Callable[[AddOnError], None]
     Made = TypeVar("Made")
@@ -223,20 +223,22 @@ def _record(value: object, record: Callable[..., Made], where: str, required: Se
     return record(**{key: _READERS[kinds[key]](member, inside, key) for key, member in value.items()})
 
 
-def _of_type(kind: type[Made], refusal: str) -> Callable[[object, str, str], Made]:
-    """A function (value, where, key) that returns a value of exactly that type, and raises BadData for any other:
+_KINDS = {"no text": str, "no number": int, "neither true nor false": bool, "no list": list}
+
+
+def _of_type(refusal: str) -> Callable[[object, str, str], Any]:
+    """A function (value, where, key) that returns a value of the type in _KINDS, and raises BadData for any other:
     ``where: key is refusal``."""
 
-    def read(value: object, where: str, key: str) -> Made:
-        if type(value) is not kind:
+    def read(value: object, where: str, key: str) -> Any:
+        if type(value) is not _KINDS[refusal]:
             raise BadData(f"{where}: {key} is {refusal}")
         return value
 
     return read
 
 
-_text, _number, _flag = _of_type(str, "no text"), _of_type(int, "no number"), _of_type(bool, "neither true nor false")
-_list: Callable[[object, str, str], list[object]] = _of_type(list, "no list")
+_text, _number, _flag, _list = map(_of_type, _KINDS)
 
 
 def _texts(value: object, where: str, key: str) -> tuple[str, ...]:

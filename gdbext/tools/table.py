@@ -75,7 +75,7 @@ TABLE = (
     ),
     ToolRow(
         "all-threads",
-        "Show what each thread does, what it waits for, what holds that, and deadlocks.",
+        "Show what each thread does and waits for, which thread holds it, and deadlocks.",
         "gdbext.diagnosis.commands.all_threads:AllThreads",
         recorded=(("--stacks",),),
     ),
@@ -100,7 +100,7 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-lookup",
-        "Show which kernel an operator finds for a keyset, and the redispatches from it.",
+        "Show which kernel an operator uses for a keyset, and the redispatches from it.",
         "gdbext.tools.operators.lookup:LookupTool",
     ),
     ToolRow(
@@ -111,19 +111,19 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-tensor",
-        "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
+        "Describe a tensor: metadata, statistics, values; --py finds it by name.",
         "gdbext.tools.tensor.tensor_tool:TensorTool",
         offers={"tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics"},
     ),
     ToolRow(
         "dispatch-autograd",
-        "Show forward or backward: the running node, its forward operator and line, hooks.",
+        "Show the forward or backward pass: running node, forward operator and line, hooks.",
         "gdbext.tools.autograd.autograd:AutogradTool",
         offers={"backward_nodes": "gdbext.tools.autograd.autograd_report:nodes_on_stack"},
     ),
     ToolRow(
         "dispatch-compile",
-        "Show what torch.compile did, broke and compiled again, and what compiles now.",
+        "Show torch.compile's graph breaks, recompilations, failures, and what compiles now.",
         "gdbext.tools.compile:CompileTool",
     ),
     ToolRow(
@@ -182,7 +182,7 @@ TABLE = (
     ),
     ToolRow(
         "core-handler",
-        "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core.",
+        "Handle core_pattern: save a diagnosis and a recording of a crash instead of a core.",
         "gdbext.tools.core_handler:CoreHandlerProgram",
         ("program",),
     ),
@@ -194,7 +194,7 @@ TABLE = (
     ),
     ToolRow(
         "known",
-        "Compare a report or a recording with the known bugs of other projects, or list these.",
+        "Match a report or a recording against known bugs of other projects, or list them.",
         "gdbext.tools.known:KnownProgram",
         ("program",),
     ),
@@ -212,13 +212,13 @@ TABLE = (
     ),
     ToolRow(
         "measure",
-        "Measure the structures of an installed PyTorch that is not known, from its headers.",
+        "Measure the structure layouts of an unknown PyTorch build from its headers.",
         "gdbext.tools.info:MeasureProgram",
         ("program",),
     ),
     ToolRow(
         "mcp",
-        "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
+        "Serve diagnoses to agents over the Model Context Protocol on standard input and output.",
         "gdbext.hosts.mcp_server:McpProgram",
         ("program",),
     ),

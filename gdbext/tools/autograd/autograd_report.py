@@ -64,7 +64,7 @@ class RunningNode(NamedTuple):
 
 
 class EngineReader:
-    """Reads the state of autograd's engine. ``thread_pointer`` is a thread's control block (its fs_base)."""
+    """Reads the state of autograd's engine. ``thread_pointer`` is the address of a thread's control block."""
 
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer) -> None:
         self._memory = memory

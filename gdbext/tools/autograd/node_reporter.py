@@ -383,8 +383,7 @@ class ForwardLineReader:
         if not matches:
             return self.function_line(node)
         own = [match for match in matches if not any(part in match["file"] for part in ("/torch/", "/lib/python3"))]
-        file, line, function, source = (own or matches)[0].groups()
-        return ForwardLine(file, number(line) or 0, function, source.strip(), "anomaly mode")
+        return _forward_line((own or matches)[0])
 
     def function_line(self, node: int) -> ForwardLine | None:
         """The definition of a torch.autograd.Function's ``forward``; None for another node. Raises as
@@ -397,6 +396,12 @@ class ForwardLineReader:
         if not function or not function.file:
             return None
         return ForwardLine(function.file, function.line, function.qualname, "", "torch.autograd.Function")
+
+
+def _forward_line(match: re.Match[str]) -> ForwardLine:
+    """The line in a match of _LINE."""
+    file, line, function, source = match.groups()
+    return ForwardLine(file, number(line) or 0, function, source.strip(), "anomaly mode")
 
 
 _NODE = re.compile(r"(\w+?Backward)(?:Autograd[A-Za-z]+)?\d+(_copy)?(?:[A-Z]\w*)?$")

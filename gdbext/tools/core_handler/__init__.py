@@ -81,7 +81,7 @@ in core_pattern before.
 
 class CoreHandlerProgram(Program):
     name = "core-handler"
-    summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
+    summary = "Handle core_pattern: save a diagnosis and a recording of a crash instead of a core."
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
