@@ -258,9 +258,6 @@ def is_rank(pid: int) -> bool:
         return False
 
 
-# --- processes of our own ------------------------------------------------------------------------
-
-
 def _run_together(
     works: Sequence[Callable[[], int]], place: Workplace, on_exit: Callable[[int], None] = lambda _: None
 ) -> None:

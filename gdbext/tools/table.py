@@ -297,29 +297,30 @@ def short_name(row: ToolRow) -> str:
     return next((short for short, name in _SHORT.items() if name == row.name), row.name.partition("-")[2])
 
 
-def _table_row(name: str) -> ToolRow | None:
-    """The command of the table (not of another package) with that name or short name."""
-    return next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
+def _find(name: str) -> ToolRow | AddOnError | None:
+    """The command with that name or short name (``bt``, ``threads``), or the reason why another package's command
+    cannot be used. Other packages' entry points are read only if none of our commands has the name."""
+    row = next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
+    if row or not name.startswith(ADDED_PREFIX):
+        return row
+    added = AddedCommands()
+    return next((row for row in added.rows if row.name == name), added.problems.get(name))
 
 
 def is_command(name: str) -> bool:
-    """True if a command has that name or short name. Other packages' entry points are read only if none of ours has."""
-    if _table_row(name) or not name.startswith(ADDED_PREFIX):
-        return bool(_table_row(name))
-    added = AddedCommands()
-    return name in added.problems or any(row.name == name for row in added.rows)
+    """True if a command has that name or short name."""
+    return _find(name) is not None
 
 
 def find(name: str) -> ToolRow:
-    """The command of that name or short name (``bt``, ``threads``). Other packages' entry points are read only if none
-    of ours has it. Raises UsageError naming the nearest ones, and AddOnError for another package's command that cannot
-    be used."""
-    if table_row := _table_row(name):
-        return table_row
+    """The command of that name or short name. Raises UsageError naming the nearest ones, and AddOnError for another
+    package's command that cannot be used."""
+    row = _find(name)
+    if isinstance(row, AddOnError):
+        raise row
+    if row:
+        return row
     added = AddedCommands()
-    for row in added.rows:
-        if row.name == name:
-            return row
     if name in added.problems:
         raise added.problems[name]
     names = [row.name for row in (*commands(), *added.rows)]

@@ -210,7 +210,31 @@ class AutogradTool(Tool):
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        return render(report, style)
+        """A block for each thread in a forward or backward pass, then graph tasks, queues of devices, and the graph."""
+        section = report.section(AutogradSection)
+        phases = (Phase.BACKWARD, Phase.FORWARD)
+        busy = [thread for phase in phases for thread in section.threads if thread.phase is phase]
+        for thread in busy:
+            yield from _thread_lines(thread, style)
+        rest = len(section.threads) - len(busy)
+        if rest:
+            others = counted(rest, "thread")
+            yield f"{others} in no operator, module or backward pass." if busy else f"{others}, none in autograd."
+        for task in section.graph_tasks:
+            yield from _task_lines(task, style)
+        for queue in section.device_queues:
+            ready = or_unknown(queue.ready, _UNKNOWN)
+            yield f"Queue of device {queue.device}: {ready} ready{_ready_text(queue.ready_nodes)}"
+        if section.anomaly_mode is not None:
+            yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
+        graph = section.graph
+        if graph:
+            more = " (truncated)" if graph.truncated else ""
+            files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
+            yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
+            yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
+            if not graph.saved_known:
+                yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
 
 
 _NO_NUMBER = (1 << 64) - 1
@@ -219,34 +243,6 @@ _EDGES = 6
 _STALE = 10
 _INDENT = "     "
 _UNKNOWN = "unknown"
-
-
-def render(report: Report, style: Style) -> Iterator[str]:
-    """A block for each thread in a forward or backward pass, then graph tasks, queues of devices, and the graph."""
-    section = report.section(AutogradSection)
-    phases = (Phase.BACKWARD, Phase.FORWARD)
-    busy = [thread for phase in phases for thread in section.threads if thread.phase is phase]
-    for thread in busy:
-        yield from _thread_lines(thread, style)
-    rest = len(section.threads) - len(busy)
-    if rest:
-        others = counted(rest, "thread")
-        yield f"{others} in no operator, module or backward pass." if busy else f"{others}, none in autograd."
-    for task in section.graph_tasks:
-        yield from _task_lines(task, style)
-    for queue in section.device_queues:
-        ready = or_unknown(queue.ready, _UNKNOWN)
-        yield f"Queue of device {queue.device}: {ready} ready{_ready_text(queue.ready_nodes)}"
-    if section.anomaly_mode is not None:
-        yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
-    graph = section.graph
-    if graph:
-        more = " (truncated)" if graph.truncated else ""
-        files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
-        yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
-        yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
-        if not graph.saved_known:
-            yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
 
 
 def node_text(node: AutogradNode | NodeReference) -> str:

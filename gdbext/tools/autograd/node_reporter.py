@@ -13,29 +13,13 @@ from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import number
 from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.tools.autograd.autograd_section import (
-    NOTHING_SAVED,
-    AutogradNode,
-    HookKind,
-    NextFunction,
-    NodeHook,
-    NodeReference,
-    SavedTensor,
-    StaleTensor,
-)
+from gdbext.tools.autograd import autograd_section
 from gdbext.tools.tensor.tensor_fields import TensorFields
-from gdbext.torch import assumed_symbols
+from gdbext.torch import assumed_symbols, torch_symbol
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.registry import Dispatcher, Operator
 from gdbext.torch.state.tensor import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader, TensorReader
 from gdbext.torch.structures import AnomalyMetadata, AutogradMeta, Node, SavedVariable
-from gdbext.torch.torch_symbol import (
-    ANOMALY_TRACEBACK,
-    FUNCTION_FORWARD,
-    FUNCTION_FORWARD_CLASS,
-    MODULE_HOOK,
-    MODULE_HOOKS,
-)
 from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
 
@@ -48,7 +32,7 @@ _HOOK_LIMIT = 1000
 class FoundHook(NamedTuple):
     """A hook, and the address of the code object of its function, 0 for one in C++."""
 
-    hook: NodeHook
+    hook: autograd_section.NodeHook
     code: int
 
 
@@ -68,31 +52,31 @@ class HookReader:
     def node_hooks(self, address: int) -> Iterator[FoundHook]:
         """All hooks of a node, in the engine's order. Raises LayoutError, BadData, MemoryFault."""
         node = self._nodes.node(address)
-        yield from self._vector_hooks(node.place(Node.tensor_pre_hooks_), HookKind.TENSOR)
-        yield from self._vector_hooks(node.place(Node.pre_hooks_), HookKind.NODE_BEFORE)
+        yield from self._vector_hooks(node.place(Node.tensor_pre_hooks_), autograd_section.HookKind.TENSOR)
+        yield from self._vector_hooks(node.place(Node.pre_hooks_), autograd_section.HookKind.NODE_BEFORE)
         table = node.retains_grad_hooks_  # an unordered_map from output number to hook
         for _output, hook in hash_entries(self._memory, self._nodes.layout, table, 2, _HOOK_LIMIT):
-            yield from self._functions(hook, HookKind.RETAINS_GRAD)
-        yield from self._vector_hooks(node.place(Node.post_hooks_), HookKind.NODE_AFTER)
+            yield from self._functions(hook, autograd_section.HookKind.RETAINS_GRAD)
+        yield from self._vector_hooks(node.place(Node.post_hooks_), autograd_section.HookKind.NODE_AFTER)
 
     def leaf_hooks(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
         """All hooks of an AccumulateGrad and of its tensor, whose AutogradMeta is at ``autograd_meta`` (0: none), in
         the engine's order (accumulate_grad.h). Raises as ``node_hooks``."""
         meta = AutogradMeta(self._nodes.space, autograd_meta)
         if autograd_meta:
-            yield from self._vector_hooks(meta.hooks_, HookKind.TENSOR)
+            yield from self._vector_hooks(meta.hooks_, autograd_section.HookKind.TENSOR)
         yield from self.node_hooks(address)
         after = meta.post_acc_grad_hooks_ if autograd_meta else 0
         if after:
-            yield from self._functions(after, HookKind.ACCUMULATED)
+            yield from self._functions(after, autograd_section.HookKind.ACCUMULATED)
 
-    def _vector_hooks(self, address: int, kind: HookKind) -> Iterator[FoundHook]:
+    def _vector_hooks(self, address: int, kind: autograd_section.HookKind) -> Iterator[FoundHook]:
         """The hooks that the std::vector at ``address`` points to."""
         first, count = vector_span(self._memory, address, 8, _HOOK_LIMIT)
         for hook in self._memory.words(first, count) if count else ():
             yield from self._functions(hook, kind)
 
-    def _functions(self, hook: int, kind: HookKind) -> Iterator[FoundHook]:
+    def _functions(self, hook: int, kind: autograd_section.HookKind) -> Iterator[FoundHook]:
         """The functions of the hook object at ``hook``: those in the dict of a Python hook, else its C++ class."""
         functions: list[PyRef] = []
         try:
@@ -105,23 +89,23 @@ class HookReader:
         for value in functions:
             yield from _python_hooks(value, kind)
         if not functions and names:
-            yield FoundHook(NodeHook(kind, names[0]), 0)
+            yield FoundHook(autograd_section.NodeHook(kind, names[0]), 0)
 
 
-def _python_hooks(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
+def _python_hooks(value: PyRef, kind: autograd_section.HookKind) -> Iterator[FoundHook]:
     """The hook with the Python function ``value``; the module's hooks if that is torch.nn.Module's function that calls
     them, which has them in its closure."""
     function = value.function
     if not function:
-        yield FoundHook(NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
+        yield FoundHook(autograd_section.NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
         return
-    cells = value.closure if function.qualname == MODULE_HOOK else ()
-    tables = (cell[MODULE_HOOKS].parts() for cell in cells)
+    cells = value.closure if function.qualname == torch_symbol.MODULE_HOOK else ()
+    tables = (cell[torch_symbol.MODULE_HOOKS].parts() for cell in cells)
     own = [hook.function for hook in next(filter(None, tables), ())]
     module_hooks = [hook for hook in own if hook]
     for hook in module_hooks or [function]:
-        hook_kind = HookKind.MODULE if module_hooks else kind
-        yield FoundHook(NodeHook(hook_kind, hook.qualname, hook.file, hook.line), hook.code)
+        hook_kind = autograd_section.HookKind.MODULE if module_hooks else kind
+        yield FoundHook(autograd_section.NodeHook(hook_kind, hook.qualname, hook.file, hook.line), hook.code)
 
 
 Members = Mapping[str, Mapping[str, int]]
@@ -144,13 +128,13 @@ class SavedTensorReader:
         self._fields = fields
         self._size = SavedVariable.size(nodes.space)
 
-    def saved_tensors(self, node: int) -> tuple[SavedTensor, ...] | None:
+    def saved_tensors(self, node: int) -> tuple[autograd_section.SavedTensor, ...] | None:
         """The tensors that the node has saved, None if unknown for its class. Raises BadData, MemoryFault,
         LayoutError."""
         variables = self._variables(node)
         return None if variables is None else tuple(self._saved(name, address) for name, address in variables)
 
-    def stale(self, node: int) -> tuple[SavedTensor, ...]:
+    def stale(self, node: int) -> tuple[autograd_section.SavedTensor, ...]:
         """The saved tensors of a node that were modified in place since then. Raises as ``saved_tensors``."""
         variables = self._variables(node) or ()
         return tuple(self._saved(name, address) for name, address in variables if self._is_stale(address))
@@ -184,19 +168,19 @@ class SavedTensorReader:
         saved_counter, counter = saved.saved_version_, self._version(tensor)
         return counter is not None and counter != saved_counter and self._saved("", address).is_stale
 
-    def _saved(self, name: str, address: int) -> SavedTensor:
+    def _saved(self, name: str, address: int) -> autograd_section.SavedTensor:
         """The report on the SavedVariable at ``address``. Raises BadData if there is none, MemoryFault."""
         saved = SavedVariable(self._nodes.space, address)
         if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
             raise BadData(f"there is no SavedVariable at {address:#x}")
         if saved.hooks_:
-            return SavedTensor(name, "packed by saved-tensor hooks", None, None)
+            return autograd_section.SavedTensor(name, "packed by saved-tensor hooks", None, None)
         if saved.was_default_constructed_:
-            return SavedTensor(name, NOTHING_SAVED, None, None)
+            return autograd_section.SavedTensor(name, autograd_section.NOTHING_SAVED, None, None)
         tensor = self._tensors.read(saved.data_)
         if tensor.implementation == UNDEFINED_TENSOR:
-            return SavedTensor(name, "released", None, None)
-        return SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
+            return autograd_section.SavedTensor(name, "released", None, None)
+        return autograd_section.SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
 
     def _version(self, tensor: int) -> int | None:
         """The version of the TensorImpl at ``tensor`` now; None if it cannot be read."""
@@ -223,7 +207,7 @@ class NodeReporter:
         self._lines = ForwardLineReader(self.nodes, classes, session.python_object) if has_python else None
         self._version = torch_version(session) or "unknown"
         self._problems: list[str] = []
-        self._stale: dict[int, tuple[StaleTensor, ...]] = {}
+        self._stale: dict[int, tuple[autograd_section.StaleTensor, ...]] = {}
 
     def take_problems(self) -> tuple[str, ...]:
         """Remove and return the problems that occurred since the last call."""
@@ -234,7 +218,7 @@ class NodeReporter:
     def _operators(self) -> ForwardOperators | None:
         return None if self._session.dispatcher_error else ForwardOperators(self._session.dispatcher)
 
-    def reference(self, address: int) -> NodeReference:
+    def reference(self, address: int) -> autograd_section.NodeReference:
         """The node at ``address`` by name and sequence number. Raises BadData if there is no node, MemoryFault."""
 
         def variable() -> str | None:
@@ -242,9 +226,9 @@ class NodeReporter:
             return self._session.tensors.read(leaf).short if leaf else None
 
         number = self._field("sequence number", lambda: self.nodes.node(address).sequence_nr_)
-        return NodeReference(self.name(address), address, number, self._field("variable", variable))
+        return autograd_section.NodeReference(self.name(address), address, number, self._field("variable", variable))
 
-    def node_report(self, address: int, running_codes: Collection[int] = ()) -> AutogradNode:
+    def node_report(self, address: int, running_codes: Collection[int] = ()) -> autograd_section.AutogradNode:
         """Everything about the node at ``address``. ``running_codes``: addresses of the code objects that the thread
         runs since the node began; they mark the hook that runs. Raises as ``reference``."""
         reference, field = self.reference(address), self._field
@@ -260,8 +244,8 @@ class NodeReporter:
         next_functions = []
         for edge in edges[:16]:  # a node that stacks tensors has as many edges as tensors
             node = field("next function", partial(self.reference, edge.node)) if edge.node else None
-            next_functions.append(NextFunction(node, edge.input_nr))
-        return AutogradNode(
+            next_functions.append(autograd_section.NextFunction(node, edge.input_nr))
+        return autograd_section.AutogradNode(
             *reference,
             topological_nr=field("topological number", lambda: self.nodes.node(address).topological_nr_),
             made_by=field("thread", lambda: self._made_by(self.nodes.node(address).thread_id_)),
@@ -289,7 +273,7 @@ class NodeReporter:
         """True if it is known which tensors the nodes of this release save."""
         return bool(self._saved_reader)
 
-    def saved(self, address: int) -> tuple[SavedTensor, ...] | None:
+    def saved(self, address: int) -> tuple[autograd_section.SavedTensor, ...] | None:
         """The tensors that a node has saved, None if unknown for its class. Raises LayoutError if unknown for this
         release, BadData, MemoryFault.
         """
@@ -297,7 +281,7 @@ class NodeReporter:
             raise LayoutError(f"what the nodes of torch {self._version} save is not known")
         return self._saved_reader.saved_tensors(address)
 
-    def stale(self, nodes: Iterable[int]) -> Iterator[StaleTensor]:
+    def stale(self, nodes: Iterable[int]) -> Iterator[autograd_section.StaleTensor]:
         """Saved tensors of these nodes that were modified in place since then. A node that cannot be read has none."""
         for address in nodes:
             if address not in self._stale:
@@ -306,7 +290,7 @@ class NodeReporter:
                     saved = self._saved_reader.stale(address) if self._saved_reader else ()
                     if saved:
                         node = self.reference(address)
-                        self._stale[address] = tuple(StaleTensor(node, tensor) for tensor in saved)
+                        self._stale[address] = tuple(autograd_section.StaleTensor(node, tensor) for tensor in saved)
             yield from self._stale[address]
 
     def name(self, address: int) -> str:
@@ -335,7 +319,7 @@ class NodeReporter:
         """The TensorImpl of AccumulateGrad's variable; 0 for any other node."""
         return self.nodes.variable(address) if self.nodes.class_of(address) == ACCUMULATE_GRAD else 0
 
-    def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[NodeHook, ...]:
+    def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[autograd_section.NodeHook, ...]:
         """The hooks of the node at ``address``, of a leaf's tensor as well; ``running_codes`` as of ``node_report``."""
         leaf = self._leaf(address)
         if leaf:
@@ -378,7 +362,7 @@ class ForwardLineReader:
         if not metadata or "torch::autograd::PyAnomalyMetadata" not in self._classes.of(metadata):
             return self.function_line(node)
         record = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))
-        lines = self._object_at(record)[ANOMALY_TRACEBACK].elements(10_000)
+        lines = self._object_at(record)[torch_symbol.ANOMALY_TRACEBACK].elements(10_000)
         matches = [match for line in lines[::-1] if (match := _LINE.match(line.str()))]
         if not matches:
             return self.function_line(node)
@@ -391,7 +375,7 @@ class ForwardLineReader:
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         value = self._object_at(self._nodes.python_object(node))
-        forward = value.checked().of_class[FUNCTION_FORWARD_CLASS][FUNCTION_FORWARD]
+        forward = value.checked().of_class[torch_symbol.FUNCTION_FORWARD_CLASS][torch_symbol.FUNCTION_FORWARD]
         function = (forward["__func__"] or forward).function
         if not function or not function.file:
             return None

@@ -14,15 +14,7 @@ from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
-from gdbext.tools.compile.compiled_frames import (
-    CompiledFrames,
-    KernelComments,
-    compile_locks,
-    compiling_processes,
-    pool_of,
-    python_stacks,
-    work_of_thread,
-)
+from gdbext.tools.compile import compiled_frames
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import (
     Compilation,
@@ -58,9 +50,9 @@ def read_compilation(session: Session) -> CompileSection:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     version = torch_version(session) or "unknown"
     reader = DynamoReader(session.python)
-    comments = KernelComments(session.target)
+    comments = compiled_frames.KernelComments(session.target)
     if not reader.imported:  # a thread may still compile a kernel of Triton's own
-        threads = _Threads(session, CompiledFrames({}, (), comments))
+        threads = _Threads(session, compiled_frames.CompiledFrames({}, (), comments))
         empty = _empty_section(session, imported=False, known=True)
         return replace(empty, frames=tuple(threads.frames), now=tuple(threads.compiling))
     if not names.is_known(version):
@@ -69,7 +61,7 @@ def read_compilation(session: Session) -> CompileSection:
         return _empty_section(session, imported=True, known=False, problems=(problem,))
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
-    threads = _Threads(session, CompiledFrames(originals, compilations, comments))
+    threads = _Threads(session, compiled_frames.CompiledFrames(originals, compilations, comments))
     enabled, disabled_by = _enabled(session.target.origin.environ(), dynamo.values, bool(counters))
     generated = session.generated_kernels.all
     operators: frozenset[str] = frozenset()  # base names
@@ -100,8 +92,8 @@ def read_compilation(session: Session) -> CompileSection:
         codes=reader.codes(originals),
         frames=tuple(threads.frames),
         now=tuple(threads.compiling),
-        processes=compiling_processes(session),
-        locks=compile_locks(session),
+        processes=compiled_frames.compiling_processes(session),
+        locks=compiled_frames.compile_locks(session),
         pools=tuple(threads.pools),
         settings=dynamo.values,
         inductor_settings=inductor.values,
@@ -116,7 +108,7 @@ def read_compilation(session: Session) -> CompileSection:
 def _empty_section(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
     """The section for a process that has not ``imported`` torch._dynamo, or whose release is not ``known``."""
     enabled, disabled_by = _enabled(session.target.origin.environ(), {}, False)
-    processes = compiling_processes(session)
+    processes = compiled_frames.compiling_processes(session)
     section = CompileSection(imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), processes, {})
     return replace(section, known=known, problems=problems)
 
@@ -136,15 +128,15 @@ def _enabled(
 class _Threads:
     """The frames of threads with compiled code or the compiler, and the pools that threads wait for."""
 
-    def __init__(self, session: Session, compiled: CompiledFrames) -> None:
+    def __init__(self, session: Session, compiled: compiled_frames.CompiledFrames) -> None:
         """Read all threads."""
         self.frames: list[CompileFrame] = []
         self.compiling: list[CompilingThread] = []
         self.truncated: list[str] = []
         self.pools: list[CompilePool] = []
-        for tid, stack in python_stacks(session):
+        for tid, stack in compiled_frames.python_stacks(session):
             frames = compiled.of_thread(tid, stack.innermost(_FRAME_LIMIT))
-            pool = pool_of(tid, stack)
+            pool = compiled_frames.pool_of(tid, stack)
             self.pools += [pool] if pool else []
             if all(frame.state is FrameState.EAGER for frame in frames):
                 continue
@@ -152,7 +144,7 @@ class _Threads:
             self.frames += taken
             if len(taken) < len(stack) and not self.truncated:
                 self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
-            work = work_of_thread(tid, stack)
+            work = compiled_frames.work_of_thread(tid, stack)
             self.compiling += [work] if work else []
 
 
@@ -185,29 +177,25 @@ class CompileTool(Tool):
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        return render(report, style)
+        """A headline, then blocks with a heading and at most ten lines; empty blocks are left out."""
+        section = report.section(CompileSection)
+        yield style(_headline(section), "bold")
+        for heading, lines in _blocks(section):
+            if lines:
+                yield ""
+                yield style(heading, "bold")
+                yield from (f"  {line}" for line in lines[:10])
+                if len(lines) > 10:
+                    yield f"  … {len(lines) - 10} more (--json has all)"
+        if section.truncated or section.problems:
+            yield ""
+        for text in section.truncated:
+            yield style(escape(text), "yellow")
+        for text in section.problems:
+            yield style(f"unknown: {escape(text)}", "yellow")
 
 
 _WIDTH = 160
-
-
-def render(report: Report, style: Style) -> Iterator[str]:
-    """A headline, then blocks with a heading and at most ten lines; empty blocks are left out."""
-    section = report.section(CompileSection)
-    yield style(_headline(section), "bold")
-    for heading, lines in _blocks(section):
-        if lines:
-            yield ""
-            yield style(heading, "bold")
-            yield from (f"  {line}" for line in lines[:10])
-            if len(lines) > 10:
-                yield f"  … {len(lines) - 10} more (--json has all)"
-    if section.truncated or section.problems:
-        yield ""
-    for text in section.truncated:
-        yield style(escape(text), "yellow")
-    for text in section.problems:
-        yield style(f"unknown: {escape(text)}", "yellow")
 
 
 def _headline(section: CompileSection) -> str:

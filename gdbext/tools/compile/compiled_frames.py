@@ -15,17 +15,8 @@ from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine import numbers
 from gdbext.engine.glibc.pthread import briefly_stopped
 from gdbext.errors import GdbextError
+from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import (
-    Compilation,
-    CompileFrame,
-    CompileLock,
-    CompilePool,
-    CompilingProcess,
-    CompilingThread,
-    FrameState,
-    SourcePlace,
-)
 from gdbext.torch.compile.dynamo_names import GRAPH_ID, SOURCE_NODES
 
 if TYPE_CHECKING:
@@ -42,15 +33,15 @@ def is_compiler(frame: PythonFrame) -> bool:
     return frame.file.endswith(file) and name in functions
 
 
-def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> list[FrameState]:
+def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> list[compile_section.FrameState]:
     """The state of each frame, innermost first; all frames inside the outermost call of the compiler are COMPILING.
     ``compiled_codes``: addresses of the code objects that TorchDynamo made."""
     outermost = max((index for index, frame in enumerate(frames) if is_compiler(frame)), default=-1)
     frame_states = []
     for index, frame in enumerate(frames):
         is_compiled = frame.code in compiled_codes or names.is_generated(frame.file)
-        state = FrameState.COMPILED if is_compiled else FrameState.EAGER
-        frame_states.append(FrameState.COMPILING if index <= outermost else state)
+        state = compile_section.FrameState.COMPILED if is_compiled else compile_section.FrameState.EAGER
+        frame_states.append(compile_section.FrameState.COMPILING if index <= outermost else state)
     return frame_states
 
 
@@ -64,7 +55,7 @@ _PLACE = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<f
 """A line of ``traceback``."""
 
 
-def graph_source(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
+def graph_source(stack: PyStack, frame: PythonFrame) -> compile_section.SourcePlace | None:
     """The line of the program that became the current line of a graph's function; None if not recorded.
 
     The function (torch/fx/graph_module.py, 2.6 to 2.15) is a method of a GraphModule, whose ``_lineno_map`` maps line
@@ -98,14 +89,14 @@ def _attribute(value: PyRef, name: str) -> PyRef:
     return value[name] or value.member(name)
 
 
-def _innermost(trace: str) -> SourcePlace | None:
+def _innermost(trace: str) -> compile_section.SourcePlace | None:
     """The innermost line in a text of ``traceback``; None if there is none."""
     matches = list(_PLACE.finditer(trace))
     if not matches:
         return None
     innermost = matches[-1]
     line = numbers.number(innermost["line"]) or 0
-    return SourcePlace(names.function_of(innermost["function"]), innermost["file"], line)
+    return compile_section.SourcePlace(names.function_of(innermost["function"]), innermost["file"], line)
 
 
 _COMMENT = 300
@@ -169,30 +160,33 @@ class _Graph(NamedTuple):
 
     name: str = ""
     compile_id: str | None = None
-    source: SourcePlace | None = None
+    source: compile_section.SourcePlace | None = None
 
 
 class CompiledFrames:
     """Describes the frames of threads with the graphs and lines that they were made of."""
 
     def __init__(
-        self, originals: Mapping[int, PyRef], compilations: Sequence[Compilation], comments: KernelComments
+        self,
+        originals: Mapping[int, PyRef],
+        compilations: Sequence[compile_section.Compilation],
+        comments: KernelComments,
     ) -> None:
         """``originals``: address of a code object that TorchDynamo made → the original one."""
         self._originals = originals
         self._compilations = compilations
         self._comments = comments
 
-    def of_thread(self, tid: int, stack: PyStack) -> list[CompileFrame]:
+    def of_thread(self, tid: int, stack: PyStack) -> list[compile_section.CompileFrame]:
         """All frames of a thread, innermost first. A compiled frame has the graph of TorchDynamo's bytecode that called
         it, and the line of the program if that is known."""
         reports = []
         graph = _Graph()
         for level, (frame, state) in reversed(list(enumerate(zip(stack, states(stack, self._originals.keys()))))):
-            report = CompileFrame(tid, level, state, frame.function, frame.file, frame.line)
+            report = compile_section.CompileFrame(tid, level, state, frame.function, frame.file, frame.line)
             if frame.code in self._originals:
                 graph = self._graph(stack, frame)
-            if state is FrameState.COMPILED:
+            if state is compile_section.FrameState.COMPILED:
                 name, source, nodes = graph.name, graph.source, ""
                 if names.GRAPH_FILE in frame.file:
                     source = graph_source(stack, frame) or source
@@ -217,11 +211,11 @@ class CompiledFrames:
             if (compilation.file, compilation.line) == (code.file, code.first_line)
             and compilation.has_code is not False
         ]
-        source = SourcePlace(names.function_of(code.name), code.file, code.first_line, exact=False)
+        source = compile_section.SourcePlace(names.function_of(code.name), code.file, code.first_line, exact=False)
         return _Graph(name, ids[0] if len(ids) == 1 else None, source)
 
 
-def work_of_thread(tid: int, stack: PyStack) -> CompilingThread | None:
+def work_of_thread(tid: int, stack: PyStack) -> compile_section.CompilingThread | None:
     """What the innermost call of a compiler on a thread's stack compiles; None without one."""
     inner = next((index for index, frame in enumerate(stack) if is_compiler(frame)), None)
     if inner is None:
@@ -230,25 +224,25 @@ def work_of_thread(tid: int, stack: PyStack) -> CompilingThread | None:
     for frame in stack[inner:]:
         place = _compiled(stack, frame) if is_compiler(frame) else None
         if place:
-            return CompilingThread(tid, part, place.function, place.file, place.line)
-    return CompilingThread(tid, part, "", None, None)
+            return compile_section.CompilingThread(tid, part, place.function, place.file, place.line)
+    return compile_section.CompilingThread(tid, part, "", None, None)
 
 
-def _compiled(stack: PyStack, frame: PythonFrame) -> SourcePlace | None:
+def _compiled(stack: PyStack, frame: PythonFrame) -> compile_section.SourcePlace | None:
     """The function that a call of a compiler compiles: TorchDynamo's frame, or Triton's kernel; None if its variables
     do not have it, as in other releases."""
     if frame.file.endswith(names.COMPILER[0]):
         code = stack.locals(frame)[names.COMPILED_LOCAL].code
-        return SourcePlace(code.name, code.file, code.first_line) if code else None
+        return compile_section.SourcePlace(code.name, code.file, code.first_line) if code else None
     if frame.file.endswith(names.TRITON_COMPILER[0]):  # its source has the JITFunction, which has the function
         kernel = stack.locals(frame)[names.TRITON_SOURCE][names.TRITON_FUNCTION]
         function = kernel[names.TRITON_FUNCTION].function
         if function and function.file:
-            return SourcePlace(function.qualname, function.file, function.line)
+            return compile_section.SourcePlace(function.qualname, function.file, function.line)
     return None
 
 
-def work_of(pid: int) -> CompilingThread | None:
+def work_of(pid: int) -> compile_section.CompilingThread | None:
     """What a process compiles, which is stopped for some milliseconds; None for nothing, or if it cannot be read."""
     with suppress(GdbextError), closing(briefly_stopped(pid)) as target:
         works = (work_of_thread(tid, stack) for tid, stack in python_stacks(Session(target)))
@@ -265,7 +259,7 @@ def python_stacks(session: Session) -> Iterator[tuple[int, PyStack]]:
             session.errors.note(error, f"thread {thread.tid}")
 
 
-def pool_of(tid: int, stack: PyStack) -> CompilePool | None:
+def pool_of(tid: int, stack: PyStack) -> compile_section.CompilePool | None:
     """The pool of Inductor's workers whose results a thread waits for; None for another thread."""
     file, function = names.POOL_READER
     readers = (frame for frame in stack if frame.file.endswith(file) and frame.function.rpartition(".")[2] == function)
@@ -277,10 +271,10 @@ def pool_of(tid: int, stack: PyStack) -> CompilePool | None:
     jobs = pending.keys(100_000)
     if pending and jobs.fault:
         return None
-    return CompilePool(tid, process.int(), len(jobs) if pending else None)
+    return compile_section.CompilePool(tid, process.int(), len(jobs) if pending else None)
 
 
-def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
+def compiling_processes(session: Session) -> tuple[compile_section.CompilingProcess, ...]:
     """The descendants that compile; () for a core. At most eight workers that do not wait for a job in futex(2) are
     stopped for some milliseconds, to read what they compile."""
     parents = session.procfs.descendants()
@@ -290,7 +284,7 @@ def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
         for pid, process in processes.items()
         if process.name in names.COMPILERS or names.WORKER in process.command
     }
-    reports: list[CompilingProcess] = []
+    reports: list[compile_section.CompilingProcess] = []
     stops_left = 8
     for pid, process in compilers.items():
         children = [child for child_pid, child in compilers.items() if parents[child_pid] == pid]
@@ -302,11 +296,11 @@ def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
         if names.WORKER in command and process.call != "futex" and not process.ending and stops_left:
             stops_left -= 1
             work = work_of(pid)
-        reports.append(CompilingProcess(pid, process.name, command, doing, parents[pid], source, work))
+        reports.append(compile_section.CompilingProcess(pid, process.name, command, doing, parents[pid], source, work))
     return tuple(reports)
 
 
-def compile_locks(session: Session) -> tuple[CompileLock, ...]:
+def compile_locks(session: Session) -> tuple[compile_section.CompileLock, ...]:
     """The lock files that are open in this process or its descendants; () for a core."""
     procfs = session.procfs
     users: dict[str, list[int]] = {}
@@ -319,5 +313,5 @@ def compile_locks(session: Session) -> tuple[CompileLock, ...]:
         peer = procfs.file_lock(path)
         others = {process.pid for process in peer.processes} if peer else set()
         holders = others.union(pid for pid in pids if procfs.has_locked(pid, path))
-        locks.append(CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
+        locks.append(compile_section.CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
     return tuple(locks)

@@ -136,7 +136,7 @@ class _HeldMemory:
     def _add(self, value: PyRef) -> None:
         """Add the storage of the tensor behind a Python object, or count it as unread."""
         try:
-            tensor = self._tensors.python.tensor_of(value)
+            tensor = self._tensors.tensor_of(value)
             storage = self._fields.storage(tensor) if tensor is not None else None
             if tensor is None or not storage:
                 self._unread += 1

@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
-from gdbext.engine.targets.budget import (
-    MEMORY,
-    MemoryLimit,
-    TimeLimit,
-    TimeLimitExceeded,
-    duration,
-    memory_size,
-    time_error,
-)
+from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.targets.system.socket_table import peer_user
@@ -89,9 +81,11 @@ class RanksProgram(Program):
         ras_help = f"with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else {RAS})"
         add("--ras", nargs="?", const="", metavar="HOST:PORT", help=ras_help)
         time_help = "time limit for each process, each machine and the final analysis (default: %(default)g)"
-        add("--timeout", type=partial(duration, option="--timeout"), default=TIMEOUT, metavar="S", help=time_help)
+        add(
+            "--timeout", type=partial(budget.duration, option="--timeout"), default=TIMEOUT, metavar="S", help=time_help
+        )
         memory_help = "memory gdbext may use for each process, and for all reports together (default: 1)"
-        add("--memory-limit", type=_memory, default=MEMORY, metavar="GB", dest="memory", help=memory_help)
+        add("--memory-limit", type=_memory, default=budget.MEMORY, metavar="GB", dest="memory", help=memory_help)
         add("--help", "-h", action="store_true", help="show this text")
         add = parser.add_argument_group("output").add_argument
         json_help = "one JSON document (schema gdbext-ranks/1), which --reports also accepts"
@@ -109,7 +103,7 @@ class RanksProgram(Program):
             raise UsageError("--ras asks a job that runs on this machine", help="use it with -p PID, or with --node")
         if options.show_commands:
             return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
-        with MemoryLimit(options.memory):
+        with budget.MemoryLimit(options.memory):
             examined = None  # each examination has a limit of its own
             if options.hosts or options.slurm or options.kubernetes:
                 examined = other_machines.remote_rows(options)
@@ -117,7 +111,7 @@ class RanksProgram(Program):
                 examined = rank_sources.local_rows(options)
             limit = max(options.timeout, TIMEOUT) if examined else options.timeout
             try:
-                with TimeLimit(limit):
+                with budget.TimeLimit(limit):
                     report = judge(examined or rank_sources.report_rows(options.reports), options.pid)
                     report = report._replace(ras=_ras(options, report.reports))
                     if options.dot:
@@ -127,8 +121,8 @@ class RanksProgram(Program):
                         write(options.html, ranks_views.render_page(report, origin).encode())
                     render = job_report.render_json if options.json else ranks_views.render
                     return Outcome(0 if report.reports else 1, render(report, color))
-            except TimeLimitExceeded:
-                raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
+            except budget.TimeLimitExceeded:
+                raise budget.time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 
 
 def _pid(text: str) -> int:
@@ -150,7 +144,7 @@ def _positive(text: str) -> int:
 def _memory(text: str) -> int:
     """Parse gigabytes to bytes, as _pid."""
     try:
-        return memory_size(text)
+        return budget.memory_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.what) from error
 

@@ -126,9 +126,6 @@ class _Pipes:
         return bool(piece)
 
 
-# --- the package on another machine --------------------------------------------------------------
-
-
 def archive() -> bytes:
     """A ZIP file of this package: Python modules and JSON data, without __pycache__."""
     package = Path(__file__).resolve().parents[2]
@@ -178,9 +175,6 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
     if options.hosts:
         return _by_clustershell(options)
     return merge(*(_run(words, options) for words in _commands(options)))
-
-
-# --- ClusterShell --------------------------------------------------------------------------------
 
 
 def _by_clustershell(options: argparse.Namespace) -> RankReports:
@@ -252,9 +246,6 @@ def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
         what = f"--worker: ClusterShell has no worker {options.worker!r}"
         raise UsageError(what, help="ssh, exec, rsh, pdsh") from error
     return task, nodes
-
-
-# --- kubectl and srun ----------------------------------------------------------------------------
 
 
 def _kubectl(options: argparse.Namespace) -> list[str]:

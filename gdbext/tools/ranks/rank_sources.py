@@ -246,9 +246,6 @@ def _serve(sources: Sequence[RankSource], questions: int, answer: int, memory: i
         os._exit(status)
 
 
-# --- processes, cores and recordings -------------------------------------------------------------
-
-
 def local_rows(options: argparse.Namespace) -> RankReports:
     """Examine the cores, recordings or processes that the options name. Raises UsageError, TargetError."""
     if options.cores:
@@ -367,9 +364,6 @@ def _partition(examined: Iterable[RankReport | Unreached]) -> tuple[list[RankRep
     rows_of = list(examined)
     reports = [row for row in rows_of if isinstance(row, RankReport)]
     return reports, [row for row in rows_of if isinstance(row, Unreached)]
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 def report_rows(names: Iterable[str]) -> RankReports:

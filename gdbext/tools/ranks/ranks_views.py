@@ -11,16 +11,7 @@ from gdbext.engine.terminal import cut
 from gdbext.engine.vocabulary import or_unknown
 from gdbext.render import Style, counted, escape
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
-from gdbext.tools.ranks.job_report import (
-    CollectiveMatch,
-    JobReport,
-    JobVerdictKind,
-    RankReport,
-    RasAnswer,
-    TreeNode,
-    ranks_of,
-    stretches,
-)
+from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_sentences import NAMED
 
 _ODD, _GROUPS, _TREE, _NOTES, _RAS = 4, 4, 14, 3, 40
@@ -31,15 +22,12 @@ _ROWS = 2000
 """Rows of the page's table of ranks; a browser shows no more in reasonable time."""
 
 
-# --- text ----------------------------------------------------------------------------------------
-
-
-def render(report: JobReport, color: bool = False) -> str:
+def render(report: job_report.JobReport, color: bool = False) -> str:
     """The whole text, ending in a newline."""
     return "\n".join(_lines(report, Style(color))) + "\n"
 
 
-def _lines(report: JobReport, style: Style) -> Iterator[str]:
+def _lines(report: job_report.JobReport, style: Style) -> Iterator[str]:
     """The lines of the text: verdict, headline, then a block for each part of the report."""
     is_known = bool(report.reports)  # else the verdict names what was not reached
     heading = f"{report.verdict.heading}: " if is_known else ""
@@ -66,9 +54,9 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
         yield from _ras_lines(report.ras, style)
 
 
-def _headline(report: JobReport) -> str:
+def _headline(report: job_report.JobReport) -> str:
     """``4 processes, ranks 0-3 of 8, on 2 hosts; no report of ranks 4-7; job 1``."""
-    ranks = ranks_of(report.reports)
+    ranks = job_report.ranks_of(report.reports)
     unknown = len(report.reports) - len(ranks)
     headline = counted(len(report.reports), "process") + (f", ranks {_cut_set(ranks)}" if ranks else "")
     headline += f" of {report.size}" if report.size is not None else ""
@@ -87,18 +75,18 @@ def _first_lines(title: str, lines: Sequence[str], style: Style) -> Iterator[str
         yield f"  … and {len(lines) - _NOTES} more: --json"
 
 
-def _known_bugs(report: JobReport) -> Iterator[str]:
+def _known_bugs(report: job_report.JobReport) -> Iterator[str]:
     """A line for each known bug, with the ranks that show it."""
-    showing: dict[str, list[RankReport]] = {}
+    showing: dict[str, list[job_report.RankReport]] = {}
     for rank in report.reports:
         for bug in rank.known:
             showing.setdefault(bug, []).append(rank)
     for bug, reports in showing.items():
-        ranks = ranks_of(reports)
+        ranks = job_report.ranks_of(reports)
         yield f"Known ({f'ranks {_cut_set(ranks)}' if ranks else f'{len(reports)} of unknown rank'}): {bug}"
 
 
-def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
+def _odd_lines(reports: Sequence[job_report.RankReport], style: Style) -> Iterator[str]:
     """The ranks that explain the verdict, each with its innermost frames."""
     if reports:
         yield ""
@@ -113,7 +101,7 @@ def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
         yield f"  … and {len(reports) - _ODD} more"
 
 
-def _match_lines(match: CollectiveMatch) -> Iterator[str]:
+def _match_lines(match: job_report.CollectiveMatch) -> Iterator[str]:
     """A collective by its group and number, what the ranks issued under that number, and how far each rank is."""
     yield f"group {match.group} ({_cut_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
@@ -127,13 +115,13 @@ def _match_lines(match: CollectiveMatch) -> Iterator[str]:
     yield f"  {'; '.join(f'{name} {_cut_set(ranks)}' for name, ranks in parts if ranks)}"
 
 
-def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
+def _tree_lines(nodes: Sequence[job_report.TreeNode], style: Style) -> Iterator[str]:
     """The tree of paths, a line for each stretch of frames without a branch."""
     if not nodes:
         return
     yield ""
     yield style("Where they are (outermost first; equal paths folded)", "bold")
-    lines = list(stretches(nodes))
+    lines = list(job_report.stretches(nodes))
     for depth, frames, node in lines[:_TREE]:
         shown = frames if len(frames) < 4 else (frames[0], "…", *frames[-2:])
         ranks = _cut_set(node.ranks) + (f" +{node.unranked} of unknown rank" if node.unranked else "")
@@ -142,7 +130,7 @@ def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
         yield f"  … and {len(lines) - _TREE} more branches: --json, --html FILE, --dot FILE"
 
 
-def _ras_lines(answer: RasAnswer, style: Style) -> Iterator[str]:
+def _ras_lines(answer: job_report.RasAnswer, style: Style) -> Iterator[str]:
     """The answer of NCCL's RAS in its own words."""
     yield ""
     by = "" if answer.user is None else f" (a process of user {answer.user})"
@@ -168,19 +156,16 @@ def _screen_line(line: str) -> str:
     return cut(escape(line), 118)
 
 
-# --- page ----------------------------------------------------------------------------------------
-
-
-def render_page(report: JobReport, origin: Origin = NO_ORIGIN) -> str:
+def render_page(report: job_report.JobReport, origin: Origin = NO_ORIGIN) -> str:
     """The page, ending in a newline."""
     title = f"Diagnosis of {f'job {report.job}' if report.job else 'a job'}: {report.verdict.heading}"
     return Page(title).whole(_page_body(title, report, origin))
 
 
-def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
+def _page_body(title: str, report: job_report.JobReport, origin: Origin) -> Iterator[str]:
     """The lines of HTML: the same parts as in the text, and a table of all ranks."""
     yield f"<h1>{text(title)}</h1>"
-    is_fine = report.verdict.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
+    is_fine = report.verdict.kind in (job_report.JobVerdictKind.ALL_BUSY, job_report.JobVerdictKind.ALL_IDLE)
     yield verdict_box("good" if is_fine else "hangs", report.verdict.heading, report.verdict.summary)
     yield from facts((("examined", _headline(report)), *origin.facts))
     notes = [f"Note: {note}" for note in report.notes]
@@ -198,7 +183,7 @@ def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
     yield from _ranks_table(report)
 
 
-def _collectives_html(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
+def _collectives_html(matches: Sequence[job_report.CollectiveMatch]) -> Iterator[str]:
     yield '<h2>Collectives</h2><div class="searched">'
     yield "<table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:
@@ -208,11 +193,11 @@ def _collectives_html(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _tree_html(report: JobReport) -> Iterator[str]:
+def _tree_html(report: job_report.JobReport) -> Iterator[str]:
     """The tree of paths as nested ``<details>``, one for each stretch of frames without a branch."""
     depths: list[int] = []
     odd = set(report.verdict.ranks)
-    for depth, frames, node in stretches(report.tree):
+    for depth, frames, node in job_report.stretches(report.tree):
         while depths and depths[-1] >= depth:
             depths.pop()
             yield "</div></details>"
@@ -224,7 +209,7 @@ def _tree_html(report: JobReport) -> Iterator[str]:
     yield from ("</div></details>" for _ in depths)
 
 
-def _ranks_table(report: JobReport) -> Iterator[str]:
+def _ranks_table(report: job_report.JobReport) -> Iterator[str]:
     """A table with a row for each rank and, for each group, its last numbers ``enqueued / completed``."""
     names = list(dict.fromkeys(group.label for rank in report.reports for group in rank.groups))[:12]
     heads = "".join(f"<th>{text(name)}" for name in names)
@@ -249,10 +234,7 @@ def _ranks_html(ranks: Collection[int]) -> str:
     return f'<span class="ranks">{fold(ranks)}</span>'
 
 
-# --- graph ---------------------------------------------------------------------------------------
-
-
-def render_dot(report: JobReport) -> str:
+def render_dot(report: job_report.JobReport) -> str:
     """The graph, ending in a newline. Nodes are stretches of frames: their ranks and three innermost frames."""
     verdict = report.verdict
     lines = [
@@ -262,7 +244,7 @@ def render_dot(report: JobReport) -> str:
     ]
     above: list[int] = []
     odd = set(verdict.ranks)
-    for number, (depth, frames, node) in enumerate(stretches(report.tree)):
+    for number, (depth, frames, node) in enumerate(job_report.stretches(report.tree)):
         label = "\\n".join(_dot_text(frame) for frame in (fold(node.ranks) or "?", *frames[-3:]))
         color = ", color=red" if odd and set(node.ranks) <= odd else ""
         lines.append(f'  n{number} [label="{label}"{color}];')

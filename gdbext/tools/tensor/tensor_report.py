@@ -36,7 +36,6 @@ class TensorReporter:
         self.fields = TensorFields(session.memory, session.layout, self._classes)
         sizes = session.layout.dispatch("scalar_types")
         self._element_sizes = {python_name(name): int(size) for name, size in sizes}
-        self.python = PythonTensors(self.is_tensor, self.fields)
 
     def is_tensor(self, address: int) -> bool:
         """True if there is a TensorImpl at ``address``."""
@@ -138,6 +137,56 @@ class TensorReporter:
             return self.contents(self.facts(address)).values_if_few(limit)
         return None
 
+    def tensor_of(self, value: PyRef) -> int | None:
+        """The TensorImpl behind a Python object; None if it is no tensor. Raises MemoryFault, BadData.
+
+        THPVariable (torch/csrc/autograd/python_variable.h) holds an ``at::Tensor``, in older versions a ``MaybeOwned``
+        of one, near the object's header: the word that is the address of a TensorImpl that points back to the object.
+        """
+        for word in value.read(lambda python, _: python.memory.words(value.body, 6)):
+            with suppress(GdbextError):
+                is_candidate = word and not word & 7 and self.fields.python_object(word) == value.address
+                if is_candidate and self.is_tensor(word):  # the cheap test first: most words are no tensor
+                    return word
+        return None
+
+    def tensor_or_none(self, value: PyRef) -> int | None:
+        """The TensorImpl behind a Python object; None if it is no tensor, or cannot be read."""
+        with suppress(GdbextError):
+            return self.tensor_of(value)
+        return None
+
+    def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
+        """(attribute, TensorImpl) of the first 16 tensors among a tensor's own attributes, which a Python subclass
+        wraps. Raises MemoryFault, BadData."""
+        own = value.variables(200)
+        tensors = ((name, self.tensor_or_none(attribute)) for name, attribute in own.items())
+        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), 16)
+        own.checked()
+
+    def placements(self, value: PyRef) -> str | None:
+        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py), ``Shard(0), Replicate``;
+        None for another tensor. Raises MemoryFault, BadData."""
+        placements = value["_spec"]["placements"]
+        if placements.is_absent:
+            return None
+        texts = []
+        for placement in placements.elements().checked():
+            dimension = placement["dim"]
+            arguments = "" if dimension.is_absent else f"({self.brief(dimension)})"
+            texts.append(placement.read(type_name).rpartition(".")[2] + arguments)
+        return ", ".join(texts)
+
+    def brief(self, value: PyRef) -> str:
+        """A str, int or device as Python shows it, anything else by its class. Raises MemoryFault, BadData."""
+        for read in (text, integer):
+            with suppress(BadData):
+                return repr(value.read(read))
+        kind = value.read(type_name)
+        if kind == "torch.device":  # a c10::Device right behind the object's header (torch/csrc/Device.h)
+            return self.fields.device_at(value.body)
+        return kind
+
 
 _WHY = "it was read while the program changed it, or it was overwritten"
 
@@ -180,62 +229,3 @@ def check_channels(geometry: Geometry, quantization: Quantization) -> None:
 def tensor_statistics(session: Session) -> Callable[[int], Statistics | None]:
     """The statistics of all elements of the tensor at an address. Raises NotTorch, LayoutError."""
     return TensorReporter(session).statistics
-
-
-class PythonTensors:
-    """Reads the tensors behind Python objects."""
-
-    def __init__(self, is_tensor: Callable[[int], bool], fields: TensorFields) -> None:
-        """``is_tensor`` is TensorReporter's."""
-        self._is_tensor = is_tensor
-        self._fields = fields
-
-    def tensor_of(self, value: PyRef) -> int | None:
-        """The TensorImpl behind a Python object; None if it is no tensor. Raises MemoryFault, BadData.
-
-        THPVariable (torch/csrc/autograd/python_variable.h) holds an ``at::Tensor``, in older versions a ``MaybeOwned``
-        of one, near the object's header: the word that is the address of a TensorImpl that points back to the object.
-        """
-        for word in value.read(lambda python, _: python.memory.words(value.body, 6)):
-            with suppress(GdbextError):
-                is_candidate = word and not word & 7 and self._fields.python_object(word) == value.address
-                if is_candidate and self._is_tensor(word):  # the cheap test first: most words are no tensor
-                    return word
-        return None
-
-    def tensor_or_none(self, value: PyRef) -> int | None:
-        """The TensorImpl behind a Python object; None if it is no tensor, or cannot be read."""
-        with suppress(GdbextError):
-            return self.tensor_of(value)
-        return None
-
-    def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
-        """(attribute, TensorImpl) of the first 16 tensors among a tensor's own attributes, which a Python subclass
-        wraps. Raises MemoryFault, BadData."""
-        own = value.variables(200)
-        tensors = ((name, self.tensor_or_none(attribute)) for name, attribute in own.items())
-        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), 16)
-        own.checked()
-
-    def placements(self, value: PyRef) -> str | None:
-        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py), ``Shard(0), Replicate``;
-        None for another tensor. Raises MemoryFault, BadData."""
-        placements = value["_spec"]["placements"]
-        if placements.is_absent:
-            return None
-        texts = []
-        for placement in placements.elements().checked():
-            dimension = placement["dim"]
-            arguments = "" if dimension.is_absent else f"({self.brief(dimension)})"
-            texts.append(placement.read(type_name).rpartition(".")[2] + arguments)
-        return ", ".join(texts)
-
-    def brief(self, value: PyRef) -> str:
-        """A str, int or device as Python shows it, anything else by its class. Raises MemoryFault, BadData."""
-        for read in (text, integer):
-            with suppress(BadData):
-                return repr(value.read(read))
-        kind = value.read(type_name)
-        if kind == "torch.device":  # a c10::Device right behind the object's header (torch/csrc/Device.h)
-            return self._fields.device_at(value.body)
-        return kind

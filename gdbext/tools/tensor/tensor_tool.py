@@ -182,20 +182,20 @@ class _Description:
 
     def _python_wraps(self) -> Iterator[Part]:
         """The tensors in the attributes of a Python subclass; notes its fake device, mesh and placements."""
-        python = self._reporter.python
+        reporter = self._reporter
         try:
             value = self._session.python_object(self._fields.python_object(self._address))
             if not value.python or not value or value.read(type_name) in ("Tensor", "Parameter"):
                 return
             if value.type in ("UninitializedParameter", "UninitializedBuffer"):  # torch/nn/parameter.py
                 self._notes.append("nothing to read: a lazy module sets its sizes in the first forward pass")
-            for name, address in python.wrapped(value):
+            for name, address in reporter.wrapped(value):
                 yield self._part(name, address)
             for name in ("fake_device", "_fake_device", "device_mesh"):  # of FakeTensor and DTensor
                 attribute = value[name]
                 if not attribute.is_absent:
-                    self._notes.append(f"{name.lstrip('_')} is {python.brief(attribute)}")
-            placements = python.placements(value)
+                    self._notes.append(f"{name.lstrip('_')} is {reporter.brief(attribute)}")
+            placements = reporter.placements(value)
             if placements is not None:
                 self._notes.append(f"placements: {placements}")
         except GdbextError as error:
@@ -391,7 +391,7 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
     word = session.memory.try_u64(address)
     if word and reporter.is_tensor(word):
         return word
-    tensor = reporter.python.tensor_or_none(session.python_object(address))
+    tensor = reporter.tensor_or_none(session.python_object(address))
     if tensor is not None:
         return tensor
     if word is None:
@@ -418,20 +418,20 @@ def tensor_named(
     if not thread:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
     frames = chosen_frames(session, thread, frame)
-    python, stack = reporter.python, table.frames(thread.tid)
+    stack = table.frames(thread.tid)
     variables = VariableFinder(stack if frames is None else PyStack(stack.python, frames))
     owner = name[: -len(".grad")] if name.endswith(".grad") else ""
     if owner:  # the .grad of a tensor is no attribute of a Python object
         variable = variables.find(owner)
-        tensor = python.tensor_of(variable.value)
+        tensor = reporter.tensor_of(variable.value)
         if tensor is not None:
             grad = reporter.grad(tensor)
             if not grad:
                 why = "backward() has not reached it, or zero_grad() was called"
                 raise UsageError(f"{owner}.grad is None", why=why)
             return grad, variable
-    variable = variables.find(name, lambda value: python.tensor_of(value) is not None)
-    tensor = python.tensor_of(variable.value)
+    variable = variables.find(name, lambda value: reporter.tensor_of(value) is not None)
+    tensor = reporter.tensor_of(variable.value)
     if tensor is None:
         class_name = variable.value.read(type_name)
         if class_name in ("Tensor", "Parameter"):
