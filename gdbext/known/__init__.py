@@ -264,6 +264,7 @@ def _affected(value: object, where: str, key: str) -> tuple[Affected, ...]:
 
 
 def _threads(value: object, where: str, key: str) -> tuple[ThreadPattern, ...]:
+    """A list of objects as thread patterns, each with at least one condition. Raises BadData."""
     patterns = tuple(_record(item, ThreadPattern, f"{where}, {key}") for item in _list(value, where, key))
     for pattern in patterns:
         _check_words([pattern.role] if pattern.role else [], ROLES, f"{where}, {key}, role")

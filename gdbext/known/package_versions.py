@@ -44,6 +44,7 @@ class PackageVersions:
         return self._versions[package]
 
     def _read(self, package: str) -> str | None:
+        """Read the version from the library's banner or the names of metadata folders; None if these disagree."""
         if package == "glibc":
             module = self._modules.named("libc.so.6")
             return libc_version(module) if module else None

@@ -232,6 +232,7 @@ class KnownBugReport(NamedTuple):
 
     @classmethod
     def of(cls, bug: KnownBug, condition: str, matched: tuple[str, ...]) -> KnownBugReport:
+        """The report on an entry that matches."""
         return cls(
             bug.id,
             bug.title,

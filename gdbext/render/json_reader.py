@@ -79,6 +79,7 @@ def _record_reader(kind: Any) -> Reader | None:
             needed |= set() if member.has_default else {member.name}
 
     def read(value: Any, where: str) -> Any:
+        """Read one object; the steps were computed from the type's fields."""
         if not isinstance(value, dict):
             raise refusal(value, where, "an object")
         if not needed <= value.keys():

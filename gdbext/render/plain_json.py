@@ -164,6 +164,7 @@ class _Writer:
         values = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
 
         def write(record: Any) -> dict[str, Any]:
+            """One record as a dict; the steps were computed from the type's fields."""
             written: dict[str, Any] = {}
             for (name, write, is_sparse, default), value in zip(steps, values(record)):
                 if is_sparse and value == default:

@@ -193,6 +193,7 @@ def _tell_first_verdicts(
     for generation in generations:
 
         def show(number: int, generation: Sequence[int] = generation) -> None:
+            """Tell the verdict on the process at that index of its generation."""
             pid = generation[number]
             verdict = _read_verdict(place, pid, programs[pid], f"{stem}-{pid}.first")
             if generation is generations[0] or not verdict.is_quiet:

@@ -212,6 +212,7 @@ class AutogradReporter:
         snapshot = field(lambda: session.threads.snapshot(thread))
 
         def node_report() -> AutogradNode | None:
+            """The report on the node that runs; only frames since the call of backward() count as running."""
             if not running or not running.node:
                 return None
             frames = session.python_threads.frames(thread.tid)
@@ -330,6 +331,7 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
         return False
 
     def nodes_in_frame(level: int) -> set[int]:
+        """The addresses of nodes among the words of the frame at ``level``; none if it is unknown or above 16 KiB."""
         frame = stack.frames[level] if level < len(stack) else None
         if frame and 0 < frame.cfa - frame.sp <= 1 << 14:
             with suppress(GdbextError):

@@ -86,6 +86,7 @@ class KeySetTool(Tool):
         word = " ".join(args.value).strip()
 
         def read(session: Session) -> KeySetSection:
+            """Decode the value, by what it looks like: tensor, memory, register, names or bits."""
             keys = session.dispatch_keys
             if match := TENSOR.fullmatch(word):
                 bits = session.tensors.key_set(number(match.group(1)))
@@ -139,6 +140,7 @@ class ThreadStateTool(Tool):
         """Report the state of the chosen threads; one that cannot be read is an error. Raises NotTorch, LayoutError."""
 
         def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
+            """(the states of the chosen threads, errors of those that cannot be read)."""
             reader = session.dispatch_states
             threads: list[ThreadReport] = []
             errors: list[ErrorReport] = []

@@ -357,6 +357,7 @@ class OperatorTool(Tool):
         _check_words(args)
 
         def read(session: Session) -> tuple[OperatorReporter, OperatorSection]:
+            """Check the key and find the operators, then report them."""
             dispatcher, key = session.dispatcher, args.key
             if key is not None:
                 key = dispatcher.keys.own_name(key)

@@ -224,6 +224,7 @@ def deadlocked(waits: Edges, reports: Sequence[RankReport], servers: Collection[
     by_rank = {report.rank: report.wait for report in reports if report.wait}
 
     def may_proceed(rank: int, targets: frozenset[int], stuck: Edges) -> bool:
+        """True if the rank waits for none of the ``stuck`` ones, or from any rank and not all are stuck."""
         wait = by_rank.get(rank)
         if wait and wait.from_any:
             return not targets <= stuck.keys()

@@ -195,6 +195,7 @@ def _by_clustershell(options: argparse.Namespace) -> RankReports:
     statuses = {str(node): status for status, group in task.iter_retcodes() for node in group}
 
     def rows_of(node: str) -> RankReports:
+        """The rows of one machine, or why it gave none."""
         if node in silent:
             return rows(unreached=[Unreached(node, f"no answer within {limit:g} s")])
         if node in handler.too_large:
@@ -299,6 +300,7 @@ def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
 
 
 def _missing_tool(name: str) -> TargetError:
+    """The error for a scheduler's client that cannot be run."""
     return TargetError(
         f"{name} is not installed on this machine, or does not answer",
         why="ranks of that scheduler are reached through its own tool",

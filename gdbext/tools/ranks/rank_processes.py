@@ -195,6 +195,7 @@ def _without_torch(
 
 
 def _is_python(pid: int) -> bool:
+    """True if the process's executable is a Python."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")  # noqa: PTH115, PTH119
     except OSError:

@@ -74,6 +74,7 @@ class ProgressOfRanks:
         """The reports of ranks that waited for others and have run since, or are about to."""
 
         def has_moved(pid: int, tid: int) -> bool:
+            """True if the thread ran since the beginning, or was created since then."""
             before = self._places.get((pid, tid))
             if not before:  # of another machine, or a thread that was started since
                 return (pid, pid) in self._places
@@ -331,6 +332,7 @@ def _process_source(pid: int) -> RankSource:
         return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
     def run() -> str:
+        """Make the report; in a child with a time limit if the process may block its readers."""
         if not supervision.may_block_readers(pid):
             return source.run()
         output = supervision.run_in_child(lambda: source.run().encode(), supervision.STUCK_SECONDS)

@@ -184,6 +184,7 @@ def _page_body(title: str, report: job_report.JobReport, origin: Origin) -> Iter
 
 
 def _collectives_html(matches: Sequence[job_report.CollectiveMatch]) -> Iterator[str]:
+    """The table of collectives: group, number, state, and the ranks of each operation."""
     yield '<h2>Collectives</h2><div class="searched">'
     yield "<table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:

@@ -102,6 +102,7 @@ class TypeSummaries:
         return f"DispatchKeySet({', '.join(names)})" if names or not bits else f"DispatchKeySet({bits:#x})"
 
     def _key(self, value: CppObject) -> TypeSummary:
+        """The name of a c10::DispatchKey, a 16-bit enumerator."""
         names = self._session.dispatch_keys.key_names
         number = value.number(self._memory, 0, 2)
         if number >= len(names):
@@ -109,6 +110,7 @@ class TypeSummaries:
         return TypeSummary(names[number])
 
     def _operator_name(self, value: CppObject) -> TypeSummary:
+        """``aten::add.Tensor``: a c10::OperatorName is two strings."""
         strings = self._session.dispatcher.strings
         name = strings.read(value.memory_address(), 4096)
         overload = strings.read(value.memory_address() + strings.size, 4096)
@@ -134,6 +136,7 @@ class TypeSummaries:
         return TypeSummary(name.function or "no kernel", children)
 
     def _tensor(self, value: CppObject) -> TypeSummary:
+        """An at::Tensor, which is a pointer to a TensorImpl."""
         address = value.number(self._memory, 0, 8)
         if not address:
             raise BadData("there is no tensor: it was moved from, or is not initialized")
@@ -181,6 +184,7 @@ class TypeSummaries:
         return self._elements(value, first, self._number(value, ArrayRef.Length))
 
     def _small_vector(self, value: CppObject) -> TypeSummary:
+        """The elements of a c10::SmallVector; size and capacity are checked against each other."""
         size = SmallVector.Size.field(self._layout)
         # c10/util/SmallVector.h: vectors of elements of less than 4 bytes count them in 64 bits, all others in 32.
         width = 8 if 0 < value.element_size < 4 else size.size

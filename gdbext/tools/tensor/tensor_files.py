@@ -211,6 +211,7 @@ def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", or
 
 
 def _body(title: str, tensor: TensorSection, part: TensorSlice | None, reason: str, origin: Origin) -> Iterator[str]:
+    """The page's lines: fields, notes, statistics, histogram, heat map."""
     yield f"<h1>{text(title)}</h1>"
     yield from facts((*tensor_section.fields(tensor), *origin.facts))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)

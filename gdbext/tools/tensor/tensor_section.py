@@ -178,6 +178,7 @@ def first_non_finite(statistics: Statistics) -> Iterator[str]:
 
 
 def _statistics(statistics: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
+    """Lines on the elements: statistics, positions of the first NaN and infinity, histogram."""
     text = f": {statistics_text(statistics)}" if statistics.numel else ""
     yield f"{_INDENT}{'elements':<14}{statistics.numel}{text}"
     yield from (style(f"{_INDENT}{line}", "red") for line in first_non_finite(statistics))

@@ -305,6 +305,7 @@ class TensorTool(Tool):
             raise UsageError("give one address or expression, or --py NAME", help="dispatch-tensor --py x")
 
         def read(session: Session) -> tuple[TensorReporter, TensorSection]:
+            """Find the tensor by address or name, and describe it."""
             reporter = TensorReporter(session, _ProgressLine("read"))
             if not args.py:
                 label = " ".join(args.address)
