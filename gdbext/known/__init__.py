@@ -41,7 +41,8 @@ class Affected(NamedTuple):
     def text(self) -> str:
         """The range in words: ``threadpoolctl before 3.7.0``."""
         since = f" from {self.since} on" if self.since else ""
-        before = f" before {self.before}" if self.before else f" up to {self.until} at least" if self.until else ""
+        until = f" up to {self.until} at least" if self.until else ""
+        before = f" before {self.before}" if self.before else until
         return f"{self.package}{since}{before}" if since or before else f"every known {self.package}"
 
     @property
@@ -49,7 +50,8 @@ class Affected(NamedTuple):
         """The range as a condition, for an unknown version: "your threadpoolctl is older than 3.7.0"; "" if all
         versions have the bug."""
         since = f"is {self.since} or newer" if self.since else ""
-        before = f"is older than {self.before}" if self.before else f"is {self.until} or older" if self.until else ""
+        until = f"is {self.until} or older" if self.until else ""
+        before = f"is older than {self.before}" if self.before else until
         both = " and ".join(filter(None, (since, before)))
         return f"your {self.package} {both}" if both else ""
 

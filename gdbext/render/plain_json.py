@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,6 +208,5 @@ def _hexadecimal(value: Any) -> Any:
 
 
 def _number(value: float) -> Any:
-    if isfinite(value):
-        return value
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    """A finite number as it is, any other as text."""
+    return value if isfinite(value) else {inf: "Infinity", -inf: "-Infinity"}.get(value, "NaN")
