@@ -88,8 +88,7 @@ def _is_program(path: str) -> bool:
 
 
 def _only_they_can_change(status: os.stat_result, owners: Collection[int], groups: Collection[int] | None) -> bool:
-    """True if only users ``owners`` and groups ``groups`` (None: any) can change the file, or replace files in the
-    folder."""
+    """True if only users ``owners`` and groups ``groups`` (None: any) can change the file or replace files in it."""
     if status.st_uid not in owners:
         return False
     if stat.S_ISLNK(status.st_mode):

@@ -188,8 +188,7 @@ class HelpRequested(Exception):
 
 
 def words_like(word: str, words: Iterable[str], most: int, cutoff: float = 0.6) -> list[str]:
-    """At most ``most`` of ``words`` that are spelled like ``word``, the closest first; ``cutoff`` as of
-    difflib.get_close_matches()."""
+    """At most ``most`` of ``words`` spelled like ``word``, closest first; ``cutoff``: see difflib.get_close_matches."""
     from difflib import get_close_matches  # 2 ms, for mistakes alone
 
     return get_close_matches(word, list(words), most, cutoff)

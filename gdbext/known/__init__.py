@@ -47,8 +47,7 @@ class Affected(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The range as a condition, for an unknown version: "your threadpoolctl is older than 3.7.0"; "" if all
-        versions have the bug."""
+        """The range as a condition on an unknown version: "your threadpoolctl is older than 3.7.0"; "" for all."""
         since = f"is {self.since} or newer" if self.since else ""
         until = f"is {self.until} or older" if self.until else ""
         before = f"is older than {self.before}" if self.before else until

@@ -58,8 +58,7 @@ class PackageVersions:
         return versions.pop() if len(versions) == 1 else None
 
     def _folders(self) -> list[str]:
-        """Folders that may have the metadata of loaded packages: site-packages, else those above a loaded file (pip
-        install --target)."""
+        """Folders with metadata of packages: site-packages, or those above a loaded file (pip install --target)."""
         paths = [*(module.path for module in self._modules.modules if _EXTENSION.search(module.path)), *self._paths]
         folders: dict[str, None] = {}
         for path in paths:

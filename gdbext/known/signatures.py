@@ -100,8 +100,7 @@ def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
 
 
 def _is_function(wanted: str, name: str) -> bool:
-    """True if ``name`` is ``wanted``, apart from arguments, template arguments, the compiler's suffixes and symbol
-    versions."""
+    """True if ``name`` is ``wanted`` with any arguments, template arguments, compiler's suffixes and versions."""
     if not name.startswith(wanted):
         return False
     return wanted.endswith("::") or name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ",", ".", "@", " ", "[")
@@ -188,8 +187,7 @@ class ProcessFacts:
         return False
 
     def _sorted_functions(self, kind: str, library: str) -> list[str]:
-        """The sorted native functions of that library in stacks of threads with that kind of wait ("": any); "" for one
-        without a name."""
+        """The sorted functions of a library in stacks of threads with that wait ("": any); "" for unnamed ones."""
         frames = self._frames_of.get(kind)
         if frames is None:
             frames = self._frames_of[kind] = {}

@@ -124,8 +124,7 @@ def _inline_names(kind: type) -> set[str]:
 
 
 def _reader_of(owner: type, annotation: str, limit: int | None = None) -> Reader | None:
-    """The reader of values by an annotation of ``owner``; None if they cannot be read back. ``limit``: most items of an
-    array."""
+    """The reader for an annotation of ``owner``; None if there is none. ``limit``: most items of an array."""
     kinds = alternatives(annotation)
     others = [kind for kind in kinds if kind != "None"]
     if len(others) > 1:

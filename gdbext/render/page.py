@@ -103,8 +103,7 @@ DATA_ENDS = "</script>\n"
 
 
 def as_json(data: object) -> str:
-    """JSON that is safe in HTML: without "<", and with visible escapes in place of invisible characters and bidi
-    marks."""
+    """JSON that is safe in HTML: without "<", and with escapes for invisible characters and bidi marks."""
 
     def visible(match: re.Match[str]) -> str:  # doubles the backslash of \uXXXX for these, so that the page shows it
         if len(match[0]) < len("\\u0000"):

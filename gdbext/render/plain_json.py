@@ -99,8 +99,7 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
 
 
 def possible_records(kind: type, without: type | None = None) -> list[type]:
-    """The types of records that a value annotated with ``kind`` may have: itself or its subclasses, except
-    ``without``."""
+    """The record types of values annotated with ``kind``: itself or its subclasses, except ``without``."""
     if members_of(kind):
         return [kind] if kind is not without else []
     bases: list[type] = kind.__subclasses__()

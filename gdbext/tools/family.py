@@ -207,8 +207,7 @@ def _target_options(pid: int) -> list[str]:
 
 
 def _diagnose_and_record(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
-    """Diagnose and record a process, then replay the recording for the text; called in a child process. Returns its
-    exit status."""
+    """Diagnose and record a process, then replay the recording for the text; runs in a child. The exit status."""
     name = f"{stem}-{pid}"
     _print_to(place, f"{name}.json")
     status = dispatch([*_target_options(pid), "--record", f"{name}.rec", "--json", "dispatch-diagnose"])
@@ -313,8 +312,7 @@ def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: st
 def start_aside(
     dispatch: Dispatch, words: list[str], place: Workplace, output: str, prepare: Callable[[], None] = lambda: None
 ) -> int:
-    """Start what ``run_aside`` runs, without waiting for it, and return its pid. ``prepare`` is called in the child
-    first."""
+    """Start what ``run_aside`` runs and return its pid at once. The child calls ``prepare`` first."""
 
     def work() -> int:
         prepare()
@@ -325,8 +323,7 @@ def start_aside(
 
 
 def end_processes(pids: Collection[int], patience: float, first: int = signal.SIGTERM) -> None:
-    """Send processes the signal ``first`` and resume stopped ones; kill whatever still lives after ``patience``
-    seconds."""
+    """Send the signal ``first``, resume stopped processes; kill those that live after ``patience`` seconds."""
 
     def send(pids: Collection[int], number: int) -> None:
         for pid in pids:

@@ -56,8 +56,7 @@ def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], 
 
 
 def _run(tool: Tool, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
-    """Run a tool with parsed arguments. ``only_text``, which the tool finds among its arguments: only the text of the
-    report will be used."""
+    """Run a tool. ``only_text``, which becomes an argument: only the text of the report will be used."""
     args.only_text = only_text
     session.extras = ToolExtras(offered)
     host = host or Alone()

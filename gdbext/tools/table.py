@@ -60,8 +60,7 @@ class ToolRow(NamedTuple):
         return self.mode == "resumes"
 
     def runs_on(self, argv: Sequence[str]) -> bool:
-        """True if there is no time limit for these arguments: the tool runs until it is interrupted, or resumes the
-        process in between."""
+        """True if the tool has no time limit: it runs until it is interrupted, or resumes the process in between."""
         options = {word.partition("=")[0] for word in argv}
         return self.mode in ("resumes", "running") or not options.isdisjoint(self.resuming_options)
 

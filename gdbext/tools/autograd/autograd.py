@@ -272,8 +272,7 @@ def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
 
 
 def _node_lines(node: AutogradNode, tid: int) -> Iterator[str]:
-    """Lines on a node: its forward operator and line, hooks, saved tensors and next functions. ``tid``: the thread that
-    runs it."""
+    """Lines on a node: forward operator and line, hooks, saved tensors, edges. ``tid``: the thread that runs it."""
     if node.forward_op:
         made_by = "" if node.made_by in (None, tid) else f", made by thread {node.made_by}"
         yield f"forward operator {escape(node.forward_op)}{made_by}"

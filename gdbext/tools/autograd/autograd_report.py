@@ -133,8 +133,7 @@ class EngineReader:
         return GraphTaskStruct(self._space, address)
 
     def count(self, address: int, table: Member[int]) -> int:
-        """The number of elements in the hash table ``table`` of the GraphTask at ``address``. Raises LayoutError,
-        MemoryFault."""
+        """The number of elements in a hash table of the GraphTask at ``address``. Raises LayoutError, MemoryFault."""
         return self._memory.u64(self.task(address).place(table) + UnorderedMap.elements.field(self._layout).offset)
 
     def waiting(self, address: int) -> tuple[int, ...]:
@@ -143,8 +142,7 @@ class EngineReader:
         return tuple(node for (node,) in hash_entries(self._memory, self._layout, table, 1, _QUEUE_LIMIT))
 
     def queued(self, queue: int) -> tuple[int, ...]:
-        """The nodes in the ReadyQueue at ``queue``, () for 0; 0 is a task that only wakes its thread up. Raises as
-        ``waiting``."""
+        """The nodes in the ReadyQueue at ``queue`` (0: none); 0 only wakes its thread. Raises as ``waiting``."""
         if not queue:
             return ()
         heap = ReadyQueue(self._space, queue).heap_

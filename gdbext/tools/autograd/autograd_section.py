@@ -55,8 +55,7 @@ class NodeReference(NamedTuple):
 
 
 class NextFunction(NamedTuple):
-    """An element of ``next_functions``: input number ``input_nr`` of a node; the node is None if no gradient is passed
-    on."""
+    """An element of ``next_functions``: input ``input_nr`` of a node, None if no gradient is passed on."""
 
     node: NodeReference | None
     input_nr: int

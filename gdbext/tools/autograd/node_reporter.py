@@ -129,8 +129,7 @@ class SavedTensorReader:
         self._size = SavedVariable.size(nodes.space)
 
     def saved_tensors(self, node: int) -> tuple[autograd_section.SavedTensor, ...] | None:
-        """The tensors that the node has saved, None if unknown for its class. Raises BadData, MemoryFault,
-        LayoutError."""
+        """The tensors that the node saved, None if unknown for its class. Raises BadData, MemoryFault, LayoutError."""
         variables = self._variables(node)
         return None if variables is None else tuple(self._saved(name, address) for name, address in variables)
 
@@ -370,8 +369,7 @@ class ForwardLineReader:
         return _forward_line((own or matches)[0])
 
     def function_line(self, node: int) -> ForwardLine | None:
-        """The definition of a torch.autograd.Function's ``forward``; None for another node. Raises as
-        ``forward_line``."""
+        """The definition of an autograd.Function's ``forward``; None for another node. Raises as ``forward_line``."""
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         value = self._object_at(self._nodes.python_object(node))
@@ -389,8 +387,7 @@ def _forward_line(match: re.Match[str]) -> ForwardLine:
 
 
 _NODE = re.compile(r"(\w+?Backward)(?:Autograd[A-Za-z]+)?\d+(_copy)?(?:[A-Z]\w*)?$")
-"""A node's name; ``SumBackwardAutogradNestedTensor0`` is for one dispatch key, ``ForeachAddBackward1Scalar`` for one
-overload."""
+"""A node's name; ``ForeachAddBackward1Scalar`` is for one overload, ``SumBackwardAutogradNestedTensor0`` a key."""
 
 
 class ForwardOperators:

@@ -122,8 +122,7 @@ def recorder_document(session: Session) -> dict[str, Any]:
 
 
 def _entry(entry: RecordedEntry, frames: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
-    """The entry under the recorder's own keys. ``frames``: (function, file, line) of the frames that issued it, the
-    innermost first."""
+    """The entry in the recorder's format. ``frames``: (function, file, line) that issued it, innermost first."""
     return {
         "frames": [{"name": function, "filename": file, "line": line} for function, file, line in frames],
         "record_id": entry.id,

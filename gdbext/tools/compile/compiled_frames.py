@@ -72,8 +72,7 @@ def graph_source(stack: PyStack, frame: PythonFrame) -> compile_section.SourcePl
 
 
 def graph_node(graph: PyRef, number: int | None) -> PyRef:
-    """The node at index ``number`` of a graph's nodes, which are a ring that begins after the root; a falsy PyRef if
-    there is none."""
+    """The node at index ``number`` of the ring of nodes after the graph's root; a falsy PyRef if there is none."""
     root = node = _attribute(graph, names.GRAPH_ROOT)
     if number is None or not 0 <= number < _NODES:
         return PyRef(graph.python, 0)

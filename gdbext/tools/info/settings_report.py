@@ -166,8 +166,7 @@ class CpuGenerator:
     """The default random generator of the CPU. Raises LayoutError, BadData, MemoryFault."""
 
     def __init__(self, memory: Memory, layout: Layout, address: int, seed_offset: int | None) -> None:
-        """``seed_offset``: the offset from which the generator's accessor loads the seed, to check the layout; None if
-        unknown."""
+        """``seed_offset``: where the generator's accessor loads the seed, to check the layout; None if unknown."""
         self._whole = CpuGeneratorImpl(Space(memory, layout), address)
         self._engine = self._whole.engine_.data_
         if seed_offset is not None and address + seed_offset != self._engine.place(MersenneData.seed_):
@@ -535,8 +534,7 @@ class _Settings:
         return f"{function.qualname} ({function.place})" if function.place else function.qualname
 
     def _default_device(self) -> str:
-        """torch.get_default_device() of the main thread, without the index of a device that has none. Raises
-        GdbextError."""
+        """torch.get_default_device() of the main thread, without an index if it has none. Raises GdbextError."""
         session = self._session
         modes = session.dispatch_states.function_modes(self._main_pointer())
         for mode in map(session.python_object, reversed(modes)):

@@ -1,5 +1,4 @@
-"""``dispatch-keyset``: a DispatchKeySet decoded, or key names turned into bits; ``dispatch-tls``: a thread's dispatch
-state."""
+"""``dispatch-keyset``: a DispatchKeySet and its parts; ``dispatch-tls``: a thread's dispatch state."""
 
 from __future__ import annotations
 

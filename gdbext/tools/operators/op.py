@@ -214,8 +214,7 @@ class OperatorReporter:
         return tuple(reports)
 
     def report(self, operator: Operator) -> OperatorReport:
-        """The report on an operator, with only the table in memory if its registrations cannot be read. Raises
-        MemoryFault, BadData."""
+        """The report on an operator; if registrations are unreadable, only its table. Raises MemoryFault, BadData."""
         schema, debug = self._schema(operator)
         registrations: tuple[OperatorRegistration, ...] | None = None
         hidden, key = 0, self._key

@@ -180,8 +180,7 @@ class _Judge:
         waits: Edges,
         twins: Mapping[int, Sequence[RankReport]],
     ) -> None:
-        """``missing``: ranks without a report; ``twins``: rank → processes that wait for others as that rank, if there
-        are several."""
+        """``missing``: ranks without a report; ``twins``: rank → several processes that wait as that rank."""
         self._twins = twins
         self._reports = reports
         self._missing = missing

@@ -98,8 +98,7 @@ class RankReport(NamedTuple):
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
     answers: bool = False
-    """It has threads that answer calls of other ranks (torch.distributed.rpc), and they are not all blocked by other
-    ranks themselves."""
+    """It has threads that answer calls of torch.distributed.rpc, and other ranks do not block all of them."""
     serving: str = ""
     """The thread that works on a call of another rank, where it is, and what it waits for, as text; "" for none."""
     handling: str = ""
@@ -190,8 +189,7 @@ class JobVerdictKind(_WordedEnum):
 
 
 class MatchState(_WordedEnum):
-    """Whether the ranks' operations under one number match, in the words of torch/distributed/flight_recorder
-    (2.13.0)."""
+    """Whether the ranks' operations match, in the words of torch/distributed/flight_recorder (2.13.0)."""
 
     FULLY_MATCHED = "FULLY_MATCHED", "all ranks do the same"
     COLLECTIVE_TYPE_MISMATCH = "COLLECTIVE_TYPE_MISMATCH", "the ranks call different operations"
@@ -350,8 +348,7 @@ class RankReports(NamedTuple):
 
 
 def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()) -> RankReports:
-    """Reports by process. Of two on one process the one with the greater repr stays, so that the result does not depend
-    on their order."""
+    """Reports by process. Of two on one process the one with the greater repr stays, whatever their order."""
     by_process: dict[ProcessKey, RankReport] = {}
     for report in reports:
         key = (report.job or "", -1 if report.rank is None else report.rank, report.host or "", report.pid)
@@ -368,8 +365,7 @@ def merge(*parts: RankReports) -> RankReports:
 
 
 def frame_tree(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
-    """The tree of the reports' paths below the ``level`` frames that all of them share, nodes with most processes
-    first."""
+    """The tree of the reports' paths below ``level`` shared frames, nodes with most processes first."""
     by_frame: dict[str, list[RankReport]] = {}
     for report in reports:
         if level < len(report.path):

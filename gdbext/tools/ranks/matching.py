@@ -70,8 +70,7 @@ def matches(group: Group) -> list[CollectiveMatch]:
 
 
 def _match(group: Group, seq: int, issued: Mapping[int, Issued]) -> CollectiveMatch:
-    """The report on operation number ``seq`` of a group. ``issued``: rank → the operation that it issued under that
-    number."""
+    """The report on operation number ``seq`` of a group. ``issued``: rank → its operation with that number."""
     ranks_by_text: dict[str, list[int]] = {}  # ``all_reduce float32[8, 2]`` → ranks
     for rank, op in sorted(issued.items()):
         tensors = ", ".join(f"{dtype}{list(sizes)}" for dtype, sizes in zip(op.dtypes, op.sizes))

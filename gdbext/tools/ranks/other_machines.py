@@ -44,8 +44,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
 
 
 class ProgramOutput(NamedTuple):
-    """Standard output and the last 64 KiB of standard error of a program; ``problem`` says why they are incomplete, ""
-    if they are not."""
+    """Standard output and the end of standard error; ``problem`` says why they are incomplete, "" if not."""
 
     output: bytes
     errors: bytes

@@ -97,8 +97,7 @@ def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
 
 
 def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list[int]:
-    """The pids of the ranks on this machine that a launcher started, of one ``job`` or all. Raises TargetError if there
-    is none."""
+    """The pids of this machine's ranks that a launcher started (None: of any job). Raises TargetError if none."""
     ranks = _started_ranks(processes, job)
     if ranks:
         return ranks
@@ -214,8 +213,7 @@ def _is_inherited(process: RankProcess, processes: Mapping[int, RankProcess], me
 
 
 def _launchers(processes: Mapping[int, RankProcess]) -> set[int]:
-    """The pids of processes that have a rank of another launcher and launch ranks themselves: each task of ``srun
-    torchrun``."""
+    """The pids of ranks of one launcher that launch ranks themselves: each task of ``srun torchrun``."""
     launchers = set()
     for process in processes.values():
         ancestor = processes.get(process.parent)

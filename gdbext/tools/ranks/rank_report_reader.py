@@ -215,8 +215,7 @@ def _device_text(wait: DeviceWait | None) -> str:
 
 
 def _entered_nccl(wait: Wait | None) -> str:
-    """The NCCL function that a thread with this wait is in, ``ncclAllReduce``, also below a call of the driver; "" for
-    none."""
+    """The NCCL function that a thread is in (``ncclAllReduce``), also below a driver's call; "" for none."""
     if not wait:
         return ""
     name = _text(wait.name).partition(",")[0]
@@ -327,8 +326,7 @@ def _rank_wait(
 def _pending_of_joined(
     wait: Wait, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
 ) -> CollectiveWait | None:
-    """The pending operation if the wait joins a backend's thread that is in a collective, as in
-    destroy_process_group()."""
+    """The pending operation of a backend's thread that is being joined, as in destroy_process_group()."""
     owner = wait.owner.tid if wait.kind is WaitKind.JOIN and isinstance(wait.owner, OwnerThread) else 0
     worker = next((thread for thread in threads if owner and thread.tid == owner), None)
     if not worker or not worker.wait or worker.wait.kind is not WaitKind.COLLECTIVE:

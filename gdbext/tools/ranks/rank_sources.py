@@ -89,8 +89,7 @@ def is_settled(reports: Sequence[RankReport]) -> bool:
 
 
 def combine_reports(earlier: RankReport, later: RankReport) -> RankReport:
-    """The result of two examinations of a rank. If its wait or its sequence numbers changed in between, it runs, and
-    nothing is pending."""
+    """Combine two examinations of a rank. If its wait or sequence numbers changed, it runs: nothing is pending."""
 
     def progress(report: RankReport) -> object:
         return report.wait, [(group.name, group.enqueued, group.completed) for group in report.groups]
@@ -182,8 +181,7 @@ class _Worker:
             os.write(self._questions, _NUMBER.pack(index))
 
     def read(self) -> Result | None:
-        """Read the next piece of the answer. The result if the answer is complete or the worker has failed, else
-        None."""
+        """Read a piece of the answer. The result if it is complete or the worker has failed, else None."""
         piece = os.read(self.answers, 1 << 20)
         if not piece:
             return self.give_up("its examination ended without a report (status {status})")
@@ -228,8 +226,7 @@ class _Worker:
 
 
 def _serve(sources: Sequence[RankSource], questions: int, answer: int, memory: int) -> None:
-    """Run in the child: read indices of sources from the fd ``questions``, write reports to the fd ``answer``. Never
-    returns."""
+    """In the child: read indices of sources from ``questions``, write reports to ``answer``. Never returns."""
     status = 1
     try:
         gc.disable()
@@ -261,8 +258,7 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
-    """The rows of running processes. A rank that has run since it was seen waiting is examined again, up to three
-    times."""
+    """The rows of running processes. A rank that ran since it waited is examined again, up to three times."""
     processes = rank_processes.local_processes()
     if options.pid is not None:
         pids = rank_processes.job_of_process(options.pid, processes)
@@ -369,8 +365,7 @@ def _partition(examined: Iterable[RankReport | Unreached]) -> tuple[list[RankRep
 
 
 def report_rows(names: Iterable[str]) -> RankReports:
-    """The rows of JSON files that were made elsewhere, reports on one process or on many, and of folders of them.
-    Raises UsageError."""
+    """The rows of JSON reports made elsewhere, on one or many processes, or in folders. Raises UsageError."""
     with no_garbage_collection():  # thousands of documents make millions of values
         examined: list[RankReport | Unreached] = []
         parser = ReportParser()

@@ -78,8 +78,7 @@ class Contents:
             self._numpy = NumpyNumbers(module, self._element) if module else None
 
     def part(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
-        """The contents of a part of the tensor, whose layout is ``geometry``; ``cut`` turns the tensor's quantizer into
-        that part's."""
+        """The contents of a part with the layout ``geometry``; ``cut`` turns the quantizer into the part's."""
         quantization = cut(self._quantization) if self._quantization else None
         return Contents(self._read, geometry, quantization, self._conjugate, self._negative)
 

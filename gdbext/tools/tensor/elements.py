@@ -154,8 +154,7 @@ def code_values(dtype: str) -> tuple[float, ...]:
 
 
 def element_type(dtype: str, size: int) -> ElementType | None:
-    """The storage of elements of ``dtype`` (of ``torch.float32``: "float32") with ``size`` bytes each; None for an
-    unknown type."""
+    """The storage of elements of ``dtype`` ("float32") with ``size`` bytes each; None for an unknown type."""
     if not any(dtype in table for table in (ARRAY_CODES, _TABLES, _DECODERS)):
         return None
     families = {"bool": "bool", "bits": "bits", "complex": "complex", "float": "float", "bfloat": "float"}
@@ -232,8 +231,7 @@ def span_of(dimensions: Sequence[Dimension]) -> int:
 
 
 def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimension, ...]:
-    """The dimensions with more than one element, outermost first; adjacent dimensions are joined if they have one
-    stride."""
+    """The dimensions of more than one element, outermost first; neighbors that share a stride are joined."""
     weight = 1
     innermost_first: list[Dimension] = []
     for size, stride in zip(reversed(sizes), reversed(strides)):
@@ -282,8 +280,7 @@ def pieces(dimensions: Sequence[Dimension], element: int, chunk: int) -> Iterato
 
 
 def _steps_at_once(dimensions: Sequence[Dimension], element: int, chunk: int) -> int:
-    """Number of steps of the first dimension that are read at once, each with all of the others; at least 1. Bytes as
-    of pieces()."""
+    """Steps of the first dimension that are read at once, each with all of the others; at least 1."""
     outer, inside = dimensions[0], dimensions[1:]
     count, limit = numel_of(inside), chunk // element
     if not outer.stride:

@@ -114,8 +114,7 @@ class VariableFinder:
         raise refusal or self._unknown(name)
 
     def _unknown(self, name: str) -> UsageError:
-        """The error for a name that no frame has, with the nearest names: those of tensors and in the user's code
-        first."""
+        """The error for an unknown name, with the nearest names: tensors and the user's code first."""
         if not self._stack:
             return UsageError(
                 f"there is no Python variable {name!r}: the thread runs no Python code",

@@ -102,8 +102,7 @@ _CONTIGUITY: Mapping[BitField, str] = {
 
 
 class TensorFields:
-    """Reads fields of tensors; ``address`` is that of a TensorImpl if nothing else is said. All methods raise
-    MemoryFault."""
+    """Reads fields of tensors; ``address`` is a TensorImpl's. All methods raise MemoryFault."""
 
     def __init__(self, memory: Memory, layout: Layout, classes: ClassNames) -> None:
         """Prepare the reader. Raises LayoutError."""
@@ -227,8 +226,7 @@ class TensorFields:
         return tuple(None if number <= _MAX_UNREPRESENTABLE else number for number in numbers)
 
     def fake_device(self, address: int) -> str | None:
-        """The device that a fake tensor claims; None for any other tensor, and in releases in which only Python knows
-        it."""
+        """The device of a fake tensor; None for others, and in releases in which only Python knows it."""
         extra = self.tensor(address).extra_meta_
         if not extra.address or not extra.has(structures.ExtraMeta.fake_device_):
             return None

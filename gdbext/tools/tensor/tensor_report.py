@@ -102,8 +102,7 @@ class TensorReporter:
         return kind_of(facts.implementation, self._session.dispatch_keys.decode(facts.key_set), facts.device)
 
     def _geometry(self, facts: TensorFacts) -> Geometry:
-        """The layout of the elements in memory. Raises NothingToRead, and BadData for metadata that contradicts
-        itself."""
+        """The layout of the elements. Raises NothingToRead, BadData for inconsistent metadata, MemoryFault."""
         kind = self.kind(facts)
         if kind.unreadable:
             raise NothingToRead(kind.unreadable)
@@ -125,8 +124,7 @@ class TensorReporter:
         return geometry
 
     def statistics(self, address: int, limit: int = 0) -> Statistics | None:
-        """Statistics of a tensor that has elements to read, None for any other; a sample if there are more than
-        ``limit``."""
+        """Statistics of a tensor, of a sample if it has more than ``limit`` elements; None without readable ones."""
         with suppress(GdbextError):
             return self.contents(self.facts(address)).statistics(limit)
         return None
