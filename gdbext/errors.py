@@ -57,8 +57,8 @@ class NotPermitted(TargetError):
     """The kernel refuses to let us read the process."""
 
     why = (
-        "ptrace is allowed only for the same user, for children where "
-        "/proc/sys/kernel/yama/ptrace_scope is 1, and never where it is 3 or another debugger is attached"
+        "ptrace is allowed only for the same user, only for child processes if /proc/sys/kernel/yama/ptrace_scope is "
+        "1, and never if it is 3 or another debugger is attached"
     )
     help = "run it as the user of the process, or as root on the host"
 

@@ -266,7 +266,7 @@ def _added_row(point: EntryPoint) -> ToolRow:
     tool = point.load()
     what = f"{GROUP} {point.name!r} of {point.package}"
     if not isinstance(tool, type) or not issubclass(tool, Tool):
-        raise AddOnError(f"{what} is no subclass of gdbext.Tool")
+        raise AddOnError(f"{what} is not a subclass of gdbext.Tool")
     if tool.__abstractmethods__:
         raise AddOnError(f"{what} lacks {', '.join(sorted(tool.__abstractmethods__))}")
     name, mode, summary = (getattr(tool, attribute, None) for attribute in ("name", "mode", "summary"))

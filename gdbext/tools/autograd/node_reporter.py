@@ -277,7 +277,7 @@ class NodeReporter:
         release, BadData, MemoryFault.
         """
         if not self._saved_reader:
-            raise LayoutError(f"what the nodes of torch {self._version} save is not known")
+            raise LayoutError(f"it is unknown what the nodes of torch {self._version} save")
         return self._saved_reader.saved_tensors(address)
 
     def stale(self, nodes: Iterable[int]) -> Iterator[autograd_section.StaleTensor]:

@@ -273,7 +273,7 @@ def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
     yield "Kernels that Inductor wrote", kernels
     yield "Options of torch._dynamo.config that were set", options(section.settings)
     for tid, values in section.thread_settings.items():
-        yield f"The same in thread {tid}", options(values)
+        yield f"The same options in thread {tid}", options(values)
     yield "Options of torch._inductor.config that were set", options(section.inductor_settings)
     yield "Options that are set to functions or objects", [escape(name) for name in section.unshown_settings]
 

@@ -184,7 +184,7 @@ def _communicator_lines(groups: Sequence[ProcessGroup]) -> Iterator[str]:
             members = sorted(group.ranks) if channels else []  # new_group of torch 2.4 sorts its members
             for (peer, is_send, operation), numbers in channels.items():
                 other = f"rank {members[peer]}" if peer < len(members) else f"rank {peer} of the group"
-                what = f"until {other} takes what was sent" if is_send else f"for data of {other}"
+                what = f"until {other} receives what was sent" if is_send else f"for data of {other}"
                 where = ", ".join(filter(None, (operation, f"group {name}")))
                 yield f"waits {what} on channel{'s' if len(numbers) > 1 else ''} {fold(numbers)} ({where})"
 

@@ -165,7 +165,7 @@ class BoxedValues:
         elements = structures.BoxedTuple(self._space, address).elements_
         inline = elements.inlineSize_
         if inline > 3:
-            raise BadData(f"a tuple with {inline} values in itself")
+            raise BadData(f"a tuple with {inline} inline values")
         if inline:
             return self._sequence(elements.elementsInline_, inline, limit)
         return self._sequence(*vector_span(self._memory, elements.elementsVector_, self._size, LONGEST), limit)

@@ -37,18 +37,18 @@ class TensorKind(NamedTuple):
     """The elements are the whole storage (a nested tensor)."""
 
 
-WRAPPER = "it is a wrapper; the elements are those of what it wraps"
+WRAPPER = "it is a wrapper; the elements belong to the wrapped tensor"
 _ROWS, _NESTED = structures.SparseRowTensor, structures.NestedTensor
 _WRAPPERS = (structures.BatchedTensor, structures.GradTensor, structures.FunctionalTensor)
 _CLASSES = {
     structures.SparseTensor.OF: TensorKind(
         "sparse_coo",
-        "it is sparse; the elements are those of its values",
+        "it is sparse; its elements are in its values tensor",
         parts=(structures.SparseTensor.indices_, structures.SparseTensor.values_),
     ),
     _ROWS.OF: TensorKind(
         "",
-        "it is sparse; the elements are those of its values",
+        "it is sparse; its elements are in its values tensor",
         parts=(_ROWS.crow_indices_, _ROWS.col_indices_, _ROWS.values_),
     ),
     _NESTED.OF: TensorKind(
@@ -57,10 +57,10 @@ _CLASSES = {
     **{wrapper.OF: TensorKind(unreadable=WRAPPER, wrapped=(wrapper.value_,)) for wrapper in _WRAPPERS},
 }
 _UNREADABLE_KEYS = {
-    "Meta": "a meta tensor has sizes and no elements",
-    "Lazy": "a lazy tensor has elements only when something asks for them",
-    "ZeroTensor": "all its elements are zeros, and none is stored",
-    "MkldnnCPU": "its elements are in a format of oneDNN's own",
+    "Meta": "a meta tensor has sizes but no elements",
+    "Lazy": "a lazy tensor is computed only when its elements are needed",
+    "ZeroTensor": "all its elements are zero and not stored",
+    "MkldnnCPU": "its elements are in oneDNN's own format",
 }
 
 
@@ -73,9 +73,9 @@ def kind_of(implementation: str, keys: Collection[str], device: str | None) -> T
         if key in keys:
             return kind._replace(unreadable=why, layout="_mkldnn" if key == "MkldnnCPU" else kind.layout)
     if "OpaqueTensorImpl" in implementation:
-        return kind._replace(unreadable="its elements are in a format of its backend's own")
+        return kind._replace(unreadable="its elements are in its backend's own format")
     if device == "meta":
-        return kind._replace(unreadable="a fake tensor has sizes and no elements")
+        return kind._replace(unreadable="a fake tensor has sizes but no elements")
     if device and device.partition(":")[0] != "cpu":
         return kind._replace(unreadable=f"its elements are in the memory of {device}")
     return kind

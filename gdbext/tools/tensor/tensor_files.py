@@ -94,7 +94,7 @@ def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> None:
         raise TargetError(
             f"{tensor.name_} has no elements that can be saved",
             why="; ".join((*tensor.notes, *tensor.problems)) or None,
-            help="leave out --save to see what there is",
+            help="omit --save to see the tensor",
         )
     metadata = {"dtype": tensor.dtype, "layout": tensor.layout, "sizes": str(list(tensor.sizes or ()))}
     if tensor.quantization:

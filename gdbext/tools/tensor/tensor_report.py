@@ -85,7 +85,7 @@ class TensorReporter:
         itself (a damaged one could refer to itself) and has at most 1 << 20 elements."""
         facts = self.facts(address)
         if facts.dtype.startswith("q"):
-            raise BadData(f"what should be scales at {address:#x} is a tensor of {facts.dtype}")
+            raise BadData(f"expected scales at {address:#x}, but found a tensor of {facts.dtype}")
         contents = self.contents(facts)
         if contents.geometry.numel > 1 << 20:
             raise BadData(f"{contents.geometry.numel} channels")
@@ -108,7 +108,7 @@ class TensorReporter:
             raise NothingToRead(kind.unreadable)
         element = element_type(facts.dtype, self._element_sizes.get(facts.dtype, 0))
         if not element:
-            raise NothingToRead(f"how elements of {facts.dtype} are stored is not known")
+            raise NothingToRead(f"the storage format of {facts.dtype} is unknown")
         storage = self.fields.storage(facts.address)
         if kind.is_buffer and storage:
             return Geometry(storage.data, (storage.size // element.size,), (1,), element)
@@ -194,9 +194,9 @@ def check_shape(geometry: Geometry, numel: int, offset: int) -> None:
     elements, the number that the tensor stores."""
     sizes, strides = list(geometry.sizes), list(geometry.strides)
     if min((*sizes, *strides, offset, 0)) < 0:
-        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} cannot be", why=_WHY)
+        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} are impossible", why=_WHY)
     if geometry.numel != numel:
-        raise BadData(f"sizes {sizes} are not those of {numel} elements", why=_WHY)
+        raise BadData(f"sizes {sizes} do not give {numel} elements", why=_WHY)
 
 
 def check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:

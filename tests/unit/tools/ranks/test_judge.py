@@ -115,7 +115,7 @@ def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: b
     assert row.nccl == (
         "has the error 'remote error' (group tp)",
         "waits for data of rank 9 on channels 0-1 (all_reduce, group tp)",
-        "waits until rank 3 takes what was sent on channel 4 (all_reduce, group tp)",
+        "waits until rank 3 receives what was sent on channel 4 (all_reduce, group tp)",
         "waits for data of rank 7 of the group on channel 2 (all_reduce, group tp)",
     )
     assert row.nccl_peers == (3, 9)
