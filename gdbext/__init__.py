@@ -9,50 +9,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report import Report
-    from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, VanishedThread, Wait
-    from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
-    from gdbext.diagnosis.reporting import make_report
-    from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import Tool
-    from gdbext.diagnosis.tool_mode import Mode
-    from gdbext.diagnosis.waits.function_tag import Functions
-    from gdbext.diagnosis.waits.pool_table import Pool
-    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
-    from gdbext.engine.vocabulary import Section
-    from gdbext.errors import GdbextError
-    from gdbext.hosts.library.process import Answer, Diagnosis, Process
-    from gdbext.hosts.library.threads import Thread, Threads
-    from gdbext.known import Affected, KnownBug, ThreadPattern
+    from gdbext.diagnosis.report import Report as Report
+    from gdbext.diagnosis.report.wait import Owner as Owner
+    from gdbext.diagnosis.report.wait import OwnerThread as OwnerThread
+    from gdbext.diagnosis.report.wait import ParentsThread as ParentsThread
+    from gdbext.diagnosis.report.wait import VanishedThread as VanishedThread
+    from gdbext.diagnosis.report.wait import Wait as Wait
+    from gdbext.diagnosis.report.wait_kind import Resource as Resource
+    from gdbext.diagnosis.report.wait_kind import WaitKind as WaitKind
+    from gdbext.diagnosis.reporting import make_report as make_report
+    from gdbext.diagnosis.session import Session as Session
+    from gdbext.diagnosis.tool import Tool as Tool
+    from gdbext.diagnosis.tool_mode import Mode as Mode
+    from gdbext.diagnosis.waits.function_tag import Functions as Functions
+    from gdbext.diagnosis.waits.pool_table import Pool as Pool
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot as ThreadSnapshot
+    from gdbext.engine.vocabulary import Section as Section
+    from gdbext.errors import GdbextError as GdbextError
+    from gdbext.hosts.library.process import Answer as Answer
+    from gdbext.hosts.library.process import Diagnosis as Diagnosis
+    from gdbext.hosts.library.process import Process as Process
+    from gdbext.hosts.library.threads import Thread as Thread
+    from gdbext.hosts.library.threads import Threads as Threads
+    from gdbext.known import Affected as Affected
+    from gdbext.known import KnownBug as KnownBug
+    from gdbext.known import ThreadPattern as ThreadPattern
 
-__all__ = [
-    "Affected",
-    "Answer",
-    "Diagnosis",
-    "Functions",
-    "GdbextError",
-    "KnownBug",
-    "Mode",
-    "Owner",
-    "OwnerThread",
-    "ParentsThread",
-    "Pool",
-    "Process",
-    "Report",
-    "Resource",
-    "Section",
-    "Session",
-    "Thread",
-    "ThreadPattern",
-    "ThreadSnapshot",
-    "Threads",
-    "Tool",
-    "VanishedThread",
-    "Wait",
-    "WaitKind",
-    "make_report",
-    "open",
-]
 __version__ = "0.1.0"
 _MODULES = {
     "known": "Affected KnownBug ThreadPattern",
@@ -73,6 +55,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 """Public name → its module."""
+__all__ = [*_MODULE_OF, "open"]
 
 
 def open(  # as in gzip.open

@@ -1,9 +1,9 @@
 """The user's cache folder, which holds symbol indexes, layouts and compiled Python files, and checks of who can change
 a path.
 
-The cache's contents are believed, and some of it is executed: so no other user may be able to put anything there. A
-file is trusted if only we and root can change it or put another in its place: every folder and every link on the path
-counts, since the owner of one of them decides what the path means. The launcher imports this module: it imports little.
+The cache's contents are trusted, and some are executed: no other user may be able to put anything there. A file is
+trusted if only we and root can change or replace it, which every folder and every link on its path decides. The
+launcher imports this module: it imports little.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 
 def resolve(path: str, owners: Collection[int], groups: Collection[int] | None = (0,)) -> tuple[str, str]:
-    """(the path without links, the first file or folder on it that others may change, "" if there is none).
-
-    Others are users not in ``owners`` and groups not in ``groups`` (None: any group may). Raises OSError.
-    """
+    """(the path without links, the first file or folder on it that others may change, "" if there is none). Others are
+    users not in ``owners`` and groups not in ``groups`` (None: any group may). Raises OSError."""
     pending, resolved, links = _reversed_names(os.path.abspath(path)), "/", 0  # noqa: PTH100
     changeable = "" if _only_they_can_change(os.lstat("/"), owners, groups) else "/"
     while pending:
@@ -47,6 +45,7 @@ def resolve(path: str, owners: Collection[int], groups: Collection[int] | None =
 
 
 def _reversed_names(path: str) -> list[str]:
+    """The names in a path, the last first: a stack of those that are still to be followed."""
     return [name for name in path.split("/") if name not in ("", ".")][::-1]
 
 
@@ -89,23 +88,20 @@ def _is_program(path: str) -> bool:
 
 
 def _only_they_can_change(status: os.stat_result, owners: Collection[int], groups: Collection[int] | None) -> bool:
-    """True if only ``owners`` and ``groups`` (None: any) can change the file, or replace what is in the folder."""
+    """True if only users ``owners`` and groups ``groups`` (None: any) can change the file or replace files in it."""
     if status.st_uid not in owners:
         return False
     if stat.S_ISLNK(status.st_mode):
         return True
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
-        return True  # what is in there can only be replaced by its owner, who is checked next
+        return True  # a file in there can only be replaced by its owner, who is checked next
     by_group = status.st_mode & stat.S_IWGRP and groups is not None and status.st_gid not in groups
     return not (by_group or status.st_mode & stat.S_IWOTH)
 
 
 def file_key(status: os.stat_result) -> str:
-    """The name under which the cache keeps data about an opened file: no other file has it, nor has this file after a
-    change. "" if nothing may be kept: we are root, and others can change the file.
-
-    A build-id would not do: another file can contain the same one.
-    """
+    """The key for data about an opened file in the cache: no other file has it, nor has this file after a change
+    (another file can contain the same build-id). "" if nothing may be kept: we are root, and others can change it."""
     if os.geteuid() == 0 and not _only_they_can_change(status, (0,), (0,)):
         return ""
     return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
@@ -121,15 +117,13 @@ def cache_folder() -> str:
 
 
 def may_fill(folder: str) -> bool:
-    """True if the folder is ours or can be made by us, and only we and the system can put anything there.
-
-    Root with the caller's HOME (sudo -E) must not leave behind a cache that its owner cannot use.
-    """
+    """True if the folder is ours or we can create it, and only we and the system can put anything there. False for root
+    with the caller's HOME (sudo -E), where it would leave a cache that its owner cannot use."""
     user = os.geteuid()
     try:
         _real_path(folder, user)
     except FileNotFoundError:
-        # It can be made, and will be ours: the nearest folder is ours, or, unless we are root, the system's.
+        # We can create it: the nearest folder is ours, or, unless we are root, the system's.
         path = os.path.realpath(folder)
         nearest = next(_existing_folders(path))
         return (nearest.st_uid == user or user != 0) and _is_closed_path(path, user)
@@ -139,7 +133,7 @@ def may_fill(folder: str) -> bool:
 
 
 def open_ours(path: str) -> int:
-    """A readable fd of a cached file. Raises OSError if there is none, or others can change it."""
+    """Open a cached file and return its fd. Raises OSError if there is none, or others can change it."""
     folder, _, name = path.rpartition("/")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{_real_path(folder, os.geteuid())}/{name}", flags)
@@ -161,22 +155,16 @@ def _real_path(folder: str, user: int) -> str:
 
 
 def _is_closed_path(path: str, user: int) -> bool:
-    """Only ``user`` and the system can replace what is made in any folder on the path."""
+    """True if only ``user`` and the system can replace files in any existing folder on the path."""
     if user == 65534:  # "nobody": files of any user whom this user namespace does not know appear to be owned by it
         return False
-    owners = (user, system_user())
-    for folder in _existing_folders(path):
-        if folder.st_uid not in owners:
-            return False
-        # a group is the system's, or the user's own: many systems give each user one, of the same number
-        by_group = folder.st_mode & stat.S_IWGRP and folder.st_gid not in (0, user)
-        if not folder.st_mode & stat.S_ISVTX and (folder.st_mode & stat.S_IWOTH or by_group):
-            return False
-    return True
+    # a group may be the user's own: many systems give each user one, of the same number
+    owners, groups = (user, system_user()), (0, user)
+    return all(_only_they_can_change(folder, owners, groups) for folder in _existing_folders(path))
 
 
 def _existing_folders(path: str) -> Iterator[os.stat_result]:
-    """The existing folders on the way to ``path``, the innermost first."""
+    """The existing folders on the path, the innermost first."""
     while True:
         with suppress(OSError):
             yield os.stat(path)  # noqa: PTH116

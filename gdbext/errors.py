@@ -1,4 +1,4 @@
-"""The exception tree. Each error for users tells what happened, why it can happen and what to try."""
+"""The exceptions. Each error for users says what happened, why it can happen and what to try."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def or_root(words: str) -> str:
 
 class GdbextError(Exception):
     """Base of all errors that gdbext raises on purpose. ``what`` is one sentence, ``why`` the usual reasons, ``help``
-    the exact next step; a subclass has its defaults for ``why`` and ``help``."""
+    the exact next step; subclasses have defaults for ``why`` and ``help``."""
 
     why: str = ""
     help: str = ""
@@ -42,8 +42,8 @@ class UsageError(GdbextError):
 class TargetError(GdbextError):
     """The process or the core cannot be analyzed (exit status 1)."""
 
-    why = "the debugger or the kernel could not give what was asked of it"
-    help = "examine it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
+    why = "the debugger or the kernel refused a request"
+    help = "examine it in another way (--debugger none or --debugger gdb), or take a core and examine that: gcore PID"
 
 
 class NoSuchProcess(TargetError):
@@ -57,8 +57,8 @@ class NotPermitted(TargetError):
     """The kernel refuses to let us read the process."""
 
     why = (
-        "ptrace is allowed only for the same user, for children where "
-        "/proc/sys/kernel/yama/ptrace_scope is 1, and never where it is 3 or another debugger is attached"
+        "ptrace is allowed only for the same user, only for child processes if /proc/sys/kernel/yama/ptrace_scope is "
+        "1, and never if it is 3 or another debugger is attached"
     )
     help = "run it as the user of the process, or as root on the host"
 
@@ -67,7 +67,7 @@ class TargetGone(TargetError):
     """The process exited while we read it."""
 
     why = "the process exited, was killed or replaced itself by exec"
-    help = "check its exit status; to examine the next one at leisure, take a core: gcore PID"
+    help = "check its exit status; take a core of the next one and examine that: gcore PID"
 
     @classmethod
     def of(cls, pid: int) -> TargetGone:
@@ -82,12 +82,12 @@ class ProgramEnded(TargetGone):
     help = ""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"the program ended by itself with exit status {status}: it neither crashed nor hung")
+        super().__init__(f"the program exited with status {status}: it neither crashed nor hung")
         self.exit_status = status
 
 
 class BadCore(TargetError):
-    """The file is no readable core dump."""
+    """The file is not a readable core dump."""
 
     why = "it is empty, truncated (a full disk, ulimit -c) or not an ELF core file"
     help = "check with: file CORE; take a new one with: gcore PID"
@@ -96,21 +96,21 @@ class BadCore(TargetError):
 class StacklessCore(BadCore):
     """The debugger that made the core left out the stacks of threads."""
 
-    why = "an older gcore, as that of gdb 13, cannot read memory with the guard pages of glibc 2.41 and later"
+    why = "an older gcore, such as that of gdb 13, cannot read memory with the guard pages of glibc 2.41 and later"
     help = "take it with a newer gdb (18 can), let the kernel write it (kill -ABRT PID), or record it: --record FILE"
 
 
 class BadRecording(TargetError):
-    """The file is no recording that can be replayed."""
+    """The file is not a recording that can be replayed."""
 
-    why = "it was cut short or damaged on its way, or is another kind of file"
+    why = "it was truncated or damaged in transfer, or is another kind of file"
     help = "make it again: scripts/dispatch -p PID --record FILE   (copy it as binary data)"
 
 
 class ForeignArchitecture(TargetError):
     """The process or core belongs to an architecture that is not supported."""
 
-    why = "only some architectures are supported now"
+    why = "only some architectures are supported"
     help = "examine it with gdb on a machine of that architecture"
 
 
@@ -122,7 +122,7 @@ class NotTorch(TargetError):
 
 
 class ProbesRefused(TargetError):
-    """The kernel does not let us count a process's dispatches by probes."""
+    """The kernel refuses probes in a process."""
 
     why = "uprobes with BPF need Linux 6.6 (5.15 for a few operators) and CAP_BPF with CAP_PERFMON, or root"
     help = (
@@ -138,14 +138,14 @@ NOT_RECORDED = "not in the recording"
 class MemoryFault(GdbextError):
     """Memory at ``address`` cannot be read."""
 
-    why = "the pointer to it is damaged or was just being changed, or the core lacks that memory"
+    why = "the pointer to it is damaged or was being changed, or the core lacks that memory"
     help = "see which files could not be used: dispatch-info   or make a full core: gcore PID"
 
     def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
         super().__init__(f"cannot read {size} bytes at {address:#x}: {reason}")
         if reason == NOT_RECORDED:
-            self.why = "nothing asked for that memory when the recording was made"
-            self.help = "let the recording be made with the command that asks for it (--record FILE)"
+            self.why = "no command read that memory when the recording was made"
+            self.help = "make the recording with the command that needs it (--record FILE)"
         self.reason = reason
         self.address = address
         self.size = size
@@ -154,19 +154,19 @@ class MemoryFault(GdbextError):
 class BadData(GdbextError):
     """A value is impossible (a count out of range, a pointer to nowhere)."""
 
-    why = "the process overwrote it, or was stopped in the middle of changing it"
-    help = "let the process run and try again; gcore PID keeps what is there now"
+    why = "the process overwrote it, or was stopped while it was changing it"
+    help = "let the process run and try again; gcore PID saves the current state"
 
 
 class SymbolFileError(GdbextError):
     """An ELF file is missing, damaged or not the one in memory."""
 
     why = "it was deleted, upgraded or rebuilt after it had been loaded, or belongs to another machine or container"
-    help = "give the files of the process by --sysroot DIR, or run gdbext inside its container"
+    help = "pass the root of the process's files (--sysroot DIR), or run gdbext inside its container"
 
 
 class LayoutError(GdbextError):
-    """No layout fits this torch (or this Python), or the chosen one lacks something."""
+    """No layout matches this torch (or this Python), or the chosen one lacks something."""
 
     why = "offsets inside libtorch change with every version; none of the shipped layouts matches this build"
     help = "generate one from the installed headers: scripts/dispatch measure /path/to/site-packages/torch (needs g++)"
@@ -176,7 +176,7 @@ class PythonUnsupported(GdbextError):
     """This CPython cannot be read: its version, or its free-threaded build, is unknown."""
 
     why = "CPython's internal structures change with every version"
-    help = "the native part of the report does not depend on it; py-spy or pystack may know this version"
+    help = "the native part of the report does not depend on it; py-spy or pystack may support this version"
 
 
 class AddOnError(GdbextError):
@@ -188,8 +188,7 @@ class HelpRequested(Exception):
 
 
 def words_like(word: str, words: Iterable[str], most: int, cutoff: float = 0.6) -> list[str]:
-    """At most ``most`` of ``words`` that the misspelled ``word`` may mean, the likeliest first; ``cutoff`` as in
-    difflib.get_close_matches."""
+    """At most ``most`` of ``words`` spelled like ``word``, closest first; ``cutoff``: see difflib.get_close_matches."""
     from difflib import get_close_matches  # 2 ms, for mistakes alone
 
     return get_close_matches(word, list(words), most, cutoff)

@@ -1,8 +1,8 @@
-"""Messages about gdbext itself: Python's own logging, where $GDBEXT_DEBUG asks for it.
+"""Messages about gdbext itself, by Python's logging, if $GDBEXT_DEBUG is set.
 
-``GDBEXT_DEBUG`` is a level's name (debug, info, warning, error), or 1 for all. Messages go to standard error; those of
-a debugger that scripts/dispatch starts come when it has exited. Without the variable nothing is imported: logging takes
-12 ms, a tenth of a whole run.
+``GDBEXT_DEBUG`` is a level's name (debug, info, warning, error), or 1 for all. Messages go to standard error; those
+from inside a debugger that scripts/dispatch starts appear after it has exited. Without the variable, logging is not
+imported, which takes 12 ms, a tenth of a whole run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def is_wanted() -> bool:
 
 
 def logger(name: str) -> logging.Logger | Silence:
-    """The logger of a module: ``_log = logger(__name__)``. Configures only "gdbext", once: a debugger's
-    Python may have loggers of the user."""
+    """The logger of a module: ``_log = logger(__name__)``. Configures only the logger "gdbext": a debugger's Python may
+    have loggers of the user."""
     if not is_wanted():
         return Silence()
     import logging  # 5 ms, for GDBEXT_DEBUG=1

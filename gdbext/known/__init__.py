@@ -22,15 +22,15 @@ from gdbext.errors import AddOnError, BadData
 from gdbext.render.plain_json import annotation_texts
 
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     Note = Callable[[AddOnError], None]
     Made = TypeVar("Made")
 
 
 class Affected(NamedTuple):
-    """Versions of a package: ``since`` is the first with the bug, ``before`` the first fixed one, ``until`` the last
-    that is known to have it, if the first fixed one is unknown; "" for none."""
+    """The affected versions of a package: ``since`` is the first with the bug, ``before`` the first fixed one,
+    ``until`` the last one known to have it, if no fixed one is known; "" for none."""
 
     package: str  # its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``
     since: str = ""
@@ -41,15 +41,16 @@ class Affected(NamedTuple):
     def text(self) -> str:
         """The range in words: ``threadpoolctl before 3.7.0``."""
         since = f" from {self.since} on" if self.since else ""
-        before = f" before {self.before}" if self.before else f" up to {self.until} at least" if self.until else ""
+        until = f" up to {self.until} at least" if self.until else ""
+        before = f" before {self.before}" if self.before else until
         return f"{self.package}{since}{before}" if since or before else f"every known {self.package}"
 
     @property
     def condition(self) -> str:
-        """The range as a condition, for an unknown version: "your threadpoolctl is older than 3.7.0"; "" if all
-        versions have the bug."""
+        """The range as a condition on an unknown version: "your threadpoolctl is older than 3.7.0"; "" for all."""
         since = f"is {self.since} or newer" if self.since else ""
-        before = f"is older than {self.before}" if self.before else f"is {self.until} or older" if self.until else ""
+        until = f"is {self.until} or older" if self.until else ""
+        before = f"is older than {self.before}" if self.before else until
         both = " and ".join(filter(None, (since, before)))
         return f"your {self.package} {both}" if both else ""
 
@@ -84,7 +85,7 @@ NO_CHILD = "no-child:"
 
 
 class ThreadPattern(NamedTuple):
-    """The state of one of the threads that hang. An empty field matches anything."""
+    """Conditions on one of the threads that hang. An empty field matches anything."""
 
     python: tuple[tuple[str, str], ...] = ()
     """(file name, function) of some of its Python frames, the innermost first: ``("threadpoolctl.py", "_find")``. The
@@ -133,21 +134,20 @@ _LARGEST = 1 << 22  # bytes of a file: some thousand entries
 
 
 def all_entries(note: Note) -> tuple[KnownBug, ...]:
-    """All entries. ``note`` is called with the errors of those that are not ours."""
+    """All entries. ``note`` is called with the errors of entries from other sources than bugs/."""
     entries: dict[str, KnownBug] = {}
-    for folder in site_folders():
-        for name in _names(folder):
-            try:
-                # the user or root must have written it, and no one else can change it
-                if not cache.is_ours(f"{folder}/{name}"):
-                    raise AddOnError(
-                        f"{folder}/{name} is not used: users other than you and root can change it",
-                        help="make it and the folders above it yours, writable only by you",
-                    )
-                for bug in read_entries(f"{folder}/{name}"):
-                    entries.setdefault(bug.id, bug)
-            except AddOnError as error:
-                note(error)
+    for path in [f"{folder}/{name}" for folder in site_folders() for name in _names(folder)]:
+        if not cache.is_ours(path):
+            what = f"{path} is not used: users other than you and root can change it"
+            note(AddOnError(what, help="make it and the folders above it yours, writable only by you"))
+            continue
+        try:
+            value = parse_json(read_file(path, _LARGEST), _LARGEST)
+            for entry in value if isinstance(value, list) else [value]:
+                bug = parse_entry(entry, path)
+                entries.setdefault(bug.id, bug)
+        except (BadData, OSError) as error:
+            note(AddOnError(f"{path} has no entry of a known bug: {error}"))
     for point in entry_points(GROUP):
         try:
             loaded = point.load()
@@ -172,7 +172,7 @@ def own_entries() -> tuple[KnownBug, ...]:
     for name in names:
         with open(f"{FOLDER}/{name}", "rb", 0) as file:
             texts.append(file.read())
-    values = json.loads(b"[%b]" % b",".join(texts))  # of one text in a third of the time of many
+    values = json.loads(b"[%b]" % b",".join(texts))  # one text takes a third of the time of many
     return tuple(map(parse_entry, values, names))
 
 
@@ -189,15 +189,6 @@ def site_folders() -> tuple[str, ...]:
     named = os.environ.get(VARIABLE, "").split(os.pathsep)
     config = os.environ.get("XDG_CONFIG_HOME", "") or f"{os.environ.get('HOME', '')}/.config"
     return tuple(folder for folder in (*named, f"{config}/gdbext/known") if folder.startswith("/"))
-
-
-def read_entries(path: str) -> tuple[KnownBug, ...]:
-    """The entries of a file. Raises AddOnError."""
-    try:
-        value = parse_json(read_file(path, _LARGEST), _LARGEST)
-        return tuple(parse_entry(entry, path) for entry in (value if isinstance(value, list) else [value]))
-    except (BadData, OSError) as error:
-        raise AddOnError(f"{path} has no entry of a known bug: {error}") from error
 
 
 def parse_entry(value: object, where: str) -> KnownBug:
@@ -233,19 +224,26 @@ def _record(value: object, record: Callable[..., Made], where: str, required: Se
     return record(**{key: _READERS[kinds[key]](member, inside, key) for key, member in value.items()})
 
 
-def _text(value: object, where: str, key: str) -> str:
-    if not isinstance(value, str):
-        raise BadData(f"{where}: {key} is no text")
-    return value
+_KINDS = {"no text": str, "no number": int, "neither true nor false": bool, "no list": list}
 
 
-def _list(value: object, where: str, key: str) -> list[object]:
-    if not isinstance(value, list):
-        raise BadData(f"{where}: {key} is no list")
-    return value
+def _of_type(refusal: str) -> Callable[[object, str, str], Any]:
+    """A function (value, where, key) that returns a value of the type in _KINDS, and raises BadData for any other:
+    ``where: key is refusal``."""
+
+    def read(value: object, where: str, key: str) -> Any:
+        if type(value) is not _KINDS[refusal]:
+            raise BadData(f"{where}: {key} is {refusal}")
+        return value
+
+    return read
+
+
+_text, _number, _flag, _list = map(_of_type, _KINDS)
 
 
 def _texts(value: object, where: str, key: str) -> tuple[str, ...]:
+    """A list of texts as a tuple. Raises BadData."""
     texts = _list(value, where, key)
     if not {*map(type, texts)} <= {str}:
         raise BadData(f"{where}: {key} is no list of texts")
@@ -253,6 +251,7 @@ def _texts(value: object, where: str, key: str) -> tuple[str, ...]:
 
 
 def _frames(value: object, where: str, key: str) -> tuple[tuple[str, str], ...]:
+    """A list of lists of two texts, as tuples. Raises BadData."""
     frames = []
     for frame in _list(value, where, key):
         if not isinstance(frame, list) or [*map(type, frame)] != [str, str]:
@@ -261,23 +260,12 @@ def _frames(value: object, where: str, key: str) -> tuple[tuple[str, str], ...]:
     return tuple(frames)
 
 
-def _number(value: object, where: str, key: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadData(f"{where}: {key} is no number")
-    return value
-
-
-def _flag(value: object, where: str, key: str) -> bool:
-    if not isinstance(value, bool):
-        raise BadData(f"{where}: {key} is neither true nor false")
-    return value
-
-
 def _affected(value: object, where: str, key: str) -> tuple[Affected, ...]:
     return tuple(_record(item, Affected, f"{where}, {key}", ["package"]) for item in _list(value, where, key))
 
 
 def _threads(value: object, where: str, key: str) -> tuple[ThreadPattern, ...]:
+    """A list of objects as thread patterns, each with at least one condition. Raises BadData."""
     patterns = tuple(_record(item, ThreadPattern, f"{where}, {key}") for item in _list(value, where, key))
     for pattern in patterns:
         _check_words([pattern.role] if pattern.role else [], ROLES, f"{where}, {key}, role")

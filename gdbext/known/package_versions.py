@@ -20,8 +20,8 @@ _METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
 def without_unknown(versions: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The table without the packages whose version is "unknown" in a report."""
-    return {package: text for package, text in versions.items() if text != "unknown"}
+    """The versions by package, without those that a report gives as "unknown"."""
+    return {package: version for package, version in versions.items() if version != "unknown"}
 
 
 class PackageVersions:
@@ -30,8 +30,8 @@ class PackageVersions:
     def __init__(
         self, modules: ModuleTable, files: HostFiles, paths: Iterable[str], known: Mapping[str, str | None]
     ) -> None:
-        """``paths``: of loaded Python files. ``known``: package → version that the caller has, None for a package that
-        the process lacks."""
+        """``paths``: of loaded Python files. ``known``: package → version that the caller has ("unknown" is ignored),
+        None for a package that the process lacks."""
         self._modules = modules
         self._files = files
         self._paths = paths
@@ -44,6 +44,7 @@ class PackageVersions:
         return self._versions[package]
 
     def _read(self, package: str) -> str | None:
+        """Read the version from the library's banner or the names of metadata folders; None if these disagree."""
         if package == "glibc":
             module = self._modules.named("libc.so.6")
             return libc_version(module) if module else None
@@ -57,8 +58,7 @@ class PackageVersions:
         return versions.pop() if len(versions) == 1 else None
 
     def _folders(self) -> list[str]:
-        """Folders that may have the metadata of loaded packages: site-packages, else those above a loaded file (pip
-        install --target)."""
+        """Folders with metadata of packages: site-packages, or those above a loaded file (pip install --target)."""
         paths = [*(module.path for module in self._modules.modules if _EXTENSION.search(module.path)), *self._paths]
         folders: dict[str, None] = {}
         for path in paths:

@@ -6,7 +6,7 @@ The facts come from the snapshots of a process, or from an older JSON report (to
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ThreadFacts:
-    """The facts of one thread, under the names of ThreadPattern's fields."""
+    """The facts about one thread, under the names of ThreadPattern's fields."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class ThreadFacts:
         lost_signal: bool = False,
         tasks: Sequence[Sequence[tuple[str, str]]] = (),
     ) -> None:
-        """``python``: (file, function) of its Python frames, innermost first; ``read_native``: (names, library file)
-        of its native frames, innermost first."""
+        """``label`` names the thread in evidence; ``python``: (file, function) of its Python frames, innermost first;
+        ``read_native`` returns (names, library file) of its native frames, innermost first."""
         self.label = label
         self.python, self.read_native, self.tasks = python, read_native, tasks
         self.waits_for, self.missing_workers, self.lost_signal = waits_for, missing_workers, lost_signal
@@ -100,8 +100,7 @@ def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
 
 
 def _is_function(wanted: str, name: str) -> bool:
-    """True if ``name`` is ``wanted``, apart from arguments, template arguments, the compiler's suffixes and symbol
-    versions."""
+    """True if ``name`` is ``wanted`` with any arguments, template arguments, compiler's suffixes and versions."""
     if not name.startswith(wanted):
         return False
     return wanted.endswith("::") or name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ",", ".", "@", " ", "[")
@@ -124,8 +123,8 @@ def child_relation(word: str, commands: Sequence[str]) -> bool | None:
 
 
 class ProcessFacts:
-    """The facts of the process. ``version`` gives the version of a package, ``variable`` (is set, value) of an
-    environment variable, ``relation`` the truth of a word of RELATIONS; each gives None if unknown."""
+    """The facts about a process. ``version`` returns the version of a package, ``variable`` (is set, value) of an
+    environment variable, ``relation`` the truth of a word of RELATIONS; each returns None if unknown."""
 
     def __init__(
         self,
@@ -142,9 +141,9 @@ class ProcessFacts:
         self.relation = relation
         self.architecture = architecture
         self._libraries = libraries
-        self._has: dict[str, bool] = {}
-        self._names: dict[tuple[str, str], Sequence[str]] = {}
+        self.has_library, self._functions_of = cache(self._has_library), cache(self._sorted_functions)
         self._frames_of: dict[str, dict[str, list[NativeName]]] = {}
+        """Kind of wait → library file → readers of names, of the frames in stacks of threads with that wait."""
         self.has_tasks = any(thread.tasks for thread in threads)
         self.has_groups = any(thread.group for thread in threads)
         self.has_lost_signals = any(thread.lost_signal for thread in threads)
@@ -177,9 +176,7 @@ class ProcessFacts:
     def _has_function(self, kind: str, wanted: str) -> bool:
         """True if a thread with that kind of wait ("": any thread) is in that native function."""
         library, _, function = wanted.rpartition("!")
-        names = self._names.get((kind, library))
-        if names is None:
-            names = self._names[kind, library] = self._functions_of(kind, library)
+        names = self._functions_of(kind, library)
         if not function:
             return bool(names)
         first = bisect_left(names, function)
@@ -189,9 +186,8 @@ class ProcessFacts:
             first += 1
         return False
 
-    def _functions_of(self, kind: str, library: str) -> list[str]:
-        """The sorted native functions of that library in stacks of threads with that kind of wait ("": any); "" for one
-        without a name."""
+    def _sorted_functions(self, kind: str, library: str) -> list[str]:
+        """The sorted functions of a library in stacks of threads with that wait ("": any); "" for unnamed ones."""
         frames = self._frames_of.get(kind)
         if frames is None:
             frames = self._frames_of[kind] = {}
@@ -205,13 +201,10 @@ class ProcessFacts:
                 functions.update(*(names() or ("",) for names in readers))
         return sorted(functions)
 
-    def has_library(self, beginning: str) -> bool:
+    def _has_library(self, beginning: str) -> bool:
         """True if a library whose name starts with ``beginning`` is loaded, or the loaded ones are unknown."""
-        if self._libraries is None or not beginning:
-            return True
-        if beginning not in self._has:
-            self._has[beginning] = any(name.startswith(beginning) for name in self._libraries)
-        return self._has[beginning]
+        libraries = self._libraries
+        return libraries is None or not beginning or any(name.startswith(beginning) for name in libraries)
 
     def matches_process(self, bug: KnownBug) -> bool:
         """True if architecture and relations match; an unknown relation does not."""
@@ -220,7 +213,7 @@ class ProcessFacts:
 
 
 class KnownBugReport(NamedTuple):
-    """A known bug that fits the process. What its entry in the catalogue says of threads is not repeated."""
+    """A known bug that matches the process."""
 
     id: str
     title: str
@@ -228,15 +221,16 @@ class KnownBugReport(NamedTuple):
     affected: tuple[str, ...]
     """The versions that have it: ``threadpoolctl before 3.7.0``."""
     fixed_in: tuple[str, ...]
-    """``threadpoolctl 3.7.0``; empty where no version is known to be free of it."""
+    """``threadpoolctl 3.7.0``; empty if no fixed version is known."""
     cure: str
     condition: str
-    """The condition on a version that is not known; "" where all are known."""
+    """The condition on unknown versions and variables under which it is this bug; "" if all are known."""
     matched: tuple[str, ...]
-    """The threads that show the bug."""
+    """The evidence: threads and facts that match."""
 
     @classmethod
     def of(cls, bug: KnownBug, condition: str, matched: tuple[str, ...]) -> KnownBugReport:
+        """The report on an entry that matches."""
         return cls(
             bug.id,
             bug.title,

@@ -19,8 +19,8 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 
 
 class Style(NamedTuple):
-    """Decorates text with marks, which engine/terminal.py turns into colors; ``Style()`` leaves it plain. Call it with
-    the text and names of effects: ``style(text, "bold", "red")``."""
+    """Adds marks to text, which engine/terminal.py turns into colors: ``style(text, "bold", "red")``. ``Style()``
+    leaves the text plain."""
 
     color: bool = False
 
@@ -31,7 +31,7 @@ class Style(NamedTuple):
 
 
 def short_name(function: str) -> str:
-    """The name for a table: without the unnamed namespaces, which nearly all kernels are in."""
+    """A C++ function's name without anonymous namespaces, which nearly all kernels are in."""
     unnamed = "(anonymous namespace)::"
     return function.replace("at::" + unnamed, "").replace(unnamed, "") or function
 

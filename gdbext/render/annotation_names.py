@@ -1,5 +1,4 @@
-"""Resolves the names in the annotations of a module's records, including those that it imports for type checkers
-only."""
+"""Resolves the names in annotations of records, including those that a module imports for type checkers only."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _BLOCK = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n((?:(?: +.*)?\n)+)", re.M
 
 @cache
 def annotation_scope(module: str) -> dict[str, Any]:
-    """Name in a module's annotations → its class, or the text of an alias."""
+    """Name in a module's annotations → its class, or the text that an alias stands for."""
     loaded = importlib.import_module(module)  # noqa: TID251
     names: dict[str, Any] = {name: value for name, value in vars(loaded).items() if inspect.isclass(value)}
     for block in _BLOCK.findall(inspect.getsource(loaded)):
@@ -34,7 +33,7 @@ def annotation_scope(module: str) -> dict[str, Any]:
 
 
 def _imported(module: str, name: str) -> Any:
-    """The value of ``from module import name``, or of a name that the module imports for type checkers."""
+    """The value of ``from module import name``, also if ``module`` imports the name for type checkers only."""
     loaded = importlib.import_module(module)  # noqa: TID251
     if hasattr(loaded, name):
         return getattr(loaded, name)
@@ -45,7 +44,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _spelled(kind: Any) -> str:
-    """A type as the text of an annotation."""
+    """A type as text, as in an annotation."""
     if typing.get_args(kind):
         return f"{kind.__origin__.__name__}[{', '.join(map(_spelled, typing.get_args(kind)))}]"
     if kind in (type(None), ...):
@@ -54,12 +53,12 @@ def _spelled(kind: Any) -> str:
 
 
 def alternatives(annotation: str) -> list[str]:
-    """The texts of the types of a union, or of the only type."""
+    """The types in an annotation, as texts: several for a union."""
     return [ast.unparse(node) for node in _union_members(ast.parse(annotation, mode="eval").body)]
 
 
 def _union_members(node: ast.expr) -> typing.Iterator[ast.expr]:
-    """The types in ``A | B``, ``Union[A, B]`` or a quoted annotation; any other annotation itself."""
+    """The members of ``A | B`` or ``Union[A, B]``, also in quotes; any other annotation is its only member."""
     if isinstance(node, ast.BinOp):
         yield from _union_members(node.left)
         yield from _union_members(node.right)
@@ -79,7 +78,7 @@ def arguments_of(text: str) -> list[str]:
 
 
 def resolve_name(owner: type, name: str) -> Any:
-    """The class that ``name`` means in the module of ``owner``, or the text of an alias."""
+    """The class that ``name`` stands for in the module of ``owner``, or the text that an alias stands for."""
     head, _, rest = name.partition(".")
     value = annotation_scope(owner.__module__)[head]
     return getattr(value, rest) if rest else value

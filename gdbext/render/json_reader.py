@@ -1,9 +1,9 @@
 """Reads JSON objects back as the records that they were written from (plain_json.py).
 
-Nothing in a document is trusted: a member of another type, a text or a list that is too long, a number beyond 64 bits
-raise BadData, which tells where. Unknown members are ignored, since a newer version may add some; a missing one has its
-default. A word that is not in an enumeration is a LaterWord. Internal fields have their defaults; a record with one
-without a default cannot be read back: such a member is null or empty.
+Documents are not trusted: a member of another type, a text or list that is too long, or a number beyond 64 bits raises
+BadData, which says where. Unknown members are ignored, since a newer version may add some; a missing member has its
+default. A word that an enumeration lacks becomes a LaterWord. Internal fields have their defaults; a record that has an
+internal field without a default cannot be read back: it becomes null or empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORD = (1 << 64) - 1
 
 
 class LaterWord(str):
-    """A later version's word, in place of a member of an enumeration. It equals no member."""
+    """A word of a later version, in place of a member of an enumeration. It equals no member."""
 
     __slots__ = ()
 
@@ -39,14 +39,14 @@ class LaterWord(str):
 
 
 def from_json(kind: type[RecordType], value: Any, where: str) -> RecordType:
-    """The record of type ``kind`` that an object describes; ``where`` is its name, for errors. Raises BadData."""
+    """Read the object ``value`` as a record of type ``kind``; ``where`` names it in errors. Raises BadData."""
     read: Any = _record_reader  # mypy: the cache hides its type
     record: RecordType = read(kind)(value, where)
     return record
 
 
 def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
-    """The section that a member of a report describes, as ``from_json``. Raises BadData."""
+    """Read a member of a report as a section, like from_json(). Raises BadData."""
     if not kind.only_member:
         return from_json(kind, value, where)
     reader: Any = _reader_of(kind, annotation_texts(kind)[kind.only_member])
@@ -57,7 +57,7 @@ def section_from_json(kind: type[Section], value: Any, where: str) -> Section:
 
 @cache
 def _record_reader(kind: Any) -> Reader | None:
-    """The reader of records of a type; None if they cannot be read back."""
+    """The reader of records of type ``kind``; None if they cannot be read back."""
     limits = kind.json_limits() if hasattr(kind, "json_limits") else {}
     members = {member.attribute: member for member in members_of(kind) if member.is_field}
     defaults = getattr(kind, "_field_defaults", vars(kind))
@@ -79,6 +79,7 @@ def _record_reader(kind: Any) -> Reader | None:
             needed |= set() if member.has_default else {member.name}
 
     def read(value: Any, where: str) -> Any:
+        """Read one object; the steps were computed from the type's fields."""
         if not isinstance(value, dict):
             raise refusal(value, where, "an object")
         if not needed <= value.keys():
@@ -95,8 +96,8 @@ def _record_reader(kind: Any) -> Reader | None:
 
 
 def _inline_reader(reader: Reader, owner: type, annotation: str, absent: Any) -> Reader:
-    """The reader of an inline record, whose members are among those of its owner; it gives ``absent`` if there are
-    none. Of several possible records it reads the one with the most of the existing members."""
+    """The reader of an inline record, whose members are among those of its ``owner``; it returns ``absent`` if none
+    exists. If several types of records are possible, the one with most of the existing members is read."""
     first, *others = alternatives(annotation)
     kinds = possible_records(resolve_name(owner, first), owner)
     if not others and len(kinds) == 1:
@@ -123,8 +124,7 @@ def _inline_names(kind: type) -> set[str]:
 
 
 def _reader_of(owner: type, annotation: str, limit: int | None = None) -> Reader | None:
-    """The reader of values by an annotation of ``owner``; None if they cannot be read back. ``limit``: most items of an
-    array."""
+    """The reader for an annotation of ``owner``; None if there is none. ``limit``: most items of an array."""
     kinds = alternatives(annotation)
     others = [kind for kind in kinds if kind != "None"]
     if len(others) > 1:
@@ -135,7 +135,7 @@ def _reader_of(owner: type, annotation: str, limit: int | None = None) -> Reader
 
 
 def _single_reader(owner: type, text: str, limit: int | None) -> Reader | None:
-    """``_reader_of`` for an annotation that is no union."""
+    """_reader_of() for an annotation that is no union."""
     if text in _SIMPLE:
         return _SIMPLE[text]
     name, _, inner = text.partition("[")
@@ -154,7 +154,7 @@ def _single_reader(owner: type, text: str, limit: int | None) -> Reader | None:
 
 
 def _union_reader(kinds: list[type]) -> Reader:
-    """The reader of a record of the first type that the object fits, also in the values of the type's properties."""
+    """The reader of a record of the first type that the object matches, including the values of its properties."""
     properties = {kind: [member for member in members_of(kind) if not member.is_field] for kind in kinds}
 
     def read(value: Any, where: str) -> Any:
@@ -171,6 +171,8 @@ def _union_reader(kinds: list[type]) -> Reader:
 
 
 def _mapping_reader(reader: Reader) -> Reader:
+    """The reader of an object with any names, as a dict."""
+
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise refusal(value, where, "an object")
@@ -180,12 +182,12 @@ def _mapping_reader(reader: Reader) -> Reader:
 
 
 def optional(reader: Reader) -> Reader:
-    """The reader of null, or a value that ``reader`` reads."""
+    """The reader of null, or of what ``reader`` reads."""
     return lambda value, where: None if value is None else reader(value, where)
 
 
 def array(reader: Reader, limit: int = MAX_ITEMS) -> Reader:
-    """The reader of an array of at most ``limit`` values; it returns a tuple, which was read before, as it is."""
+    """The reader of an array of at most ``limit`` values as a tuple; a tuple, which was read before, stays."""
 
     def read(value: Any, where: str) -> tuple[Any, ...]:
         if isinstance(value, tuple):
@@ -202,6 +204,8 @@ def array(reader: Reader, limit: int = MAX_ITEMS) -> Reader:
 
 
 def _enum_reader(kind: Any) -> Reader:
+    """The reader of members of the enumeration ``kind``, or LaterWords."""
+
     def read(value: Any, where: str) -> Any:
         try:
             return kind(value)
@@ -211,30 +215,35 @@ def _enum_reader(kind: Any) -> Reader:
     return read
 
 
-def text_of(value: Any, where: str) -> str:
-    """A string of at most 1 MiB. Raises BadData."""
-    if not isinstance(value, str) or len(value) > 1 << 20:
-        raise refusal(value, where, "text")
-    return value
+def _checked(is_valid: Callable[[Any], bool], wanted: str) -> Reader:
+    """The reader of values that are valid; any other raises BadData: it must be ``wanted``."""
+
+    def read(value: Any, where: str) -> Any:
+        if not is_valid(value):
+            raise refusal(value, where, wanted)
+        return value
+
+    return read
 
 
-def flag(value: Any, where: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise refusal(value, where, "true or false")
-    return value
+def _is_number(value: Any, kinds: Any = int) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def number(value: Any, where: str) -> int:
-    """A whole number of at most 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -_WORD <= value <= _WORD:
-        raise refusal(value, where, "a whole number")
-    return value
+text_of = _checked(lambda value: isinstance(value, str) and len(value) <= 1 << 20, "text")
+flag = _checked(lambda value: isinstance(value, bool), "true or false")
+number = _checked(lambda value: _is_number(value) and -_WORD <= value <= _WORD, "a whole number")
+"""A whole number of at most 64 bits."""
+_amount = _checked(lambda value: _is_number(value, (int, float)) and 0 <= value <= 1e18, "a quantity")
+_hexadecimal_text = _checked(
+    lambda value: isinstance(value, str) and re.fullmatch("0x[0-9a-f]{1,16}", value) is not None,
+    "a number in hexadecimal",
+)
 
 
 def count(value: Any, where: str) -> int:
     """A whole number that is not negative."""
-    checked = number(value, where)
+    checked: int = number(value, where)
     if checked < 0:
         raise refusal(value, where, "a number from 0 on")
     return checked
@@ -242,23 +251,14 @@ def count(value: Any, where: str) -> int:
 
 def amount(value: Any, where: str) -> float:
     """A number, with a fraction or without, from 0 to 1e18 (in seconds 30 thousand million years)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e18:
-        raise refusal(value, where, "a quantity")
-    return float(value)
+    return float(_amount(value, where))
 
 
 def real(value: Any, where: str) -> float:
     """A number, also one that JSON lacks, as text: "NaN", "Infinity", "-Infinity"."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number or value in ("NaN", "Infinity", "-Infinity"):
+    if _is_number(value, (int, float)) or value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     raise refusal(value, where, "a number")
-
-
-def _hexadecimal(value: Any, where: str) -> int:
-    if not isinstance(value, str) or not re.fullmatch("0x[0-9a-f]{1,16}", value):
-        raise refusal(value, where, "a number in hexadecimal")
-    return integer(value, 16)
 
 
 _SIMPLE: dict[str, Reader] = {
@@ -268,13 +268,13 @@ _SIMPLE: dict[str, Reader] = {
     "Count": count,
     "Amount": amount,
     "float": real,
-    "Hexadecimal": _hexadecimal,
+    "Hexadecimal": lambda value, where: integer(_hexadecimal_text(value, where), 16),
     "Any": lambda value, _: value,
     "object": lambda value, _: value,
 }
 
 
 def refusal(value: Any, where: str, wanted: str) -> BadData:
-    """The error for a value that is not ``wanted``, such as "an object"."""
+    """The error for a value that must be ``wanted``, such as "an object", and is not."""
     kind = {dict: "an object", list: "an array", type(None): "null"}.get(type(value))
     return BadData(f"{where!r} is {kind or repr(value)[:60]}, and must be {wanted}")

@@ -1,7 +1,7 @@
-"""The frame and the sortable tables of all HTML pages, each of which is one file with its style, scripts and data.
+"""The frame and the sortable tables of all HTML pages: each is one file with its style, scripts and data.
 
-The page's Content-Security-Policy permits exactly its own scripts, by their hashes, and no loading. Text from the
-target goes through text(), data through embedded(). table.js sorts and searches tables.
+The page's Content-Security-Policy permits only its own scripts, by their hashes, and no loading. Text from the target
+must go through text(), data through embedded(). table.js sorts and searches tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gdbext.render import escape
 
 
 class Page:
-    """One page, which is written as head(), contents, end()."""
+    """One page: head(), the contents, end()."""
 
     def __init__(self, title: str, scripts: Sequence[str] = ()) -> None:
         """``scripts``: names of the scripts in this folder that the page needs, without ".js"."""
@@ -52,7 +52,7 @@ class Page:
 
 
 class Origin(NamedTuple):
-    """The program that was examined, its machine, the command, gdbext's version and the time; "" is unknown."""
+    """The origin of a page: the examined program, its machine, the command, gdbext's version, the time; "": unknown."""
 
     program: str = ""
     machine: str = ""
@@ -95,7 +95,7 @@ def embedded(name: str, data: object) -> str:
 
 
 def data_begins(name: str) -> str:
-    """The HTML before data that is written piece by piece; DATA_ENDS follows."""
+    """The HTML before embedded data, for data that is written piece by piece; DATA_ENDS follows it."""
     return f'<script type="application/json" id="{name}">'
 
 
@@ -103,11 +103,9 @@ DATA_ENDS = "</script>\n"
 
 
 def as_json(data: object) -> str:
-    """JSON without HTML tags; its texts have escapes in place of invisible characters and bidi marks."""
+    """JSON that is safe in HTML: without "<", and with escapes for invisible characters and bidi marks."""
 
-    def visible(match: re.Match[str]) -> str:
-        # Double the backslash of \uXXXX for bidi marks and invisible characters, so the page shows the escape; keep
-        # all others.
+    def visible(match: re.Match[str]) -> str:  # doubles the backslash of \uXXXX for these, so that the page shows it
         if len(match[0]) < len("\\u0000"):
             return match[0]
         char = json.loads(f'"{match[0]}"')

@@ -1,19 +1,19 @@
-"""Records as JSON: the names of their fields are the members of objects, in their order.
+"""Writes records as JSON: their fields become the members of objects, in order.
 
 A field's annotation decides how it is written (engine/vocabulary.py): ``Hexadecimal`` as text, ``Sparse[…]`` only if it
 differs from its default, ``Explained[…]`` only with --why, ``Internal[…]`` never, ``Inline[…]`` as the members of its
 value, whose type may be the base class of several records (WaitDetail). A property made by ``json_member`` is written
-like a field. An underscore at the end of a field's name, which avoids a keyword of Python, is dropped. Enumerations are
+like a field. A trailing underscore of a field's name, which avoids a keyword of Python, is dropped. Enumerations are
 written as their values, tuples as arrays, numbers that JSON lacks as "NaN", "Infinity" and "-Infinity", complex ones as
 [real, imaginary].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,6 @@ from gdbext.engine.repetitions import MOST_WHOLE, fold_long
 from gdbext.engine.vocabulary import JsonMember, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from typing import Any
 
     Write = Callable[[Any], Any]  # a value → plain JSON values
@@ -65,6 +64,7 @@ class JsonField(NamedTuple):
     def of(
         cls, attribute: str, annotation: str, has_default: bool = False, default: object = None, is_field: bool = True
     ) -> JsonField:
+        """The member for a field or property with that annotation."""
         encodings = {"Inline[": Encoding.INLINE, "Hexadecimal": Encoding.HEXADECIMAL, "RankSet": Encoding.RANK_SET}
         encoding = next((encoding for word, encoding in encodings.items() if word in annotation), Encoding.PLAIN)
         sparse, explained = "Sparse[" in annotation, "Explained[" in annotation
@@ -75,15 +75,15 @@ class JsonField(NamedTuple):
 
 
 def annotation_texts(kind: type) -> dict[str, str]:
-    """Field → its annotation as in the source; typing.NamedTuple keeps that in a ForwardRef."""
+    """Field of a class → its annotation as in the source, which typing.NamedTuple keeps in a ForwardRef."""
     annotations = [item for base in reversed(kind.__mro__) for item in getattr(base, "__annotations__", {}).items()]
     return {name: getattr(text, "__forward_arg__", text) for name, text in annotations}
 
 
 @cache
 def members_of(kind: type) -> tuple[JsonField, ...]:
-    """The members of a record's JSON object, in order; () if ``kind`` is no record. Does not use dataclasses.fields:
-    that module takes a tenth of an inspection to import."""
+    """The members of a record's JSON object, in order; () if ``kind`` is no record. Without dataclasses.fields, whose
+    module takes a tenth of an inspection to import."""
     annotations = annotation_texts(kind)
     defaults = getattr(kind, "_field_defaults", vars(kind))
     members = [
@@ -99,7 +99,7 @@ def members_of(kind: type) -> tuple[JsonField, ...]:
 
 
 def possible_records(kind: type, without: type | None = None) -> list[type]:
-    """The record types that a value of this type may have: itself, or its subclasses, except ``without``."""
+    """The record types of values annotated with ``kind``: itself or its subclasses, except ``without``."""
     if members_of(kind):
         return [kind] if kind is not without else []
     bases: list[type] = kind.__subclasses__()
@@ -110,7 +110,7 @@ _JSON_TYPES = {str, int, bool, type(None)}  # types that JSON has, too; most val
 
 
 class _Writer:
-    """Writes one document. An Inline value of several records is written once and copied."""
+    """Writes one document. An Inline value that several records share is converted only once."""
 
     def __init__(self, why: bool) -> None:
         self._why = why
@@ -119,6 +119,7 @@ class _Writer:
         """id() of an Inline value → (the value, so that no other object gets its id; its members)."""
 
     def value(self, value: Any) -> Any:
+        """Any value as plain JSON values."""
         kind = type(value)
         return value if kind in _JSON_TYPES else self._writer(kind)(value)
 
@@ -129,6 +130,7 @@ class _Writer:
         return write
 
     def _new_writer(self, kind: Any) -> Write:
+        """The function that writes values of that type."""
         if issubclass(kind, Section) and kind.only_member:
             return lambda section: self.value(getattr(section, section.only_member))
         if hasattr(kind, "json_text"):
@@ -148,6 +150,7 @@ class _Writer:
         return self._array if issubclass(kind, (tuple, list)) else lambda value: value
 
     def _record_writer(self, kind: type) -> Write:
+        """The function that writes records of that type; what depends on the type alone is computed here."""
         members = [member for member in members_of(kind) if self._why or not member.needs_why]
         plain = self.value
         writers: dict[Encoding, Any] = {
@@ -160,6 +163,7 @@ class _Writer:
         values = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
 
         def write(record: Any) -> dict[str, Any]:
+            """One record as a dict; the steps were computed from the type's fields."""
             written: dict[str, Any] = {}
             for (name, write, is_sparse, default), value in zip(steps, values(record)):
                 if is_sparse and value == default:
@@ -177,9 +181,9 @@ class _Writer:
         return write
 
     def _array(self, values: Sequence[Any]) -> list[Any]:
-        """The items as an array. In a very long one, a block of equal records that occurs many times in a row is
-        written once, and its first object gets the member "repeats": a stack that overflowed has a hundred thousand
-        frames, which would take tens of megabytes."""
+        """The items as an array. In a very long one, a block of equal records that repeats is written once, and its
+        first object gets the member "repeats": the hundred thousand frames of an overflowed stack would take tens of
+        megabytes."""
         if len(values) <= MOST_WHOLE or not hasattr(values[0], "fold_key"):
             kinds = set(map(type, values))
             if len(kinds) == 1 and not kinds & _JSON_TYPES:
@@ -196,13 +200,12 @@ class _Writer:
 
 
 def _hexadecimal(value: Any) -> Any:
-    """An integer, or each of several, as text; None as it is."""
+    """An integer, or each of several, as text in hexadecimal; None as it is."""
     if value is None:
         return None
     return f"{value:#x}" if isinstance(value, int) else [f"{item:#x}" for item in value]
 
 
 def _number(value: float) -> Any:
-    if isfinite(value):
-        return value
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    """A finite number as it is, any other as text."""
+    return value if isfinite(value) else {inf: "Infinity", -inf: "-Infinity"}.get(value, "NaN")

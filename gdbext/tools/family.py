@@ -1,8 +1,7 @@
-"""Diagnoses a process and its descendants, which are found in /proc, by child processes, and keeps the results as
-files.
+"""Diagnoses a process and its descendants by child processes, and keeps the results as files.
 
 Each diagnosis is a process of its own, several at once, in a private folder (engine/formats/workplace.py), from which
-whole files are moved to where the user wants them.
+complete files are moved to where the user wants them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
 
 _WHOLE_TEXTS = 8
-"""Processes whose whole diagnosis is shown; of the others only the verdict is."""
+"""Processes whose whole diagnosis is shown; for the others only the verdict is."""
 _TIMEOUT = 30
 """Seconds that the diagnosis of one process may take."""
 ENDINGS = ("txt", "json", "rec")
@@ -64,8 +63,8 @@ def _children(pid: int) -> list[int]:
 
 
 class ProcessVerdict(NamedTuple):
-    """The verdict on one process, its ``kind`` "" for none. ``text``: the diagnosis as dispatch-diagnose shows it; if
-    it is "", ``problem`` says why."""
+    """The verdict on one process; ``kind`` is "" for none. ``text``: the output of dispatch-diagnose; if it is "",
+    ``problem`` says why."""
 
     pid: int
     program: str
@@ -81,13 +80,13 @@ class ProcessVerdict(NamedTuple):
 
     @property
     def is_quiet(self) -> bool:
-        """The process is no more than idle."""
+        """True if the verdict is idle or less."""
         return kind_of(self.kind).is_quiet
 
 
 class ProcessTreeReport(NamedTuple):
-    """The verdicts on a process, which is the first, and on its descendants. The files of process N begin with
-    ``path_prefix`` and ``-N.``; ``job`` is the verdict on the ranks among them, "" if there are none."""
+    """The verdicts on a process, the first one, and on its descendants. The files of process N begin with
+    ``path_prefix`` and ``-N.``; ``job`` is the text of the verdict on the ranks among them, "" if there are none."""
 
     path_prefix: str
     verdicts: tuple[ProcessVerdict, ...]
@@ -95,7 +94,7 @@ class ProcessTreeReport(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The verdicts that matter in one line: of the process itself, and of three others that are more than idle."""
+        """One line with the verdicts on the process itself and on three others that are more than idle."""
         first, *others = self.verdicts
         worse = [verdict.line for verdict in others if verdict.summary and not verdict.is_quiet]
         return "; ".join([first.summary or first.problem, *worse[:3]])
@@ -115,33 +114,15 @@ class ProcessTreeReport(NamedTuple):
             lines += ["the job:", *(f"  {line}" for line in self.job.rstrip().split("\n"))]
         if any(verdict.text for verdict in self.verdicts):
             files = f"{self.path_prefix}-PID.{', .'.join(ENDINGS)}"
-            lines.append(escape(f"kept: {files}; scripts/dispatch -r FILE.rec examines it again"))
+            lines.append(escape(f"kept: {files}; to examine it again: scripts/dispatch -r FILE.rec"))
         return "".join(f"{line}\n" for line in lines)
 
 
 def prepare(*others: str) -> None:
-    """Import the modules that every diagnosis needs, and ``others``, so that one that is forked from here starts at
-    once."""
-    for name in (
-        "gdbext.diagnosis.commands.diagnose",
-        "gdbext.diagnosis.reporting",
-        "gdbext.cpython.threads.runtime",
-        "gdbext.cpython.wait_view",
-        "gdbext.diagnosis.inspect",
-        "gdbext.diagnosis.job.collectives",
-        "gdbext.diagnosis.session",
-        "gdbext.diagnosis.threads.thread_snapshots",
-        "gdbext.torch.layout_choice",
-        "gdbext.diagnosis.report.json_report",
-        "gdbext.engine.targets.live.proc_target",
-        "gdbext.render.plain_json",
-        "gdbext.engine.targets.recording.recorder",
-        "gdbext.engine.targets.recording.replay_target",
-        "gdbext.torch.stack.dispatch_stack",
-        "gdbext.diagnosis.verdict.advice",
-        "gdbext.diagnosis.commands.diagnose_view",
-        *others,
-    ):
+    """Import the modules that every diagnosis needs, and ``others``, so that forked processes start faster."""
+    recording = "gdbext.engine.targets.recording"
+    needed = ("gdbext.diagnosis.commands.diagnose", "gdbext.diagnosis.job.collectives")
+    for name in (*needed, f"{recording}.recorder", f"{recording}.replay_target", *others):
         import_module(name)
 
 
@@ -153,30 +134,27 @@ def diagnose_tree(
     others: Collection[int] = (),
     tell: Callable[[str], None] | None = None,
 ) -> ProcessTreeReport:
-    """Diagnose a process, its descendants but us, and ``others``, and keep the results in ``folder``, in files whose
-    names begin with ``name``. Each process is stopped for a moment. ``tell`` gets the verdicts, a line each, as they
-    come, before anything is recorded, which takes four times as long. Raises TargetError."""
+    """Diagnose process ``pid``, its descendants except us, and ``others``, and keep the results in ``folder``, in files
+    whose names begin with ``name``. Each process is stopped for a moment. ``tell`` is called with each verdict, a line,
+    before anything is recorded, which takes four times as long. Raises TargetError."""
     prepare()
     generations = [[pid], *_generations(pid), list(others)]
-    family = list(dict.fromkeys(pid for generation in generations for pid in generation if is_alive(pid)))[:64]
-    if os.getpid() in family:
-        family.remove(os.getpid())
+    alive = (pid for generation in generations for pid in generation if is_alive(pid) and pid != os.getpid())
+    family = list(dict.fromkeys(alive))[:64]
     if not family:
-        raise TargetError(f"process {pid} has ended")
+        raise TargetError(f"process {pid} has exited")
     generations = [[pid for pid in generation if pid in family] for generation in generations]
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    programs = {}
+    programs = dict.fromkeys(family, "?")
     for process in family:
-        try:
+        with contextlib.suppress(GdbextError):
             programs[process] = cut(command_text(read_command(process)), 100)
-        except GdbextError:
-            programs[process] = "?"
     ranks = [pid for pid in family if is_rank(pid)]
     with Workplace(folder) as place:
         if tell:
             _tell_first_verdicts(stem, place, dispatch, tell, generations, programs)
             if len(ranks) > 1:
-                reports = [_first_report(stem, pid) for pid in ranks]
+                reports = [f"{stem}-{pid}.first" for pid in ranks]
                 job = _merged(place, reports, f"{stem}.first-job", dispatch)
                 tell("".join(f"the job: {line}" for line in job.split("\n")[:1]))
         for generation in generations:  # parents first: they tell the states of children before these are stopped
@@ -197,11 +175,6 @@ def diagnose_tree(
     return ProcessTreeReport(f"{os.path.abspath(folder)}/{stem}", verdicts, job)  # noqa: PTH100 - a text for people
 
 
-def _first_report(stem: str, pid: int) -> str:
-    """The name of the report's file that is made before anything is recorded."""
-    return f"{stem}-{pid}.first"
-
-
 def _tell_first_verdicts(
     stem: str,
     place: Workplace,
@@ -210,18 +183,19 @@ def _tell_first_verdicts(
     generations: Sequence[Sequence[int]],
     programs: Mapping[int, str],
 ) -> None:
-    """Diagnose all processes without recording them; tell the verdict of the first one, and of each other one
-    that is more than idle, in a line."""
+    """Diagnose all processes without recording them, to files ``STEM-PID.first``; ``tell`` the verdict on the first
+    process, and on each other one that is more than idle. ``programs``: pid → command line."""
 
     def diagnose(pid: int) -> int:
-        _print_to(place, _first_report(stem, pid))
+        _print_to(place, f"{stem}-{pid}.first")
         return dispatch([*_target_options(pid), "--json", "dispatch-diagnose"])
 
     for generation in generations:
 
         def show(number: int, generation: Sequence[int] = generation) -> None:
+            """Tell the verdict on the process at that index of its generation."""
             pid = generation[number]
-            verdict = _read_verdict(place, pid, programs[pid], _first_report(stem, pid))
+            verdict = _read_verdict(place, pid, programs[pid], f"{stem}-{pid}.first")
             if generation is generations[0] or not verdict.is_quiet:
                 tell(escape(verdict.line))
 
@@ -233,8 +207,7 @@ def _target_options(pid: int) -> list[str]:
 
 
 def _diagnose_and_record(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
-    """Diagnose and record a process, then replay the recording for the text; runs in a child of ours. Its exit
-    status."""
+    """Diagnose and record a process, then replay the recording for the text; runs in a child. The exit status."""
     name = f"{stem}-{pid}"
     _print_to(place, f"{name}.json")
     status = dispatch([*_target_options(pid), "--record", f"{name}.rec", "--json", "dispatch-diagnose"])
@@ -243,13 +216,13 @@ def _diagnose_and_record(pid: int, stem: str, place: Workplace, dispatch: Dispat
 
 
 def _read_verdict(place: Workplace, pid: int, program: str, json_name: str) -> ProcessVerdict:
-    """The verdict in a report that was left in ``place``, with the text beside it if there is one."""
+    """The verdict in the report ``json_name`` in ``place``, with the text beside it if there is one."""
     try:
         report = json_report.parse(place.data(json_name), json_name)
     except (OSError, GdbextError):
-        return ProcessVerdict(pid, program, "", "", "", "examining it left no report")
+        return ProcessVerdict(pid, program, "", "", "", "its examination left no report")
     if not report.verdict:
-        return ProcessVerdict(pid, program, "", "", "", report.problem or "examining it left no verdict")
+        return ProcessVerdict(pid, program, "", "", "", report.problem or "its examination left no verdict")
     text = ""
     with contextlib.suppress(OSError):
         text = place.read(f"{json_name.removesuffix('.json')}.txt")
@@ -264,7 +237,7 @@ def _print_to(place: Workplace, name: str) -> None:
 
 
 def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispatch) -> str:
-    """The text of dispatch ranks on these reports, which is also the file ``name``; "" if there is none."""
+    """The output of ``dispatch ranks --reports``, which is also kept as the file ``name``; "" if it fails."""
 
     def merge() -> int:
         _print_to(place, name)
@@ -278,21 +251,18 @@ def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispa
 
 
 def is_rank(pid: int) -> bool:
-    """The environment has a rank: torchrun's RANK or another launcher's variable."""
+    """True if the environment has a rank: torchrun's RANK or another launcher's variable."""
     try:
         return rank_of(parse_environ(read_file(pid, "environ"))) is not None
     except GdbextError:
         return False
 
 
-# --- processes of our own ------------------------------------------------------------------------
-
-
 def _run_together(
     works: Sequence[Callable[[], int]], place: Workplace, on_exit: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Run each in a child of ours, as many at once as there are CPUs; one that takes far too long is killed.
-    ``on_exit`` is called with the index of each that has exited."""
+    """Run each in a child process, as many at once as there are CPUs. A child is killed after 2 * _TIMEOUT; ``on_exit``
+    is called with the index of each that has exited."""
     waiting, running = list(enumerate(works))[::-1], dict[int, tuple[int, float]]()  # pid → index, deadline
     while waiting or running:
         while waiting and len(running) < max(2, os.cpu_count() or 1):
@@ -308,8 +278,8 @@ def _run_together(
 
 
 def start_child(work: Callable[[], int], place: Workplace) -> int:
-    """Fork a process whose current folder is ``place`` and whose errors are not shown; its id. It is killed when we
-    exit."""
+    """Fork a process that runs ``work`` in the folder ``place``, without standard error, and exits with its result.
+    Returns its pid. It is killed when we exit."""
     child = os.fork()
     if child:
         return child
@@ -331,9 +301,8 @@ def end_with_parent(number: int) -> None:
 
 
 def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:
-    """Run ``dispatch`` with these words in a child process, in whose current folder ``place`` it prints to a file; the
-    exit status. Raises TargetError if it failed on a full disk.
-    """
+    """Run ``dispatch`` with these words in a child process in the folder ``place``, where it prints to the file
+    ``output``. Returns the exit status. Raises TargetError if it failed on a full disk."""
     status = os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, place, output), 0)[1])
     if status:
         place.check_room()
@@ -343,8 +312,7 @@ def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: st
 def start_aside(
     dispatch: Dispatch, words: list[str], place: Workplace, output: str, prepare: Callable[[], None] = lambda: None
 ) -> int:
-    """Start what ``run_aside`` runs, without waiting for it; the process id. ``prepare`` is called in the child
-    first."""
+    """Start what ``run_aside`` runs and return its pid at once. The child calls ``prepare`` first."""
 
     def work() -> int:
         prepare()
@@ -355,8 +323,7 @@ def start_aside(
 
 
 def end_processes(pids: Collection[int], patience: float, first: int = signal.SIGTERM) -> None:
-    """Send processes the signal ``first`` and resume stopped ones; kill whatever still lives after ``patience``
-    seconds."""
+    """Send the signal ``first``, resume stopped processes; kill those that live after ``patience`` seconds."""
 
     def send(pids: Collection[int], number: int) -> None:
         for pid in pids:

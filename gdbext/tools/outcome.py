@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """The result of a run: ``output`` for standard output, ``error`` for standard error, ``status`` of
-    scripts/dispatch."""
+    """The result of a command: texts for standard output and standard error, and the exit status."""
 
     __slots__ = ("error", "output", "status")
 
@@ -27,13 +26,13 @@ class Outcome:
         self.error = error
 
     def encode(self) -> bytes:
-        """The bytes that travel from a debugger to the launcher: a line with the lengths, then both texts."""
+        """The bytes that a debugger sends to the launcher: a line with status and lengths, then both texts."""
         output, error = (text.encode("utf-8", "backslashreplace") for text in (self.output, self.error))
         return b"gdbext-result %d %d %d\n" % (self.status, len(output), len(error)) + output + error
 
     @classmethod
     def decode(cls, data: bytes) -> Outcome | None:
-        """The counterpart of encode(); None if the result is not complete."""
+        """The inverse of encode(); None if the data is incomplete."""
         head, _, body = data.partition(b"\n")
         words = head.split()
         if len(words) != 4 or words[0] != b"gdbext-result":
@@ -45,46 +44,44 @@ class Outcome:
 
 
 def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcome:
-    """The outcome of ``work``, or of its failure. Only SystemExit passes, and the end of an inspection's time."""
-    why = "Ctrl+C, or the end of --timeout; the process was not changed"
+    """The outcome of ``work``, or of its failure: every exception becomes a message, except SystemExit and the
+    exceeded limits of an inspection."""
+    interrupted = GdbextError("interrupted", why="Ctrl+C, or the end of --timeout; the process was not changed")
     try:
         return work()
     except GdbextError as error:
         return failure(name, argv, error)
     except KeyboardInterrupt:
-        return failure(name, argv, GdbextError("interrupted", why=why))
+        return failure(name, argv, interrupted)
     except MemoryError:
-        pass  # what the error holds is to be free before it is reported
+        pass  # the objects that the error holds must be freed before it is reported
     except Exception as error:
-        cause = _raised_by_a_signal(error)
-        if not cause:
+        # CPython before 3.12 turns what a signal handler raises while a class is created into a RuntimeError, since it
+        # leaves __set_name__ (type_new_set_names, typeobject.c).
+        cause = error.__cause__ if isinstance(error, RuntimeError) else None
+        if cause is None or isinstance(cause, Exception):
             return failure(name, argv, _unexpected(error))
         if not isinstance(cause, KeyboardInterrupt):
             raise cause from None
-        return failure(name, argv, GdbextError("interrupted", why=why))
+        return failure(name, argv, interrupted)
     make_room()
     return failure(name, argv, memory_error())
 
 
 def interruption(end: BaseException, state: str = "") -> GdbextError:
-    """The error of a command that KeyboardInterrupt or SystemExit (``end``) has ended. ``state``: a sentence on the
+    """The error for a command that KeyboardInterrupt or SystemExit (``end``) interrupted. ``state``: a sentence on the
     process that was examined, "" for none."""
     why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
     return GdbextError("interrupted", why=why, help=state)
 
 
-def _raised_by_a_signal(error: Exception) -> BaseException | None:
-    """The error that a signal's handler raised while a class was being made, None for any other error.
-
-    CPython before 3.12 turns whatever leaves ``__set_name__`` into a RuntimeError (type_new_set_names, typeobject.c).
-    """
-    cause = error.__cause__
-    return cause if isinstance(error, RuntimeError) and not isinstance(cause, (Exception, type(None))) else None
-
-
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:
-    """The error as text and, with --json, as the contract's error document."""
-    output = error_document(name, error) if "--json" in argv else ""
+    """The outcome of the command ``name`` that failed: the error as text and, with --json, as a document."""
+    output = ""
+    if "--json" in argv:
+        from gdbext.diagnosis.report import Report, json_report  # programs that make no report need none of it
+
+        output = json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))
     return Outcome(error.exit_status, output, error_text(error))
 
 
@@ -98,21 +95,14 @@ def error_text(error: GdbextError) -> str:
     return "\n".join(escape(line) for line in "\n".join(lines).split("\n"))
 
 
-def error_document(name: str, error: GdbextError) -> str:
-    """The JSON document of a command that could not report."""
-    from gdbext.diagnosis.report import Report, json_report  # programs that make no report need none of it
-
-    return json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))
-
-
 def _unexpected(error: Exception) -> GdbextError:
     """The error that reports a fault of gdbext to its user, with the traceback if GDBEXT_DEBUG is set."""
     what = f"internal error: {type(error).__name__}: {error}"
     if not log.is_wanted():
         return GdbextError(
             what,
-            why="this is a fault of gdbext, or of the debugger below it; the process was not changed",
-            help="run it again with GDBEXT_DEBUG=1 in the environment, and report the traceback that it shows",
+            why="this is a bug in gdbext, or in the debugger; the process was not changed",
+            help="run it again with GDBEXT_DEBUG=1 in the environment, and report the traceback",
         )
     import traceback  # 4 ms, for faults of gdbext alone
 

@@ -1,4 +1,4 @@
-"""A program: a tool that is a command of scripts/dispatch only, and finds the processes that it is about itself."""
+"""A program: a tool that is a command of scripts/dispatch only, and finds the processes to examine by itself."""
 
 from __future__ import annotations
 
@@ -35,6 +35,5 @@ class Program(BaseTool):
 
     @abstractmethod
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Run it with the words behind its name. ``color``: for a terminal that shows colors. Raises GdbextError, and
-        HelpRequested, which the caller shows.
-        """
+        """Run it with the arguments that follow its name. ``color``: for a terminal that shows colors. Raises
+        GdbextError, and HelpRequested, whose text the caller prints."""

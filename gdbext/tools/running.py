@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext import log
-from gdbext.diagnosis.report import json_report, render_text
+from gdbext.diagnosis.report import Report, json_report, render_text
 from gdbext.diagnosis.session import Extras
-from gdbext.diagnosis.tool import Alone
+from gdbext.diagnosis.tool import Alone, Tool, ToolHost
 from gdbext.errors import HelpRequested
 from gdbext.tools.outcome import Outcome, guard
 from gdbext.tools.table import find, offered, tool_of
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import Tool, ToolHost
 
 _log = log.logger(__name__)
 
@@ -30,12 +28,9 @@ def execute(
     color: bool = False,
     host: ToolHost | None = None,
 ) -> Outcome:
-    """Run a command. The arguments are checked before ``open_session`` is called; None if the command needs no process
-    for them. No ``host`` means no debugger. ``color``: for a terminal that shows colors.
-
-    This is the boundary: every failure is returned as an Outcome. Only SystemExit passes, and the end of the time or
-    memory of an inspection.
-    """
+    """Run a command. The arguments are checked before ``open_session`` is called, which is None if the command needs no
+    process. No ``host`` means no debugger. ``color``: for a terminal that shows colors. Every failure is returned as an
+    Outcome, as of guard()."""
 
     def run() -> Outcome:
         tool: Tool = tool_of(find(name))
@@ -54,14 +49,14 @@ def execute(
 
 
 def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], host: ToolHost | None = None) -> Report:
-    """The report of a command, for a caller that shows it itself. Raises GdbextError."""
+    """Run a command and return its report, for a caller that shows it itself. Raises GdbextError."""
     tool: Tool = tool_of(find(name))
     args = tool.parser().parse([*argv])
     return _run(tool, open_session(), args, host, only_text=False)
 
 
 def _run(tool: Tool, session: Session, args: Namespace, host: ToolHost | None, only_text: bool) -> Report:
-    """``only_text``: only the text of the report is used, which the tool can see in the argument of that name."""
+    """Run a tool. ``only_text``, which becomes an argument: only the text of the report will be used."""
     args.only_text = only_text
     session.extras = Extras(offered)
     host = host or Alone()

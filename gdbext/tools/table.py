@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext import log
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.engine.entry_points import entry_points
+from gdbext.engine.entry_points import EntryPoint, entry_points
 from gdbext.errors import AddOnError, UsageError, words_like
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.tool import BaseTool, Tool
     from gdbext.diagnosis.tool_arguments import CommandParser
-    from gdbext.engine.entry_points import EntryPoint
 
     ModeName = Literal["stopped", "resumes", "running", "setting", "program"]
 
@@ -33,23 +32,22 @@ _log = log.logger(__name__)
 
 
 class ToolRow(NamedTuple):
-    """A line of the table: the facts about a tool that need no import of it.
-
-    ``modes``: the values of diagnosis.tool.Mode that the tool can work in, its own one first. ``place``: its class, as
-    "module:class". ``resuming_options`` resume the process although the mode does not. ``offers``: functions
-    ("module:function") that extend reports of the diagnosis, by the methods of diagnosis.session.Extras. ``recorded``:
-    the options with which the tool reads what belongs into every recording. ``is_alone``: it has an answer without a
-    process, too (run_alone()).
-    """
+    """A row of the table: what is known about a tool without importing it."""
 
     name: str
     summary: str
     place: str
+    """Its class, as "module:class"."""
     modes: tuple[ModeName, ...] = ("stopped",)
+    """The values of diagnosis.tool.Mode that the tool can work in, its default first."""
     resuming_options: tuple[str, ...] = ()
+    """Options that resume the process although the mode does not."""
     offers: Mapping[str, str] = _NOTHING
+    """Method of diagnosis.session.Extras → "module:function" that extends the diagnosis's reports."""
     recorded: tuple[tuple[str, ...], ...] = ()
+    """Options whose data belongs in every recording, so that a replay can answer them."""
     is_alone: bool = False
+    """It also has an answer without a process (run_alone())."""
 
     @property
     def mode(self) -> ModeName:
@@ -58,14 +56,13 @@ class ToolRow(NamedTuple):
 
     @property
     def resumes(self) -> bool:
-        """The tool resumes the process, and so cannot use a core."""
+        """True if the tool resumes the process, and so cannot use a core."""
         return self.mode == "resumes"
 
     def runs_on(self, argv: Sequence[str]) -> bool:
-        """True if there is no time limit for these arguments: the tool runs until it is interrupted, or resumes the
-        process in between."""
-        words = {word.partition("=")[0] for word in argv}
-        return self.mode in ("resumes", "running") or not words.isdisjoint(self.resuming_options)
+        """True if the tool has no time limit: it runs until it is interrupted, or resumes the process in between."""
+        options = {word.partition("=")[0] for word in argv}
+        return self.mode in ("resumes", "running") or not options.isdisjoint(self.resuming_options)
 
 
 TABLE = (
@@ -77,7 +74,7 @@ TABLE = (
     ),
     ToolRow(
         "all-threads",
-        "Show what each thread does, what it waits for, which thread holds that, and deadlocks.",
+        "Show what each thread does and waits for, which thread holds it, and deadlocks.",
         "gdbext.diagnosis.commands.all_threads:AllThreads",
         recorded=(("--stacks",),),
     ),
@@ -102,7 +99,7 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-lookup",
-        "Show which kernel an operator finds for a keyset, and the redispatches from it.",
+        "Show which kernel an operator uses for a keyset, and the redispatches from it.",
         "gdbext.tools.operators.lookup:LookupTool",
     ),
     ToolRow(
@@ -113,19 +110,19 @@ TABLE = (
     ),
     ToolRow(
         "dispatch-tensor",
-        "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
+        "Describe a tensor: metadata, statistics, values; --py finds it by name.",
         "gdbext.tools.tensor.tensor_tool:TensorTool",
         offers={"tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics"},
     ),
     ToolRow(
         "dispatch-autograd",
-        "Show forward or backward: the running node, its forward operator and line, hooks.",
+        "Show the forward or backward pass: running node, forward operator and line, hooks.",
         "gdbext.tools.autograd.autograd:AutogradTool",
         offers={"backward_nodes": "gdbext.tools.autograd.autograd_report:nodes_on_stack"},
     ),
     ToolRow(
         "dispatch-compile",
-        "Show what torch.compile did, broke and compiled again, and what compiles now.",
+        "Show torch.compile's graph breaks, recompilations, failures, and what compiles now.",
         "gdbext.tools.compile:CompileTool",
     ),
     ToolRow(
@@ -184,7 +181,7 @@ TABLE = (
     ),
     ToolRow(
         "core-handler",
-        "Save a diagnosis and a recording of each crash, not a core (for core_pattern).",
+        "Handle core_pattern: save a diagnosis and a recording of a crash instead of a core.",
         "gdbext.tools.core_handler:CoreHandlerProgram",
         ("program",),
     ),
@@ -214,13 +211,13 @@ TABLE = (
     ),
     ToolRow(
         "measure",
-        "Measure the structures of an installed PyTorch that is not known, from its headers.",
+        "Measure the structure layouts of an unknown PyTorch build from its headers.",
         "gdbext.tools.info:MeasureProgram",
         ("program",),
     ),
     ToolRow(
         "mcp",
-        "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
+        "Serve diagnoses to agents over the Model Context Protocol on standard input and output.",
         "gdbext.hosts.mcp_server:McpProgram",
         ("program",),
     ),
@@ -231,12 +228,11 @@ TABLE = (
         ("program",),
     ),
 )
-"""All tools of this package; deleting one is its folder and its row. gdb, LLDB, scripts/dispatch, completion, the
-pages of docs/ and the library follow from it."""
+"""All tools of this package. gdb, LLDB, scripts/dispatch, completion, the pages of docs/ and the library follow it."""
 GROUP = "gdbext.tools"
 """The group of entry points by which other packages add tools: NAME = "module:class", a class of diagnosis.tool."""
 ADDED_PREFIX = "dispatch-"
-"""The beginning of the name of a tool that another package adds: in a debugger it stands beside all other commands."""
+"""The beginning of the name of a tool that another package adds, to set it apart from a debugger's own commands."""
 
 
 def commands() -> list[ToolRow]:
@@ -250,10 +246,8 @@ def program(name: str) -> ToolRow | None:
 
 
 class AddedCommands:
-    """The commands that other packages add by entry points of ``GROUP``; it imports their classes.
-
-    ``rows``: the usable commands; ``problems``: name → why a command cannot be used.
-    """
+    """The commands that other packages add by entry points of ``GROUP``, whose classes it imports. ``rows``: the usable
+    ones; ``problems``: name → why a command cannot be used."""
 
     def __init__(self) -> None:
         self.rows: list[ToolRow] = []
@@ -272,7 +266,7 @@ def _added_row(point: EntryPoint) -> ToolRow:
     tool = point.load()
     what = f"{GROUP} {point.name!r} of {point.package}"
     if not isinstance(tool, type) or not issubclass(tool, Tool):
-        raise AddOnError(f"{what} is no subclass of gdbext.Tool")
+        raise AddOnError(f"{what} is not a subclass of gdbext.Tool")
     if tool.__abstractmethods__:
         raise AddOnError(f"{what} lacks {', '.join(sorted(tool.__abstractmethods__))}")
     name, mode, summary = (getattr(tool, attribute, None) for attribute in ("name", "mode", "summary"))
@@ -294,7 +288,7 @@ def every_command() -> list[ToolRow]:
 _SHORT = {"threads": "all-threads"}
 """Short names besides those that leave out ``ADDED_PREFIX``."""
 PREFIX = "dispatch"
-"""The command whose words the others are in a debugger."""
+"""The debugger's prefix command: ``dispatch bt`` is ``dispatch-bt``."""
 
 
 def short_name(row: ToolRow) -> str:
@@ -302,33 +296,30 @@ def short_name(row: ToolRow) -> str:
     return next((short for short, name in _SHORT.items() if name == row.name), row.name.partition("-")[2])
 
 
-def _table_row(name: str) -> ToolRow | None:
-    """The command of the table with that name, or that short name; not of another package."""
-    return next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
+def _find(name: str) -> ToolRow | AddOnError | None:
+    """The command with that name or short name (``bt``, ``threads``), or the reason why another package's command
+    cannot be used. Other packages' entry points are read only if none of our commands has the name."""
+    row = next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
+    if row or not name.startswith(ADDED_PREFIX):
+        return row
+    added = AddedCommands()
+    return next((row for row in added.rows if row.name == name), added.problems.get(name))
 
 
 def is_command(name: str) -> bool:
-    """True if a command has that name or short name; other packages' entry points are read last."""
-    if _table_row(name):
-        return True
-    if not name.startswith(ADDED_PREFIX):
-        return False
-    added = AddedCommands()
-    return name in added.problems or any(row.name == name for row in added.rows)
+    """True if a command has that name or short name."""
+    return _find(name) is not None
 
 
 def find(name: str) -> ToolRow:
-    """The command of that name, or of that short name: ``bt``, ``threads``.
-
-    Raises UsageError naming the nearest ones, and AddOnError for another package's command that cannot be used. Other
-    packages' entry points are read only for what the table lacks.
-    """
-    if table_row := _table_row(name):
-        return table_row
+    """The command of that name or short name. Raises UsageError naming the nearest ones, and AddOnError for another
+    package's command that cannot be used."""
+    row = _find(name)
+    if isinstance(row, AddOnError):
+        raise row
+    if row:
+        return row
     added = AddedCommands()
-    for row in added.rows:
-        if row.name == name:
-            return row
     if name in added.problems:
         raise added.problems[name]
     names = [row.name for row in (*commands(), *added.rows)]
@@ -353,34 +344,33 @@ def tool_of(row: ToolRow) -> Any:
 
 
 def offered(extra: str) -> Callable[..., Any] | None:
-    """The function that the first tool offers as that extra of reports; None if no tool does."""
+    """The function that a tool offers as that method of Extras (ToolRow.offers); None if no tool does."""
     place = next((row.offers[extra] for row in TABLE if extra in row.offers), None)
     function: Callable[..., Any] | None = load(place) if place else None
     return function
 
 
 def needs_running(name: str, argv: Sequence[str]) -> bool:
-    """The command has no answer for what cannot be resumed: a core, or a process without a debugger. Raises UsageError
-    for arguments that it cannot parse.
-    """
+    """True if the command needs a process that can be resumed, not a core or a process without a debugger. Raises
+    UsageError for arguments that it cannot parse."""
     row = find(name)
     return row.resumes and not _works_as(row, "stopped", argv)
 
 
 def gains_by_running(name: str, argv: Sequence[str]) -> bool:
-    """The command shows less of a stopped process than of one that a debugger resumes. Raises UsageError."""
+    """True if the command shows more of a process that a debugger resumes than of a stopped one. Raises UsageError."""
     row = find(name)
     return row.resumes and not _works_as(row, "running", argv)
 
 
 def needs_no_stop(name: str, argv: Sequence[str], has_process: bool) -> bool:
-    """The command examines a process that is not stopped, and needs no debugger for it. Raises UsageError."""
+    """True if the command examines a running process without a stop and without a debugger. Raises UsageError."""
     row = find(name)
     return row.mode == "running" or (has_process and _works_as(row, "running", argv))
 
 
 def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
-    """The tool can answer these arguments in ``mode``, too. Imports the tool only if its row has the mode."""
+    """True if the tool can also answer these arguments in ``mode``. Imports the tool only if its row has the mode."""
     if mode not in row.modes:
         return False
     tool: Tool = tool_of(row)

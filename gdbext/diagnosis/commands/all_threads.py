@@ -34,7 +34,7 @@ class AllThreads(Tool):
     """The command ``all-threads`` as a tool."""
 
     name = "all-threads"
-    summary = "Show what each thread does, what it waits for, which thread holds that, and deadlocks."
+    summary = "Show what each thread does and waits for, which thread holds it, and deadlocks."
     mode = Mode.STOPPED
 
     def arguments(self, parser: ArgumentParser) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.commands.dot_graph import draw, quoted, write_text
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import find_thread
+from gdbext.engine.vocabulary import or_unknown
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render import Style, counted, escape
 from gdbext.tools.autograd.autograd_report import AutogradReporter
@@ -38,15 +39,14 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
 
 NODE_LIMIT = 10_000
 
 
 def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> tuple[dict[int, tuple[FoundEdge, ...]], bool]:
-    """(edges by node, breadth first from ``root``; whether there are more than ``limit`` nodes). A node that cannot be
-    read has no edges. Raises nothing."""
+    """Walk the graph from the node at address ``root``: (address of a node → its edges, breadth first; whether the walk
+    stopped at ``limit`` nodes). A node that cannot be read has no edges."""
     edges_of: dict[int, tuple[FoundEdge, ...]] = {root: ()}
     waiting = deque([root])
     truncated = False
@@ -66,8 +66,8 @@ def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> tuple[di
 
 
 def graph_from(reporter: NodeReporter, root: int) -> tuple[Sequence[GraphNode], GraphFile]:
-    """(the nodes that can be reached from ``root``, itself first, at most NODE_LIMIT; the report on them, which names
-    no file yet). Raises BadData if there is no node."""
+    """(the nodes that can be reached from the node at address ``root``, itself first, at most NODE_LIMIT; the report on
+    them, which names no file yet). Raises BadData if there is no node."""
     reporter.reference(root)
     edges_of, truncated = reachable(reporter.nodes, root)
     nodes = []
@@ -83,29 +83,27 @@ def graph_from(reporter: NodeReporter, root: int) -> tuple[Sequence[GraphNode], 
     return nodes, GraphFile(nodes[0].node, len(nodes), truncated, (), stale, reporter.saved_is_known)
 
 
-def running_node(section: AutogradSection) -> int:
-    """The address of the node of the first thread that runs one. Raises UsageError."""
-    for thread in section.threads:
-        if thread.node:
-            return thread.node.address
+def start_of_graph(session: Session, section: AutogradSection, name: str | None, thread: TargetThread | None) -> int:
+    """The address of the node from which the graph is shown: the grad_fn of the Python variable ``name`` in ``thread``,
+    or without a name the node of the first thread that runs one. Raises UsageError."""
+    if name:
+        reporter = TensorReporter(session)
+        node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread)[0])
+        if not node:
+            raise UsageError(f"{name} has no grad_fn", why="it is a leaf, or was created while grad mode was off")
+        return node
+    for report in section.threads:
+        if report.node:
+            return report.node.address
     raise UsageError(
-        "no thread runs a node, so that it is not known which graph is meant",
+        "no thread runs a node, so the graph to show is unknown",
         help="name a tensor that the graph belongs to: dispatch-autograd --graph FILE --py loss",
     )
 
 
-def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> int:
-    """The address of the grad_fn of a Python variable. Raises UsageError, with the nearest names."""
-    reporter = TensorReporter(session)
-    node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread)[0])
-    if not node:
-        raise UsageError(f"{name} has no grad_fn", why="it is a leaf, or was made while grad mode was off")
-    return node
-
-
 def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
-    """Write the graph to ``path``, as text if it ends in .txt, else as DOT with a picture. Returns the files. Raises
-    UsageError."""
+    """Write the graph to ``path``, as text if it ends in .txt, else as DOT with a picture beside it. Returns the names
+    of the files. Raises UsageError."""
     is_text = path.endswith(".txt")
     text = "\n".join(text_lines(nodes) if is_text else dot_lines(nodes)) + "\n"
     write_text(path, text, "--graph")
@@ -114,8 +112,8 @@ def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
 
 
 def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
-    """A digraph: leaves are ellipses, nodes whose saved tensors were modified since are red; an edge to another input
-    than the first has its number."""
+    """The graph as a digraph of DOT: leaves are ellipses, nodes whose saved tensors were modified in place are red, and
+    an edge is labeled with the number of the input that it leads to, unless that is 0."""
     yield "digraph autograd {"
     yield '  node [fontname="monospace", fontsize=10, shape=box];'
     for graph_node in nodes:
@@ -123,7 +121,7 @@ def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
         attributes = ", shape=ellipse" if node.variable else ""
         if any(saved.is_stale for saved in graph_node.saved or ()):
             attributes += ", color=red, fontcolor=red"
-        suffix = node.variable or ("" if node.sequence_nr in (None, _NO_NUMBER) else str(node.sequence_nr))
+        suffix = node.variable or _number_text(node)
         label = "\n".join([node.name, *([suffix] if suffix else []), *_saved_texts(graph_node)])
         yield f"  n{node.address:x} [label={quoted(label)}{attributes}];"
     for graph_node in nodes:
@@ -135,46 +133,50 @@ def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
 
 
 def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
-    """A line for each node, with the nodes that it passes gradients to, and lines for what it has saved."""
-    names: dict[int, str] = {int(graph_node.node.address): _unescaped_name(graph_node.node) for graph_node in nodes}
+    """A line for each node, with the nodes that it passes gradients to, and lines for the tensors it has saved."""
+    names = {int(graph_node.node.address): _label(graph_node.node, graph_node.node.name) for graph_node in nodes}
     for graph_node in nodes:
         addresses = [address for address, _ in graph_node.next_functions]
         after = (names.get(address, f"{address:#x}") if address else "none" for address in addresses)
-        yield f"{escape(_unescaped_name(graph_node.node))} -> {escape(', '.join(after)) or 'nothing'}"
+        yield f"{names[graph_node.node.address]} -> {', '.join(after) or 'nothing'}"
         yield from (f"    saved {text}" for text in _saved_texts(graph_node))
 
 
 def _saved_texts(node: GraphNode) -> list[str]:
-    """The escaped texts of the tensors that a node has saved, without members that hold none."""
+    """A text for each tensor that a node has saved, without members that hold none."""
     return [escape(saved_text(saved)) for saved in node.saved or () if saved.tensor != NOTHING_SAVED]
 
 
 def saved_text(saved: SavedTensor) -> str:
-    """``self: f32[2, 3] cpu, version 0``, and what happened to it since."""
+    """``self: f32[2, 3] cpu, version 0``, and whether it was modified in place since then."""
     version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
-    stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
+    stale = f": modified in place since then, now at version {saved.version}" if saved.is_stale else ""
     return f"{saved.name}: {saved.tensor}{version}{stale}"
 
 
-def _unescaped_name(node: NodeReference) -> str:
-    """``AddmmBackward0 42``; ``torch::autograd::AccumulateGrad of f32[4] cpu``."""
-    number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
-    return f"{node.name} of {node.variable}" if node.variable else f"{node.name}{number}"
+def _number_text(node: NodeReference) -> str:
+    """The node's sequence number, "" if it has none."""
+    return "" if node.sequence_nr in (None, _NO_NUMBER) else str(node.sequence_nr)
+
+
+def _label(node: NodeReference, name: str) -> str:
+    """``AddmmBackward0 42``, ``AccumulateGrad of f32[4] cpu``, escaped; ``name``: the name, full or short."""
+    return escape(f"{name} of {node.variable}" if node.variable else f"{name} {_number_text(node)}".rstrip())
 
 
 _EPILOG = """\
-A thread is in its forward pass inside of an operator or of a torch.nn.Module; in its backward pass while autograd's
-engine runs in it, or while it waits for the engine. The node is named as grad_fn.name() names it, its sequence number
-is that of grad_fn._sequence_nr(). The forward operator follows from the node's name: AddmmBackward0 is the derivative
-of aten::addmm, and of its in-place form. The forward line is known where anomaly mode was on when the node was made
-(torch.autograd.set_detect_anomaly(True)); of a torch.autograd.Function it is the line where its forward is defined.
-Hooks are in the order in which the engine calls them. A saved tensor that has been modified in place since then is
-named, also where the engine has yet to run its node: backward will raise an error for it, or has done so. --py loss
-does that for the graph of a tensor, before backward() is called. Everything is read from memory, of a core as well.
+A thread is in its forward pass inside an operator or a torch.nn.Module, and in its backward pass while it runs
+autograd's engine or waits for it. Nodes have the names of grad_fn.name() and the numbers of grad_fn._sequence_nr().
+The forward operator follows from the node's name: AddmmBackward0 is the derivative of aten::addmm and of its in-place
+form. The forward line is known if anomaly mode was on when the node was created
+(torch.autograd.set_detect_anomaly(True)); for a torch.autograd.Function it is the line that defines its forward.
+Hooks are listed in the order in which the engine calls them. The report names each saved tensor that was modified in
+place since then, because backward raises an error for it; --py loss checks the graph of a tensor before backward() is
+called. Everything is read from memory, also from a core.
 
---graph FILE writes the graph from the running node on, or from the grad_fn of the tensor that --py names, with shapes
-and versions of what each node has saved: as DOT, with a picture beside it where graphviz is installed; as text if FILE
-ends in .txt. At most 10,000 nodes.
+--graph FILE writes the graph that starts at the running node, or at the grad_fn of the tensor that --py names, with
+shapes and versions of the saved tensors: as DOT, with a picture beside it if graphviz is installed, or as text if FILE
+ends in .txt. It has at most 10,000 nodes.
 """
 
 
@@ -199,8 +201,7 @@ class AutogradTool(Tool):
             if not args.graph and not args.py:
                 return section, None
             thread = chosen or target.memory.selected_thread()
-            start = node_of_tensor(session, args.py, thread) if args.py else running_node(section)
-            return section, graph_from(reporter.nodes, start)
+            return section, graph_from(reporter.nodes, start_of_graph(session, section, args.py, thread))
 
         session, (section, graph) = session.read_at_one_moment(read)
         if graph:
@@ -209,7 +210,31 @@ class AutogradTool(Tool):
         return make_report(self, session, args, errors=dispatcher_errors(session), sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        return render(report, style)
+        """A block for each thread in a forward or backward pass, then graph tasks, queues of devices, and the graph."""
+        section = report.section(AutogradSection)
+        phases = (Phase.BACKWARD, Phase.FORWARD)
+        busy = [thread for phase in phases for thread in section.threads if thread.phase is phase]
+        for thread in busy:
+            yield from _thread_lines(thread, style)
+        rest = len(section.threads) - len(busy)
+        if rest:
+            others = counted(rest, "thread")
+            yield f"{others} in no operator, module or backward pass." if busy else f"{others}, none in autograd."
+        for task in section.graph_tasks:
+            yield from _task_lines(task, style)
+        for queue in section.device_queues:
+            ready = or_unknown(queue.ready, _UNKNOWN)
+            yield f"Queue of device {queue.device}: {ready} ready{_ready_text(queue.ready_nodes)}"
+        if section.anomaly_mode is not None:
+            yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
+        graph = section.graph
+        if graph:
+            more = " (truncated)" if graph.truncated else ""
+            files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
+            yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
+            yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
+            if not graph.saved_known:
+                yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
 
 
 _NO_NUMBER = (1 << 64) - 1
@@ -217,49 +242,24 @@ _NO_NUMBER = (1 << 64) - 1
 _EDGES = 6
 _STALE = 10
 _INDENT = "     "
-
-
-def render(report: Report, style: Style) -> Iterator[str]:
-    """A block for each thread that does something, then the graph tasks."""
-    section = report.section(AutogradSection)
-    phases = (Phase.BACKWARD, Phase.FORWARD)
-    busy = [thread for phase in phases for thread in section.threads if thread.phase is phase]
-    for thread in busy:
-        yield from _thread_lines(thread, style)
-    rest = len(section.threads) - len(busy)
-    if rest:
-        others = f"{rest} {'thread' if rest == 1 else 'threads'}"
-        yield f"{others} in no operator, module or backward pass." if busy else f"{others}, none in autograd."
-    for task in section.graph_tasks:
-        yield from _task_lines(task, style)
-    for queue in section.device_queues:
-        yield f"Queue of device {queue.device}: {_or_unknown(queue.ready)} ready{_ready_text(queue.ready_nodes)}"
-    if section.anomaly_mode is not None:
-        yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
-    graph = section.graph
-    if graph:
-        more = " (truncated)" if graph.truncated else ""
-        files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
-        yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
-        yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
-        if not graph.saved_known:
-            yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
+_UNKNOWN = "unknown"
 
 
 def node_text(node: AutogradNode | NodeReference) -> str:
     """The node in one phrase: ``AddmmBackward0, sequence number 42``."""
     number = node.sequence_nr
-    numbered = "" if number == _NO_NUMBER else f", sequence number {_or_unknown(number)}"
+    numbered = "" if number == _NO_NUMBER else f", sequence number {or_unknown(number, _UNKNOWN)}"
     variable = f" of {escape(node.variable)}" if node.variable else ""
     return f"{escape(node.name)}{variable}{numbered}"
 
 
 def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
+    """The block of a thread: a heading, its node with hooks and saved tensors, its operator and Python line."""
     name = f' "{escape(thread.name)}"' if thread.name else ""
     node = f", {node_text(thread.node)}" if thread.node else ""
     yield style(f"Thread{name} (tid {thread.tid}): {thread.phase.value}{node}", "bold")
     lines = list(_node_lines(thread.node, thread.tid)) if thread.node else []
-    lines += [f"inside of the backward of {node_text(outer)}" for outer in thread.outer]
+    lines += [f"inside the backward of {node_text(outer)}" for outer in thread.outer]
     if thread.operator:
         lines.append(f"in operator {escape(thread.operator)}")
     if thread.line:
@@ -272,7 +272,7 @@ def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
 
 
 def _node_lines(node: AutogradNode, tid: int) -> Iterator[str]:
-    """``tid``: the thread that runs the node."""
+    """Lines on a node: forward operator and line, hooks, saved tensors, edges. ``tid``: the thread that runs it."""
     if node.forward_op:
         made_by = "" if node.made_by in (None, tid) else f", made by thread {node.made_by}"
         yield f"forward operator {escape(node.forward_op)}{made_by}"
@@ -282,7 +282,7 @@ def _node_lines(node: AutogradNode, tid: int) -> Iterator[str]:
             yield f"    {escape(node.source)}"
     for hook in node.hooks:
         place = f"  {escape(hook.file)}:{hook.line or '?'}" if hook.file else ""
-        yield f"hook {escape(hook.function)}{place}  [{hook.kind.value}]{', which runs' if hook.runs else ''}"
+        yield f"hook {escape(hook.function)}{place}  [{hook.kind.value}]{', now running' if hook.runs else ''}"
     for saved in node.saved or ():
         yield f"saved {escape(saved_text(saved))}"
     if node.next_functions:
@@ -293,25 +293,25 @@ def _node_lines(node: AutogradNode, tid: int) -> Iterator[str]:
 
 def _short_name(node: NodeReference) -> str:
     """``AddmmBackward0 42``, ``AccumulateGrad of f32[4] cpu``: without namespace, escaped."""
-    number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
-    variable = f" of {escape(node.variable)}" if node.variable else ""
-    return f"{escape(node.name.rpartition('::')[2])}{variable}{number}"
+    return _label(node, node.name.rpartition("::")[2])
 
 
 def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
+    """The block of a graph task: its threads, the numbers of its nodes by state, and its flags."""
     plural = "threads" if len(task.tids) > 1 else "thread"
-    yield f"Graph task {_or_unknown(task.id)}, run by {plural} {', '.join(map(str, task.tids))}:"
-    waiting = "1 node waits" if task.waiting == 1 else f"{_or_unknown(task.waiting)} nodes wait"
+    yield f"Graph task {or_unknown(task.id, _UNKNOWN)}, run by {plural} {', '.join(map(str, task.tids))}:"
+    waiting = "1 node waits" if task.waiting == 1 else f"{or_unknown(task.waiting, _UNKNOWN)} nodes wait"
+    outstanding, ready = or_unknown(task.outstanding, _UNKNOWN), or_unknown(task.ready, _UNKNOWN)
+    where = "in its queue" if task.reentrant_depth else "of them ready"
     yield (
-        f"{_INDENT} {waiting} for gradients, {_or_unknown(task.outstanding)} run or are queued, "
-        f"{_or_unknown(task.ready)} {'in its queue' if task.reentrant_depth else 'of them ready'} for the CPU"
-        f"{_ready_text(task.ready_nodes)}"
+        f"{_INDENT} {waiting} for gradients, {outstanding} run or are queued, "
+        f"{ready} {where} for the CPU{_ready_text(task.ready_nodes)}"
     )
     depth = f", reentrant depth {task.reentrant_depth}" if task.reentrant_depth else ""
     keep_graph = ", the graph is kept" if task.keep_graph else ""
     error = ", an error has occurred" if task.has_error else ""
     selective = ", for the gradients of some inputs" if task.selective else ""
-    yield f"{_INDENT} owner {_or_unknown(task.owner)}{depth}{keep_graph}{selective}{error}"
+    yield f"{_INDENT} owner {or_unknown(task.owner, _UNKNOWN)}{depth}{keep_graph}{selective}{error}"
     yield from _stale_lines(task.stale, "backward raises an error when it runs that node", style)
 
 
@@ -322,13 +322,9 @@ def _ready_text(nodes: Sequence[NodeReference]) -> str:
 
 
 def _stale_lines(tensors: Sequence[StaleTensor], then: str, style: Style) -> Iterator[str]:
-    """Lines about saved tensors that were modified in place since; ``then`` says what happens."""
+    """A line for each saved tensor that was modified in place since then; ``then`` says what follows from it."""
     for stale in tensors[:_STALE]:
         text = f"{node_text(stale.node)}, saved {escape(saved_text(stale.saved))}; {then}"
         yield style(f"{_INDENT} {text}", "red")
     if len(tensors) > _STALE:
         yield f"{_INDENT} … {len(tensors) - _STALE} more (--json has all)"
-
-
-def _or_unknown(value: int | str | None) -> str:
-    return "unknown" if value is None else str(value)

@@ -3,10 +3,6 @@ stack.
 
 Sources: torch/csrc/autograd/engine.h, engine.cpp, graph_task.h, 2.13.0. The engine keeps what a thread does in
 thread-local variables, which are zero in idle threads.
-
-In some releases the compiler gave these variables no names of their own. Each is a static variable of a lambda in a
-``c10::ThreadLocal`` (c10/util/ThreadLocal.h), which keeps a pointer to the lambda's function; the lambdas of different
-files have one name. The function's code shows which variable it returns: its offset among the library's thread-locals.
 """
 
 from __future__ import annotations
@@ -61,14 +57,14 @@ NO_DEVICE, CPU_DEVICE = -2, -1
 
 
 class RunningNode(NamedTuple):
-    """The work of a thread of the engine: addresses of a Node and of a GraphTask, 0 for none."""
+    """What the engine runs in a thread: the addresses of a Node and of a GraphTask, 0 for none."""
 
     node: int
     graph_task: int
 
 
 class EngineReader:
-    """Reads the engine of one torch."""
+    """Reads the state of autograd's engine. ``thread_pointer`` is the address of a thread's control block."""
 
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer) -> None:
         self._memory = memory
@@ -76,17 +72,17 @@ class EngineReader:
         self._space = Space(memory, layout)
         self._variables = ThreadVariables(memory, symbolizer)
         self._unnamed: dict[str, tuple[Module, Symbol]] = {}
+        """Name of an accessor → the variable that it returns."""
         self._symbolizer = symbolizer
 
     def running(self, thread_pointer: int) -> RunningNode:
-        """The work of the thread. Raises BadData if torch has no such variables, ThreadLocalUnknown, MemoryFault."""
+        """What runs in a thread. Raises BadData if torch has no such variables, ThreadLocalUnknown, MemoryFault."""
         node = self._current(thread_pointer, assumed_symbols.EVALUATING_NODE, assumed_symbols.EVALUATING_NODE_ACCESS)
         task = self._current(thread_pointer, assumed_symbols.GRAPH_TASK, assumed_symbols.GRAPH_TASK_ACCESS)
         return RunningNode(node, task)
 
     def _current(self, thread_pointer: int, variable: TorchSymbol, access: TorchSymbol) -> int:
-        """The value of the thread-local ``variable``; if it has no name, of the one that the function at ``access``
-        returns."""
+        """The value of the thread-local ``variable``, found by its accessor if the compiler gave it no name."""
         if variable.find(self._symbolizer):
             return self._named_variable(thread_pointer, variable)
         name = access.names[0]
@@ -96,7 +92,12 @@ class EngineReader:
         return int.from_bytes(self._variables.of(thread_pointer).read_symbol(module, symbol, 8), "little")
 
     def _find_unnamed(self, access: TorchSymbol) -> tuple[Module, Symbol]:
-        """The thread-local variable that the function at ``access`` returns. Raises BadData, MemoryFault."""
+        """The thread-local variable that an accessor returns. Raises BadData, MemoryFault.
+
+        In some releases such a variable is a static one of a lambda in a ``c10::ThreadLocal`` (c10/util/ThreadLocal.h),
+        which keeps a pointer to the lambda's function (``access``). Lambdas of different files have one name, but the
+        function's code has the offset of its variable among the library's thread-locals.
+        """
         location, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
         if not location or not pointer:
             raise BadData(f"{access.library} has no {access.names[0]}")
@@ -114,11 +115,11 @@ class EngineReader:
             if symbol.type == STT_TLS and symbol.size == _SHARED_POINTER and has_operand(code, symbol.vaddr)
         ]
         if len(candidates) != 1:
-            raise BadData(f"which variable {access.names[0]} stands for is not seen in its function")
+            raise BadData(f"the code of {access.names[0]} does not show which variable it returns")
         return module, candidates[0]
 
     def next_sequence_nr(self, thread_pointer: int) -> int:
-        """The number that the thread's next node gets. Raises as ``running``."""
+        """The sequence number that the thread's next node gets. Raises as ``running``."""
         return self._named_variable(thread_pointer, assumed_symbols.SEQUENCE_NUMBER)
 
     def thread_id(self, thread_pointer: int) -> int:
@@ -128,41 +129,35 @@ class EngineReader:
     def _named_variable(self, thread_pointer: int, variable: TorchSymbol) -> int:
         return int.from_bytes(self._variables.of(thread_pointer).read(variable, 8) or b"", "little")
 
-    # --- graph tasks -----------------------------------------------------------------------------
-
     def task(self, address: int) -> GraphTaskStruct:
         return GraphTaskStruct(self._space, address)
 
     def count(self, address: int, table: Member[int]) -> int:
-        """The number of elements in a hash table of a graph task. Raises LayoutError, MemoryFault."""
+        """The number of elements in a hash table of the GraphTask at ``address``. Raises LayoutError, MemoryFault."""
         return self._memory.u64(self.task(address).place(table) + UnorderedMap.elements.field(self._layout).offset)
 
     def waiting(self, address: int) -> tuple[int, ...]:
-        """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
+        """The nodes of a GraphTask that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
         table = self.task(address).dependencies_
         return tuple(node for (node,) in hash_entries(self._memory, self._layout, table, 1, _QUEUE_LIMIT))
 
-    def ready(self, address: int) -> tuple[int, ...]:
-        """The nodes in the task's queue for the CPU. Raises BadData, LayoutError, MemoryFault."""
-        queue = self.task(address).cpu_ready_queue_
-        return self.queued(queue) if queue else ()
-
     def queued(self, queue: int) -> tuple[int, ...]:
-        """The nodes in a ReadyQueue; 0 is a task that only wakes its thread up. Raises as ``ready``."""
+        """The nodes in the ReadyQueue at ``queue`` (0: none); 0 only wakes its thread. Raises as ``waiting``."""
+        if not queue:
+            return ()
         heap = ReadyQueue(self._space, queue).heap_
         first, count = vector_span(self._memory, heap, NodeTask.size(self._space), _QUEUE_LIMIT)
         return tuple(task.fn_ for task in NodeTask.array(self._space, first, count))
 
-    def device_queues(self, engine: int) -> tuple[int, ...]:
-        """The ReadyQueue of each device that has threads of its own; 0 for none. Raises as ``ready``."""
+    def device_queues(self, classes: ClassNames) -> tuple[int, ...]:
+        """The ReadyQueue of each device, 0 for one without a thread of its own; () if the engine of a program with
+        Python was not used yet, or cannot be found. Raises as ``waiting``."""
+        engine = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
+        if not engine or "torch::autograd::python::PythonEngine" not in classes.of(engine):
+            return ()
         table = Engine(self._space, engine).device_ready_queues_
         first, count = vector_span(self._memory, table, _SHARED_POINTER, 128)  # a signed byte numbers the devices
         return tuple(self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
-
-    def engine(self, classes: ClassNames) -> int:
-        """The engine of a program with Python; 0 if it was not used yet, or cannot be found. Raises MemoryFault."""
-        engine = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
-        return engine if engine and "torch::autograd::python::PythonEngine" in classes.of(engine) else 0
 
 
 T = TypeVar("T")
@@ -179,29 +174,24 @@ class AutogradReporter:
         self._problems: list[str] = []
 
     def section(self, threads: Sequence[TargetThread]) -> AutogradSection:
-        """These threads, the graph tasks that they take part in, and the queues of devices with threads of their
-        own."""
+        """The report on these threads, the graph tasks that they take part in, and the queues of devices."""
         reports = tuple(self.thread(thread) for thread in threads)
-        tasks: dict[int, list[int]] = {}
+        tasks: dict[int, list[int]] = {}  # address of a GraphTask → tids
         for report in reports:
             if report.graph_task:
                 tasks.setdefault(report.graph_task, []).append(report.tid)
         task_reports = tuple(self._task(address, tuple(tids)) for address, tids in tasks.items())
         anomaly_mode = self._session.settings.value("anomaly_mode")
-        engine = self._field(lambda: self._engine.engine(self.nodes.classes))
-        queues = (self._field(lambda: self._engine.device_queues(engine)) if engine else None) or ()
-        device_queues = tuple(self._device_queue(device, queue) for device, queue in enumerate(queues))
+        queues = []
+        for device, queue in enumerate(self._field(lambda: self._engine.device_queues(self.nodes.classes)) or ()):
+            ready = self._field(partial(self._engine.queued, queue)) if queue else None
+            queues.append(DeviceQueue(device, None if ready is None else len(ready), self._references(ready or ())))
         is_on = anomaly_mode if isinstance(anomaly_mode, bool) else None
-        return AutogradSection(reports, task_reports, is_on, device_queues=device_queues)
-
-    def _device_queue(self, device: int, queue: int) -> DeviceQueue:
-        """The report on a device's queue. ``queue``: the address of its ReadyQueue, 0 for none."""
-        ready = self._field(lambda: self._engine.queued(queue)) if queue else None
-        return DeviceQueue(device, None if ready is None else len(ready), self._references(ready or ()))
+        return AutogradSection(reports, task_reports, is_on, device_queues=tuple(queues))
 
     @cached_property
     def _tids(self) -> dict[int, int]:
-        """RecordFunction's number → tid of each thread that has one."""
+        """RecordFunction's number of a thread → its tid."""
         tids: dict[int, int] = {}
         for thread in self._session.target.memory.threads():
             number = self._field(partial(lambda thread: self._engine.thread_id(self._thread_pointer(thread)), thread))
@@ -213,13 +203,14 @@ class AutogradReporter:
         return self._session.memory.architecture.thread_pointer(thread.registers())
 
     def thread(self, thread: TargetThread) -> AutogradThread:
-        """The report on a thread; a part that cannot be read is None, and is one of its problems."""
+        """The report on a thread; a part that cannot be read is None, with a problem that says why."""
         self._problems = []
         session, field = self._session, self._field
         running = field(lambda: self._engine.running(self._thread_pointer(thread)))
         snapshot = field(lambda: session.threads.snapshot(thread))
 
         def node_report() -> AutogradNode | None:
+            """The report on the node that runs; only frames since the call of backward() count as running."""
             if not running or not running.node:
                 return None
             frames = session.python_threads.frames(thread.tid)
@@ -255,12 +246,10 @@ class AutogradReporter:
             self._problems.append(error.what)
             return None
 
-    # --- graph tasks -----------------------------------------------------------------------------
-
     def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
         """The report on the GraphTask at ``address``. ``tids``: the threads that run its nodes."""
         task, field = self._engine.task(address), self._field
-        ready = field(lambda: self._engine.ready(address))
+        ready = field(lambda: self._engine.queued(task.cpu_ready_queue_))
         waiting = field(lambda: self._engine.waiting(address))
         devices = {NO_DEVICE: "none", CPU_DEVICE: "cpu"}
         return GraphTask(
@@ -281,13 +270,14 @@ class AutogradReporter:
         )
 
     def _references(self, nodes: Sequence[int]) -> tuple[NodeReference, ...]:
-        """The first 16 nodes of a queue, as far as they can be read; 0 is no node."""
+        """The first 16 nodes of a queue (addresses, 0 for no node), as far as they can be read."""
         references = (self._field(partial(self.nodes.reference, node)) for node in nodes[:16] if node)
         return tuple(reference for reference in references if reference)
 
 
 def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> Phase:
-    """The phase of a thread, from the engine's own variables (``running``), else from the thread's stack."""
+    """The phase of a thread, from the engine's own variables (``running``), else from the thread's stack; None for what
+    could not be read."""
     if running and (running.node or running.graph_task):
         return Phase.BACKWARD
     if not snapshot:
@@ -307,9 +297,9 @@ _APPLY = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\(")
 def nodes_on_stack(
     session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
 ) -> tuple[BackwardNode, ...]:
-    """The nodes that the engine's calls at ``levels`` run. Raises nothing: an unknown node is left out."""
-    by_class = [_node_by_class(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)]
-    nodes = list(by_class)
+    """The nodes that the engine runs at ``levels`` of a thread's stack (indices of frames that call a node, innermost
+    first); an unknown node is left out. The diagnosis adds them to its reports (Extras.backward_nodes)."""
+    nodes = [_node_by_class(stack, inner + 1, outer) for inner, outer in zip((-1, *levels), levels)]
     with suppress(GdbextError):
         reporter = NodeReporter(session)
         with suppress(GdbextError):
@@ -326,8 +316,8 @@ def nodes_on_stack(
 
 
 def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: int) -> NodeReference | None:
-    """The node that the engine's call at level ``outer`` runs, which has started the call at level ``inner``; None if
-    unknown.
+    """The node that the engine's call at level ``outer`` of a stack runs, whose backward has made the engine's call at
+    level ``inner``; None if unknown.
 
     ``Engine::thread_main``, which makes both calls, keeps in its frame the node that it runs, and the node that ran
     before (engine.cpp, NodeGuard): if both frames have exactly one node in common, it is that one.
@@ -339,24 +329,21 @@ def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: in
         return False
 
     def nodes_in_frame(level: int) -> set[int]:
+        """The addresses of nodes among the words of the frame at ``level``; none if it is unknown or above 16 KiB."""
         frame = stack.frames[level] if level < len(stack) else None
-        if not frame or not 0 < frame.cfa - frame.sp <= 1 << 14:
-            return set()
-        try:
-            words = set(reporter.nodes.memory.words(frame.sp, (frame.cfa - frame.sp) // 8))
-        except GdbextError:
-            return set()
-        return {word for word in words if is_node(word)}
+        if frame and 0 < frame.cfa - frame.sp <= 1 << 14:
+            with suppress(GdbextError):
+                words = set(reporter.nodes.memory.words(frame.sp, (frame.cfa - frame.sp) // 8))
+                return {word for word in words if is_node(word)}
+        return set()
 
     common = nodes_in_frame(inner + 1) & nodes_in_frame(outer + 1)
-    try:
-        reference = reporter.reference(common.pop()) if len(common) == 1 else None
-    except GdbextError:
-        return None
     by_class = _node_by_class(stack, inner + 1, outer)
-    if not reference or (by_class and by_class.name not in (reference.name.rpartition("::")[2], "PyNode")):
-        return None
-    return reference
+    with suppress(GdbextError):
+        reference = reporter.reference(common.pop()) if len(common) == 1 else None
+        if reference and (not by_class or by_class.name in (reference.name.rpartition("::")[2], "PyNode")):
+            return reference
+    return None
 
 
 def _node_by_class(stack: NativeStack, first: int, level: int) -> BackwardNode | None:

@@ -16,7 +16,7 @@ class Phase(Enum):
     """The phase of autograd that a thread is in."""
 
     FORWARD = "forward"
-    """It is inside of an operator, or of a torch.nn.Module, and not in a backward pass."""
+    """It is inside an operator or a torch.nn.Module, and not in a backward pass."""
     BACKWARD = "backward"
     """It runs a backward pass, or waits for one that it started."""
     NONE = "none"
@@ -45,53 +45,53 @@ class NodeHook(NamedTuple):
 
 
 class NodeReference(NamedTuple):
-    """A ``torch::autograd::Node``, named as ``grad_fn.name()`` names it. None is what could not be read."""
+    """A ``torch::autograd::Node``, with the name of ``grad_fn.name()``. None: could not be read."""
 
     name: str
     address: Hexadecimal
     sequence_nr: int | None
     variable: str | None
-    """AccumulateGrad: the tensor whose gradient it adds to."""
+    """For AccumulateGrad, the tensor whose gradient it adds to."""
 
 
 class NextFunction(NamedTuple):
-    """An element of ``next_functions``: the ``input_nr``-th input of a node; None where no gradient is passed on."""
+    """An element of ``next_functions``: input ``input_nr`` of a node, None if no gradient is passed on."""
 
     node: NodeReference | None
     input_nr: int
 
 
 NOTHING_SAVED = "none"
-"""``tensor`` of what was not needed, and not saved."""
+"""SavedTensor.tensor of an input that backward does not need, which is not saved."""
 
 
 class SavedTensor(NamedTuple):
-    """A tensor that a node saved for its backward. ``tensor`` is what it is, ``f32[2, 3] cpu``, or why there is none:
-    "none", "released", "packed by saved-tensor hooks"; versions are None then."""
+    """A tensor that a node saved for its backward."""
 
     name: str
     """The name as in grad_fn._saved_NAME; with an index in a list."""
     tensor: str
+    """``f32[2, 3] cpu``, or why there is none: "none", "released", "packed by saved-tensor hooks"."""
     saved_version: int | None
+    """The tensor's version counter when it was saved; None if there is no tensor."""
     version: int | None
-    """The version that the tensor itself has now."""
+    """The version counter that the tensor has now."""
 
     @property
     def is_stale(self) -> bool:
-        """It was modified in place since: backward will raise an error, or has raised it."""
-        _name, _tensor, saved_counter, counter = self
-        return saved_counter is not None and counter is not None and saved_counter != counter
+        """True if it was modified in place since then: backward will raise an error, or has raised it."""
+        return None not in (self.saved_version, self.version) and self.saved_version != self.version
 
 
 class StaleTensor(NamedTuple):
-    """A saved tensor that was modified in place since: backward raises an error when it runs that node."""
+    """A saved tensor that was modified in place since then: backward raises an error when it runs the node."""
 
     node: NodeReference
     saved: SavedTensor
 
 
 class AutogradNode(NamedTuple):
-    """A node with all that is known of it. None is what could not be read."""
+    """Everything about a node; the first four members are NodeReference's. None: could not be read."""
 
     name: str
     address: Hexadecimal
@@ -100,24 +100,25 @@ class AutogradNode(NamedTuple):
     topological_nr: int | None = None
     """The length of the longest path from it to a leaf."""
     made_by: int | None = None
-    """The thread (tid) that made it; None for one that is gone."""
+    """The tid of the thread that created it; None if that has exited."""
     forward_op: str | None = None
     """The operator whose derivative it is, without overload; its in-place form has the same node."""
     file: str | None = None
+    """The Python file and line of the forward call."""
     line: int | None = None
     function: str = ""
     source: str = ""
     line_known_by: str = ""
-    """The source of file and line: "anomaly mode", or "torch.autograd.Function" for where its forward is defined."""
+    """The source of file and line: "anomaly mode", or "torch.autograd.Function" for the definition of its forward."""
     hooks: tuple[NodeHook, ...] = ()
     next_functions: tuple[NextFunction, ...] = ()
-    """The first of its edges."""
+    """The first 16."""
     saved: tuple[SavedTensor, ...] | None = None
-    """None where it is not known of this release, or of a node that Python defines."""
+    """None if unknown for this release or class of nodes."""
 
 
 class GraphTask(NamedTuple):
-    """One execution of a backward pass: ``torch::autograd::GraphTask``. None is what could not be read."""
+    """One execution of a backward pass: ``torch::autograd::GraphTask``. None: could not be read."""
 
     address: Hexadecimal
     id: int | None
@@ -128,33 +129,34 @@ class GraphTask(NamedTuple):
     waiting: int | None
     """Nodes that wait for the gradients of others."""
     nodes: int | None
-    """Nodes of the graph when it began, without the one that it began with."""
+    """Nodes of the graph when it began, without the root."""
     ready: int | None
-    """Nodes in its queue for the CPU, which those of the passes that it was started from may share."""
+    """Nodes in its queue for the CPU, which a reentrant pass shares with the pass that started it."""
     owner: str | None
     """The device of the thread that started it: "cpu", also for a thread of the program; "none" before it begins."""
     reentrant_depth: int | None
     keep_graph: bool | None
     has_error: bool | None
     ready_nodes: tuple[NodeReference, ...] = ()
-    """The first of those that are ready for the CPU."""
+    """The first 16 that are ready for the CPU."""
     stale: tuple[StaleTensor, ...] = ()
-    """Saved tensors of the nodes that it has yet to run, which were modified in place."""
+    """Saved tensors that were modified in place, of the nodes that it has yet to run."""
     selective: bool | None = None
-    """Gradients of some inputs only are wanted, so that not every node is run."""
+    """Only the gradients of some inputs are computed, so that not every node is run."""
 
 
 class DeviceQueue(NamedTuple):
-    """The queue of a device that has a thread of its own. None is what could not be read."""
+    """The queue of a device that has a thread of its own. None: could not be read."""
 
     device: int
     ready: int | None
+    """Nodes in the queue."""
     ready_nodes: tuple[NodeReference, ...]
-    """The first of the nodes that are ready."""
+    """The first 16 of them."""
 
 
 class AutogradThread(NamedTuple):
-    """One thread as autograd sees it."""
+    """The state of one thread in autograd. None: could not be read, or does not apply."""
 
     tid: int
     name: str | None
@@ -168,23 +170,24 @@ class AutogradThread(NamedTuple):
     operator: str | None
     """The operator that it is in, the outermost since the node began."""
     line: str
-    """The innermost line of Python of the program."""
+    """The innermost line of the program's Python code: ``train.py:7``."""
     problems: tuple[str, ...] = ()
     outer: tuple[NodeReference, ...] = ()
-    """The nodes from whose backward the pass was started, the innermost first, where it is reentrant."""
+    """For a reentrant pass, the nodes from whose backward it was started, the innermost first."""
 
 
 class GraphNode(NamedTuple):
-    """A node of a graph; ``next_functions`` are addresses, 0 for none, with the number of the input. ``saved``: None
-    where it is not known."""
+    """A node of a graph that is written to a file."""
 
     node: NodeReference
     next_functions: tuple[tuple[int, int], ...]
+    """(address of a node, 0 for none; number of its input)."""
     saved: tuple[SavedTensor, ...] | None = None
+    """None if unknown."""
 
 
 class GraphFile(NamedTuple):
-    """The graph from ``root`` on: the number of its nodes, whether there are more, and the files it was written to."""
+    """The graph that starts at ``root``: the number of its nodes, whether there are more, and the files with it."""
 
     root: NodeReference
     nodes: int

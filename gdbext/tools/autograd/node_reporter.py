@@ -1,22 +1,4 @@
-"""One node of autograd's graph as reports have it: its forward operator and line, its hooks, the tensors it has saved.
-
-tools/autograd/load_derivatives.py (2.13.0) makes the name of a node of its operator's name: the words between
-underscores, each with a capital, then "Backward" and a number for each further formula. Two operators may give the
-same name: ``_softmax``, ``softmax``. The one meant has a kernel of its own for autograd; if both have one, it is the
-public one, which has the formula, while the other is what its kernels call (``convolution``, ``_convolution``).
-
-Anomaly mode keeps a dict for each node with the lines of ``traceback.format_stack()`` in a PyAnomalyMetadata, as its
-first member behind those of AnomalyMetadata (torch/csrc/autograd/python_anomaly_mode.{h,cpp}, 2.13.0). A node of
-torch.autograd.Function knows its class (torch/autograd/function.py).
-
-Hooks of Python are objects of C++ with a vtable and, behind it, a dict from handle to function
-(torch/csrc/autograd/python_hook.h, 2.13.0; the same in all versions since 2.0). A word there that is not a dict is
-ignored.
-
-Saved tensors: torch/csrc/autograd/saved_variable.{h,cpp}, 2.13.0. ``SavedVariable::unpack`` compares the version that
-it saved with the tensor's counter, which a detached copy shares with its original; if they differ, backward raises "one
-of the variables needed for gradient computation has been modified by an inplace operation".
-"""
+"""Describes nodes of autograd's graph: forward operator and line, hooks, saved tensors."""
 
 from __future__ import annotations
 
@@ -31,29 +13,13 @@ from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
 from gdbext.engine.numbers import number
 from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.tools.autograd.autograd_section import (
-    NOTHING_SAVED,
-    AutogradNode,
-    HookKind,
-    NextFunction,
-    NodeHook,
-    NodeReference,
-    SavedTensor,
-    StaleTensor,
-)
+from gdbext.tools.autograd import autograd_section
 from gdbext.tools.tensor.tensor_fields import TensorFields
-from gdbext.torch import assumed_symbols
+from gdbext.torch import assumed_symbols, torch_symbol
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.registry import Dispatcher, Operator
 from gdbext.torch.state.tensor import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader, TensorReader
 from gdbext.torch.structures import AnomalyMetadata, AutogradMeta, Node, SavedVariable
-from gdbext.torch.torch_symbol import (
-    ANOMALY_TRACEBACK,
-    FUNCTION_FORWARD,
-    FUNCTION_FORWARD_CLASS,
-    MODULE_HOOK,
-    MODULE_HOOKS,
-)
 from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
 
@@ -61,22 +27,21 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
 
 _HOOK_LIMIT = 1000
-_VECTORS = {
-    Node.tensor_pre_hooks_: HookKind.TENSOR,
-    Node.pre_hooks_: HookKind.NODE_BEFORE,
-    Node.post_hooks_: HookKind.NODE_AFTER,
-}
 
 
 class FoundHook(NamedTuple):
-    """A hook, and the code object of its function, 0 for one in C++."""
+    """A hook, and the address of the code object of its function, 0 for one in C++."""
 
-    hook: NodeHook
+    hook: autograd_section.NodeHook
     code: int
 
 
 class HookReader:
-    """Reads the hooks of nodes and tensors; ``object_at`` gives the Python object at an address."""
+    """Reads the hooks of nodes and tensors; ``object_at`` gives the Python object at an address.
+
+    A Python hook is a C++ object with a vtable and, behind it, a dict from handle to function
+    (torch/csrc/autograd/python_hook.h, 2.13.0; the same in all versions since 2.0).
+    """
 
     def __init__(self, nodes: NodeReader, classes: ClassNames, object_at: Callable[[int], PyRef]) -> None:
         self._nodes = nodes
@@ -87,33 +52,32 @@ class HookReader:
     def node_hooks(self, address: int) -> Iterator[FoundHook]:
         """All hooks of a node, in the engine's order. Raises LayoutError, BadData, MemoryFault."""
         node = self._nodes.node(address)
-        for member, kind in _VECTORS.items():
-            if kind is HookKind.NODE_AFTER:  # after an unordered_map from output number to hook
-                table, layout = node.retains_grad_hooks_, self._nodes.layout
-                for _output, hook in hash_entries(self._memory, layout, table, 2, _HOOK_LIMIT):
-                    yield from self._functions(hook, HookKind.RETAINS_GRAD)
-            for hook in self._vector(node.place(member)):
-                yield from self._functions(hook, kind)
+        yield from self._vector_hooks(node.place(Node.tensor_pre_hooks_), autograd_section.HookKind.TENSOR)
+        yield from self._vector_hooks(node.place(Node.pre_hooks_), autograd_section.HookKind.NODE_BEFORE)
+        table = node.retains_grad_hooks_  # an unordered_map from output number to hook
+        for _output, hook in hash_entries(self._memory, self._nodes.layout, table, 2, _HOOK_LIMIT):
+            yield from self._functions(hook, autograd_section.HookKind.RETAINS_GRAD)
+        yield from self._vector_hooks(node.place(Node.post_hooks_), autograd_section.HookKind.NODE_AFTER)
 
     def leaf_hooks(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
-        """All hooks of an AccumulateGrad with its tensor's, whose ``AutogradMeta`` is given (0: none): before the node,
-        and after the gradient was added (accumulate_grad.h). Raises as ``node_hooks``."""
+        """All hooks of an AccumulateGrad and of its tensor, whose AutogradMeta is at ``autograd_meta`` (0: none), in
+        the engine's order (accumulate_grad.h). Raises as ``node_hooks``."""
         meta = AutogradMeta(self._nodes.space, autograd_meta)
         if autograd_meta:
-            for hook in self._vector(meta.hooks_):
-                yield from self._functions(hook, HookKind.TENSOR)
+            yield from self._vector_hooks(meta.hooks_, autograd_section.HookKind.TENSOR)
         yield from self.node_hooks(address)
         after = meta.post_acc_grad_hooks_ if autograd_meta else 0
         if after:
-            yield from self._functions(after, HookKind.ACCUMULATED)
+            yield from self._functions(after, autograd_section.HookKind.ACCUMULATED)
 
-    def _vector(self, address: int) -> Iterator[int]:
-        """The pointers in a std::vector of them."""
+    def _vector_hooks(self, address: int, kind: autograd_section.HookKind) -> Iterator[FoundHook]:
+        """The hooks that the std::vector at ``address`` points to."""
         first, count = vector_span(self._memory, address, 8, _HOOK_LIMIT)
-        yield from self._memory.words(first, count) if count else ()
+        for hook in self._memory.words(first, count) if count else ():
+            yield from self._functions(hook, kind)
 
-    def _functions(self, hook: int, kind: HookKind) -> Iterator[FoundHook]:
-        """The functions in the dict of a Python hook object, else the class of the C++ object."""
+    def _functions(self, hook: int, kind: autograd_section.HookKind) -> Iterator[FoundHook]:
+        """The functions of the hook object at ``hook``: those in the dict of a Python hook, else its C++ class."""
         functions: list[PyRef] = []
         try:
             names = self._classes.of(hook)
@@ -125,22 +89,23 @@ class HookReader:
         for value in functions:
             yield from _python_hooks(value, kind)
         if not functions and names:
-            yield FoundHook(NodeHook(kind, names[0]), 0)
+            yield FoundHook(autograd_section.NodeHook(kind, names[0]), 0)
 
 
-def _python_hooks(value: PyRef, kind: HookKind) -> Iterator[FoundHook]:
-    """The hook that is a Python function; the hooks of a module if ``value`` is the function that calls them."""
+def _python_hooks(value: PyRef, kind: autograd_section.HookKind) -> Iterator[FoundHook]:
+    """The hook with the Python function ``value``; the module's hooks if that is torch.nn.Module's function that calls
+    them, which has them in its closure."""
     function = value.function
     if not function:
-        yield FoundHook(NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
+        yield FoundHook(autograd_section.NodeHook(kind, f"the Python object at {value.address:#x}"), 0)
         return
-    cells = value.closure if function.qualname == MODULE_HOOK else ()
-    tables = (cell[MODULE_HOOKS].parts() for cell in cells)
+    cells = value.closure if function.qualname == torch_symbol.MODULE_HOOK else ()
+    tables = (cell[torch_symbol.MODULE_HOOKS].parts() for cell in cells)
     own = [hook.function for hook in next(filter(None, tables), ())]
     module_hooks = [hook for hook in own if hook]
     for hook in module_hooks or [function]:
-        hook_kind = HookKind.MODULE if module_hooks else kind
-        yield FoundHook(NodeHook(hook_kind, hook.qualname, hook.file, hook.line), hook.code)
+        hook_kind = autograd_section.HookKind.MODULE if module_hooks else kind
+        yield FoundHook(autograd_section.NodeHook(hook_kind, hook.qualname, hook.file, hook.line), hook.code)
 
 
 Members = Mapping[str, Mapping[str, int]]
@@ -148,7 +113,12 @@ Members = Mapping[str, Mapping[str, int]]
 
 
 class SavedTensorReader:
-    """Reads the saved tensors of nodes whose class is in ``members``."""
+    """Reads the saved tensors of nodes whose class is in ``members``.
+
+    ``SavedVariable::unpack`` (torch/csrc/autograd/saved_variable.cpp, 2.13.0) compares the version that it saved with
+    the tensor's counter, which a detached copy shares with its original; if they differ, backward raises "one of the
+    variables needed for gradient computation has been modified by an inplace operation".
+    """
 
     def __init__(self, nodes: NodeReader, members: Members, tensors: TensorReader, fields: TensorFields) -> None:
         """Prepare the reader. Raises LayoutError."""
@@ -158,14 +128,13 @@ class SavedTensorReader:
         self._fields = fields
         self._size = SavedVariable.size(nodes.space)
 
-    def saved_tensors(self, node: int) -> tuple[SavedTensor, ...] | None:
-        """The tensors that the node has saved, None if unknown for its class. Raises BadData, MemoryFault,
-        LayoutError."""
+    def saved_tensors(self, node: int) -> tuple[autograd_section.SavedTensor, ...] | None:
+        """The tensors that the node saved, None if unknown for its class. Raises BadData, MemoryFault, LayoutError."""
         variables = self._variables(node)
         return None if variables is None else tuple(self._saved(name, address) for name, address in variables)
 
-    def stale(self, node: int) -> tuple[SavedTensor, ...]:
-        """The saved tensors that were modified in place since. Raises as ``saved_tensors``."""
+    def stale(self, node: int) -> tuple[autograd_section.SavedTensor, ...]:
+        """The saved tensors of a node that were modified in place since then. Raises as ``saved_tensors``."""
         variables = self._variables(node) or ()
         return tuple(self._saved(name, address) for name, address in variables if self._is_stale(address))
 
@@ -189,7 +158,8 @@ class SavedTensorReader:
                 yield f"{name}[{index}]", first + index * self._size
 
     def _is_stale(self, address: int) -> bool:
-        """The tensor of the SavedVariable at ``address`` has another version now than when it was saved."""
+        """True if the tensor of the SavedVariable at ``address`` has another version now than when it was saved. Reads
+        less than _saved(), which confirms it."""
         saved = SavedVariable(self._nodes.space, address)
         tensor = saved.data_
         if not tensor or saved.hooks_ or saved.was_default_constructed_:
@@ -197,26 +167,25 @@ class SavedTensorReader:
         saved_counter, counter = saved.saved_version_, self._version(tensor)
         return counter is not None and counter != saved_counter and self._saved("", address).is_stale
 
-    def _saved(self, name: str, address: int) -> SavedTensor:
+    def _saved(self, name: str, address: int) -> autograd_section.SavedTensor:
         """The report on the SavedVariable at ``address``. Raises BadData if there is none, MemoryFault."""
         saved = SavedVariable(self._nodes.space, address)
         if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
             raise BadData(f"there is no SavedVariable at {address:#x}")
         if saved.hooks_:
-            return SavedTensor(name, "packed by saved-tensor hooks", None, None)
+            return autograd_section.SavedTensor(name, "packed by saved-tensor hooks", None, None)
         if saved.was_default_constructed_:
-            return SavedTensor(name, NOTHING_SAVED, None, None)
+            return autograd_section.SavedTensor(name, autograd_section.NOTHING_SAVED, None, None)
         tensor = self._tensors.read(saved.data_)
         if tensor.implementation == UNDEFINED_TENSOR:
-            return SavedTensor(name, "released", None, None)
-        return SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
+            return autograd_section.SavedTensor(name, "released", None, None)
+        return autograd_section.SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
 
     def _version(self, tensor: int) -> int | None:
         """The version of the TensorImpl at ``tensor`` now; None if it cannot be read."""
-        try:
+        with suppress(GdbextError):
             return self._fields.version(tensor)
-        except GdbextError:
-            return None
+        return None
 
 
 T = TypeVar("T")
@@ -237,10 +206,10 @@ class NodeReporter:
         self._lines = ForwardLineReader(self.nodes, classes, session.python_object) if has_python else None
         self._version = torch_version(session) or "unknown"
         self._problems: list[str] = []
-        self._stale: dict[int, tuple[StaleTensor, ...]] = {}
+        self._stale: dict[int, tuple[autograd_section.StaleTensor, ...]] = {}
 
     def take_problems(self) -> tuple[str, ...]:
-        """What could not be read since the last call."""
+        """Remove and return the problems that occurred since the last call."""
         problems, self._problems = tuple(dict.fromkeys(self._problems)), []
         return problems
 
@@ -248,7 +217,7 @@ class NodeReporter:
     def _operators(self) -> ForwardOperators | None:
         return None if self._session.dispatcher_error else ForwardOperators(self._session.dispatcher)
 
-    def reference(self, address: int) -> NodeReference:
+    def reference(self, address: int) -> autograd_section.NodeReference:
         """The node at ``address`` by name and sequence number. Raises BadData if there is no node, MemoryFault."""
 
         def variable() -> str | None:
@@ -256,9 +225,9 @@ class NodeReporter:
             return self._session.tensors.read(leaf).short if leaf else None
 
         number = self._field("sequence number", lambda: self.nodes.node(address).sequence_nr_)
-        return NodeReference(self.name(address), address, number, self._field("variable", variable))
+        return autograd_section.NodeReference(self.name(address), address, number, self._field("variable", variable))
 
-    def node_report(self, address: int, running_codes: Collection[int] = ()) -> AutogradNode:
+    def node_report(self, address: int, running_codes: Collection[int] = ()) -> autograd_section.AutogradNode:
         """Everything about the node at ``address``. ``running_codes``: addresses of the code objects that the thread
         runs since the node began; they mark the hook that runs. Raises as ``reference``."""
         reference, field = self.reference(address), self._field
@@ -274,8 +243,8 @@ class NodeReporter:
         next_functions = []
         for edge in edges[:16]:  # a node that stacks tensors has as many edges as tensors
             node = field("next function", partial(self.reference, edge.node)) if edge.node else None
-            next_functions.append(NextFunction(node, edge.input_nr))
-        return AutogradNode(
+            next_functions.append(autograd_section.NextFunction(node, edge.input_nr))
+        return autograd_section.AutogradNode(
             *reference,
             topological_nr=field("topological number", lambda: self.nodes.node(address).topological_nr_),
             made_by=field("thread", lambda: self._made_by(self.nodes.node(address).thread_id_)),
@@ -292,7 +261,7 @@ class NodeReporter:
 
     @cached_property
     def _saved_reader(self) -> SavedTensorReader | None:
-        """None for a release whose saved tensors are not measured."""
+        """The reader of saved tensors; None for a release whose nodes were not measured."""
         session = self._session
         data = store.data_of(session.memory.architecture.name)
         members = store.member_offsets("saved-members", self._version, has_cxx11_abi(session.layout), data)
@@ -300,20 +269,19 @@ class NodeReporter:
 
     @property
     def saved_is_known(self) -> bool:
-        """What the nodes of this release save was measured."""
+        """True if it is known which tensors the nodes of this release save."""
         return bool(self._saved_reader)
 
-    def saved(self, address: int) -> tuple[SavedTensor, ...] | None:
+    def saved(self, address: int) -> tuple[autograd_section.SavedTensor, ...] | None:
         """The tensors that a node has saved, None if unknown for its class. Raises LayoutError if unknown for this
         release, BadData, MemoryFault.
         """
         if not self._saved_reader:
-            raise LayoutError(f"what the nodes of torch {self._version} save is not known")
+            raise LayoutError(f"it is unknown what the nodes of torch {self._version} save")
         return self._saved_reader.saved_tensors(address)
 
-    def stale(self, nodes: Iterable[int]) -> Iterator[StaleTensor]:
-        """Saved tensors of these nodes that were modified in place since. Raises nothing: what cannot be read is no
-        finding."""
+    def stale(self, nodes: Iterable[int]) -> Iterator[autograd_section.StaleTensor]:
+        """Saved tensors of these nodes that were modified in place since then. A node that cannot be read has none."""
         for address in nodes:
             if address not in self._stale:
                 self._stale[address] = ()
@@ -321,7 +289,7 @@ class NodeReporter:
                     saved = self._saved_reader.stale(address) if self._saved_reader else ()
                     if saved:
                         node = self.reference(address)
-                        self._stale[address] = tuple(StaleTensor(node, tensor) for tensor in saved)
+                        self._stale[address] = tuple(autograd_section.StaleTensor(node, tensor) for tensor in saved)
             yield from self._stale[address]
 
     def name(self, address: int) -> str:
@@ -350,7 +318,7 @@ class NodeReporter:
         """The TensorImpl of AccumulateGrad's variable; 0 for any other node."""
         return self.nodes.variable(address) if self.nodes.class_of(address) == ACCUMULATE_GRAD else 0
 
-    def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[NodeHook, ...]:
+    def _hooks(self, address: int, running_codes: Collection[int]) -> tuple[autograd_section.NodeHook, ...]:
         """The hooks of the node at ``address``, of a leaf's tensor as well; ``running_codes`` as of ``node_report``."""
         leaf = self._leaf(address)
         if leaf:
@@ -364,8 +332,8 @@ _LINE = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>
 
 
 class ForwardLine(NamedTuple):
-    """The line of Python that made a node, in ``function``. ``source``: its text, "" if unknown; ``known_by``: the
-    source of the fact."""
+    """The Python line that created a node, in ``function``. ``source``: its text, "" if unknown; ``known_by``: as of
+    AutogradNode.line_known_by."""
 
     file: str
     line: int | None
@@ -383,24 +351,29 @@ class ForwardLineReader:
         self._object_at = object_at
 
     def forward_line(self, node: int) -> ForwardLine | None:
-        """The line that anomaly mode recorded, innermost outside of libraries; else as ``function_line``. Raises
-        BadData, MemoryFault, LayoutError."""
+        """The line that anomaly mode recorded, the innermost outside of libraries; else as ``function_line``. Raises
+        BadData, MemoryFault, LayoutError.
+
+        Anomaly mode keeps the lines of ``traceback.format_stack()`` in a dict, which is the first member of a
+        PyAnomalyMetadata behind those of AnomalyMetadata (torch/csrc/autograd/python_anomaly_mode.h, 2.13.0).
+        """
         metadata = self._nodes.node(node).anomaly_metadata_
         if not metadata or "torch::autograd::PyAnomalyMetadata" not in self._classes.of(metadata):
             return self.function_line(node)
         record = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))
-        lines = self._object_at(record)[ANOMALY_TRACEBACK].elements(10_000)
+        lines = self._object_at(record)[torch_symbol.ANOMALY_TRACEBACK].elements(10_000)
         matches = [match for line in lines[::-1] if (match := _LINE.match(line.str()))]
+        if not matches:
+            return self.function_line(node)
         own = [match for match in matches if not any(part in match["file"] for part in ("/torch/", "/lib/python3"))]
-        return _forward_line((own or matches)[0]) if matches else self.function_line(node)
+        return _forward_line((own or matches)[0])
 
     def function_line(self, node: int) -> ForwardLine | None:
-        """Where the ``forward`` of a torch.autograd.Function is defined; None for another node. Raises as
-        ``forward_line``."""
+        """The definition of an autograd.Function's ``forward``; None for another node. Raises as ``forward_line``."""
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         value = self._object_at(self._nodes.python_object(node))
-        forward = value.checked().of_class[FUNCTION_FORWARD_CLASS][FUNCTION_FORWARD]
+        forward = value.checked().of_class[torch_symbol.FUNCTION_FORWARD_CLASS][torch_symbol.FUNCTION_FORWARD]
         function = (forward["__func__"] or forward).function
         if not function or not function.file:
             return None
@@ -409,24 +382,30 @@ class ForwardLineReader:
 
 def _forward_line(match: re.Match[str]) -> ForwardLine:
     """The line in a match of _LINE."""
-    line = number(match["line"]) or 0
-    return ForwardLine(match["file"], line, match["function"], match["source"].strip(), "anomaly mode")
+    file, line, function, source = match.groups()
+    return ForwardLine(file, number(line) or 0, function, source.strip(), "anomaly mode")
 
 
 _NODE = re.compile(r"(\w+?Backward)(?:Autograd[A-Za-z]+)?\d+(_copy)?(?:[A-Z]\w*)?$")
-"""A node's name; ``SumBackwardAutogradNestedTensor0`` is for one dispatch key, ``ForeachAddBackward1Scalar`` for one
-overload."""
+"""A node's name; ``ForeachAddBackward1Scalar`` is for one overload, ``SumBackwardAutogradNestedTensor0`` a key."""
 
 
 class ForwardOperators:
-    """The operators of one dispatcher, by the names of their nodes."""
+    """Finds operators by the names of their nodes.
+
+    tools/autograd/load_derivatives.py (2.13.0) makes the name of a node of its operator's name: the words between
+    underscores, each with a capital, then "Backward" and a number for each further formula. If two operators give the
+    same name, it belongs to the one that has a kernel for autograd (``_softmax``, ``softmax``); if both have one, to
+    the public one, whose kernels call the other one (``convolution``, ``_convolution``).
+    """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._operators: dict[str, str | None] = {}
+        """Results of operator_of()."""
 
     def operator_of(self, node: str) -> str | None:
-        """``aten::addmm`` of ``AddmmBackward0``; None if no operator, or more than one, can be meant."""
+        """``aten::addmm`` for ``AddmmBackward0``; None if no operator, or more than one, has that node."""
         if node not in self._operators:
             self._operators[node] = None
             match = _NODE.match(node)
@@ -455,7 +434,7 @@ class ForwardOperators:
         return bases
 
     def _unique_operator(self, prefix: str, suffix: str) -> str | None:
-        """The operator with that prefix and a kernel for autograd; ``suffix``: ``_copy`` or ""."""
+        """The only operator with that prefix, ``suffix`` ("_copy" or "") and a kernel for autograd; None if none."""
         index = self._dispatcher.keys.index_of_key("AutogradCPU")
 
         def has_autograd_kernel(base: str) -> bool:  # generated code differentiates one of the overloads

@@ -14,7 +14,7 @@ from gdbext.diagnosis.job.collectives import known_groups, read_collectives, rec
 from gdbext.diagnosis.job.collectives_section import CollectivesSection, CollectivesSource, JobRank
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.formats import whole_file
 from gdbext.engine.rank_sets import fold
 from gdbext.engine.vocabulary import duration, or_unknown
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.torch.distributed.flight_recorder import RecordedEntry
 
 
@@ -37,8 +36,8 @@ class CollectivesTool(Tool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         output_help = (
-            "also write the contents of the flight recorder, in its own format: put one file "
-            "per rank into a folder (NAME_RANK) and run torchfrtrace on it"
+            "also write the flight recorder's contents in its own format: put one file per rank (NAME_RANK) into a "
+            "folder and run torchfrtrace on it"
         )
         parser.add_argument("--output", metavar="FILE", help=output_help)
 
@@ -65,14 +64,14 @@ class CollectivesTool(Tool):
         if section.store:
             yield f"store {escape(section.store)}"
         if not section.groups:
-            yield "This process has no process group: torch.distributed.init_process_group() was not called, or waits."
+            yield "No process group: torch.distributed.init_process_group() was not called, or has not returned."
         for group in section.groups:
             yield ""
             yield from group_lines(group, style, section.source is CollectivesSource.FLIGHT_RECORDER)
         if section.output:
             yield ""
             file = escape(section.output)
-            yield f"Written: {file} (the flight recorder's format; torchfrtrace reads a folder of them)"
+            yield f"written: {file} (the flight recorder's format; torchfrtrace reads a folder of such files)"
 
 
 def recorder_document(session: Session) -> dict[str, Any]:
@@ -82,12 +81,12 @@ def recorder_document(session: Session) -> dict[str, Any]:
     if not recorders:
         raise TargetError(
             "this process has no flight recorder of collectives",
-            why="its torch has none for this backend, it is switched off (TORCH_FR_BUFFER_SIZE=0), or the process has "
-            "issued no collective yet",
-            help="without --output the process groups themselves are read",
+            why="its torch has none for this backend, it is disabled (TORCH_FR_BUFFER_SIZE=0), or the process has not "
+            "issued a collective yet",
+            help="omit --output to read the process groups themselves",
         )
-    # Gloo describes its groups to the recorder before they have names: those are added from the groups themselves,
-    # without which PyTorch's analyzer does not find their members.
+    # Gloo registers its groups with the recorder before they have names. PyTorch's analyzer needs these to find the
+    # members, so they are taken from the groups themselves.
     objects = known_groups(session).objects.values()
     groups = {group.name: (group.description, group.ranks) for group in objects}
     for recorder in recorders:
@@ -123,8 +122,7 @@ def recorder_document(session: Session) -> dict[str, Any]:
 
 
 def _entry(entry: RecordedEntry, frames: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
-    """The entry under the recorder's own keys. ``frames``: (function, file, line) of the frames that issued it, the
-    innermost first."""
+    """The entry in the recorder's format. ``frames``: (function, file, line) that issued it, innermost first."""
     return {
         "frames": [{"name": function, "filename": file, "line": line} for function, file, line in frames],
         "record_id": entry.id,
@@ -154,10 +152,10 @@ def _entry(entry: RecordedEntry, frames: Iterable[tuple[str, str, int]]) -> dict
 _SHOWN = 12
 """Pending collectives, and transfers, that are shown at most."""
 _WAITS_FOR = {
-    TransferWait.BEGIN: "; not begun",
+    TransferWait.BEGIN: "; not started",
     TransferWait.PEER: "; waits for {peer} {what}",
     TransferWait.DEVICE: "; waits for its own device",
-    TransferWait.FLUSH: "; waits until what came is in its device's memory",
+    TransferWait.FLUSH: "; waits until the received data is in its device's memory",
     TransferWait.PROXY: "; waits for its own proxy thread",
     TransferWait.UNKNOWN: "",
 }
@@ -172,8 +170,8 @@ def _rank_text(rank: JobRank) -> str:
 
 
 def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterator[str]:
-    """A group's name and members, its sequence numbers, and its pending operations. ``is_recorded``: the group has a
-    flight recorder."""
+    """Lines on a group: name and members, sequence numbers, communicators, pending operations. ``is_recorded``: the
+    facts are from the flight recorder."""
     about = f" ({group.description})" if group.description else ""
     members = f", ranks {fold(group.ranks)}" if group.ranks else ""
     own = f", rank {group.rank} of {group.size}" if group.rank is not None else ""
@@ -181,7 +179,7 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
     yield title + escape(f": {group.backend or 'backend ?'}{own}{members}")
     if group.last_enqueued is None:
         is_known = is_recorded or "gloo" in (group.backend or "")  # Gloo's groups count without a recorder, too
-        yield "  no collective was issued yet" if is_known else "  what was issued is not recorded for this backend"
+        yield "  no collective issued yet" if is_known else "  issued operations are not recorded for this backend"
     else:
         started, completed = or_unknown(group.last_started), or_unknown(group.last_completed)
         yield f"  enqueued {group.last_enqueued}, started {started}, completed {completed}"
@@ -196,7 +194,7 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
 def communicator_lines(communicator: Communicator) -> Iterator[str]:
     """``  NCCL 2.27.5: rank 0 of 4 on cuda:0, 41 launches; no error``, then each transfer that is not done."""
     states = (
-        f"being made: {communicator.setup}" if communicator.setup else "",
+        f"being initialized: {communicator.setup}" if communicator.setup else "",
         f"asynchronous error: {communicator.error}" if communicator.error else "no error",
         "aborted" if communicator.aborted else "",
         "finalized" if communicator.finalized else "",
@@ -212,9 +210,9 @@ def communicator_lines(communicator: Communicator) -> Iterator[str]:
 
 
 def _transfer_text(transfer: ProxyTransfer) -> str:
-    """``all_reduce, channel 1, receives from 2 over net: 8 steps, posted 3, … done 1: waits for data of rank 2``."""
+    """``all_reduce, channel 1, receives from rank 2 over net, 8 steps: … done 1; waits for rank 2 to send``."""
     peer = "an unknown rank" if transfer.peer is None else f"rank {transfer.peer}"
-    direction, what = ("sends to", "to take what was sent") if transfer.is_send else ("receives from", "to send")
+    direction, what = ("sends to", "to receive") if transfer.is_send else ("receives from", "to send")
     route = f"{direction} {peer}" + (f" over {transfer.transport}" if transfer.transport else "")
     received = "" if transfer.is_send else f"received {transfer.received}, "
     steps = f"{transfer.steps} steps: posted {transfer.posted}, {received}transmitted {transfer.transmitted}"

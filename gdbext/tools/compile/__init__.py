@@ -1,5 +1,4 @@
-"""The tool dispatch-compile: what torch.compile did, graph breaks, recompilations, compilations in progress; as
-text."""
+"""The tool dispatch-compile: what torch.compile did, graph breaks, recompilations, compilations in progress."""
 
 from __future__ import annotations
 
@@ -11,20 +10,11 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
-from gdbext.diagnosis.tool import Tool
-from gdbext.diagnosis.tool_mode import Mode
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.numbers import number
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
-from gdbext.tools.compile.compiled_frames import (
-    CompiledFrames,
-    KernelComments,
-    compile_locks,
-    compiling_processes,
-    pool_of,
-    python_stacks,
-    work_of_thread,
-)
+from gdbext.tools.compile import compiled_frames
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import (
     Compilation,
@@ -49,30 +39,29 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
 
 _FRAME_LIMIT = 2000
-"""Most frames of all threads that have to do with torch.compile."""
+"""Frames reported, of all threads with compiled code or the compiler, at most."""
 
 
 def read_compilation(session: Session) -> CompileSection:
-    """The whole section; unreadable parts are among its problems. Raises NotTorch without torch or Python."""
+    """Read everything; unreadable parts are among the problems. Raises NotTorch without torch or Python."""
     if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     version = torch_version(session) or "unknown"
     reader = DynamoReader(session.python)
-    comments = KernelComments(session.target)
+    comments = compiled_frames.KernelComments(session.target)
     if not reader.imported:  # a thread may still compile a kernel of Triton's own
-        threads = _Threads(session, CompiledFrames({}, (), comments))
+        threads = _Threads(session, compiled_frames.CompiledFrames({}, (), comments))
         empty = _empty_section(session, imported=False, known=True)
         return replace(empty, frames=tuple(threads.frames), now=tuple(threads.compiling))
     if not names.is_known(version):
         compared = ", ".join(names.compared())
-        problem = f"what torch.compile did: known for torch {compared}, and this is {version}"
+        problem = f"what torch.compile did: it is known for torch {compared}; this is {version}"
         return _empty_section(session, imported=True, known=False, problems=(problem,))
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
-    threads = _Threads(session, CompiledFrames(originals, compilations, comments))
+    threads = _Threads(session, compiled_frames.CompiledFrames(originals, compilations, comments))
     enabled, disabled_by = _enabled(session.target.origin.environ(), dynamo.values, bool(counters))
     generated = session.generated_kernels.all
     operators: frozenset[str] = frozenset()  # base names
@@ -103,8 +92,8 @@ def read_compilation(session: Session) -> CompileSection:
         codes=reader.codes(originals),
         frames=tuple(threads.frames),
         now=tuple(threads.compiling),
-        processes=compiling_processes(session),
-        locks=compile_locks(session),
+        processes=compiled_frames.compiling_processes(session),
+        locks=compiled_frames.compile_locks(session),
         pools=tuple(threads.pools),
         settings=dynamo.values,
         inductor_settings=inductor.values,
@@ -117,9 +106,9 @@ def read_compilation(session: Session) -> CompileSection:
 
 
 def _empty_section(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
-    """The section for a process without torch._dynamo (not ``imported``), or of an unknown release (not ``known``)."""
+    """The section for a process that has not ``imported`` torch._dynamo, or whose release is not ``known``."""
     enabled, disabled_by = _enabled(session.target.origin.environ(), {}, False)
-    processes = compiling_processes(session)
+    processes = compiled_frames.compiling_processes(session)
     section = CompileSection(imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), processes, {})
     return replace(section, known=known, problems=problems)
 
@@ -137,16 +126,17 @@ def _enabled(
 
 
 class _Threads:
-    """The Python frames of all threads that have to do with torch.compile."""
+    """The frames of threads with compiled code or the compiler, and the pools that threads wait for."""
 
-    def __init__(self, session: Session, compiled: CompiledFrames) -> None:
+    def __init__(self, session: Session, compiled: compiled_frames.CompiledFrames) -> None:
+        """Read all threads."""
         self.frames: list[CompileFrame] = []
         self.compiling: list[CompilingThread] = []
         self.truncated: list[str] = []
         self.pools: list[CompilePool] = []
-        for tid, stack in python_stacks(session):
+        for tid, stack in compiled_frames.python_stacks(session):
             frames = compiled.of_thread(tid, stack.innermost(_FRAME_LIMIT))
-            pool = pool_of(tid, stack)
+            pool = compiled_frames.pool_of(tid, stack)
             self.pools += [pool] if pool else []
             if all(frame.state is FrameState.EAGER for frame in frames):
                 continue
@@ -154,32 +144,30 @@ class _Threads:
             self.frames += taken
             if len(taken) < len(stack) and not self.truncated:
                 self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
-            work = work_of_thread(tid, stack)
+            work = compiled_frames.work_of_thread(tid, stack)
             self.compiling += [work] if work else []
 
 
 _EPILOG = """\
-Read from the objects of torch._dynamo in memory, of a core as well: its counters (torch._dynamo.utils.counters), the
-last 64 compilations with the guard that made each necessary and with what failed, the code objects that have compiled
-code, the guards that failed, and the options of torch._dynamo.config and torch._inductor.config that differ from their
-defaults, in the main thread and in threads that have others. An error that suppress_errors hid is a failure here: that
-code runs eagerly.
+The report is read from the objects of torch._dynamo in memory, also from a core: its counters
+(torch._dynamo.utils.counters), the last 64 compilations, each with the guard that required it and its failure, the code
+objects that have compiled code, the guards that failed, and the options of torch._dynamo.config and
+torch._inductor.config that differ from their defaults, for the main thread and for threads with other values. An error
+that suppress_errors hid is listed as a failure: that code runs eagerly.
 
-A thread is shown where it is in compiled code or in the compiler. "compiled" is bytecode that TorchDynamo made, the
-function of a graph, or a module that Inductor wrote, each with its graph and with the function and the line of the
-program that it was made of; "compiling" is the compiler at work: TorchDynamo, AOTAutograd, Inductor or Triton. Of a
-live process, child processes that compile (C++ compilers, ptxas, Inductor's workers) are listed, too, and who holds
-the lock files of the cache. To see what they compile, at most eight workers are stopped, each for some milliseconds.
+Threads in compiled code or in the compiler are listed. "compiled" is bytecode that TorchDynamo generated, the function
+of a graph, or a module that Inductor wrote, each with its graph and the function and line of the program that it came
+from. "compiling" is the compiler at work: TorchDynamo, AOTAutograd, Inductor or Triton. For a live process, child
+processes that compile (C++ compilers, ptxas, Inductor's workers) are also listed, and the processes that hold the lock
+files of the cache. To see what they compile, at most eight workers are stopped, each for some milliseconds.
 
-The releases that docs/measurements/compile-compared.md lists were compared with what programs print themselves. For any
-other release the answer is "unknown". Before torch 2.7 the reasons of recompilations are the guards that failed.
+The releases listed in docs/measurements/compile-compared.md were compared with what programs print themselves. For any
+other release the answer is "unknown". Before torch 2.7 the reasons for recompilations are the guards that failed.
 """
 
 
 class CompileTool(Tool):
-    name = "dispatch-compile"
-    summary = "Show what torch.compile did, broke and compiled again, and what compiles now."
-    mode = Mode.STOPPED
+    """The command ``dispatch-compile`` as a tool."""
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.epilog = _EPILOG
@@ -189,41 +177,38 @@ class CompileTool(Tool):
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
-        return render(report, style)
+        """A headline, then blocks with a heading and at most ten lines; empty blocks are left out."""
+        section = report.section(CompileSection)
+        yield style(_headline(section), "bold")
+        for heading, lines in _blocks(section):
+            if lines:
+                yield ""
+                yield style(heading, "bold")
+                yield from (f"  {line}" for line in lines[:10])
+                if len(lines) > 10:
+                    yield f"  … {len(lines) - 10} more (--json has all)"
+        if section.truncated or section.problems:
+            yield ""
+        for text in section.truncated:
+            yield style(escape(text), "yellow")
+        for text in section.problems:
+            yield style(f"unknown: {escape(text)}", "yellow")
 
 
 _WIDTH = 160
 
 
-def render(report: Report, style: Style) -> Iterator[str]:
-    """A headline, then blocks of ten lines at most with a heading each; empty ones are left out."""
-    section = report.section(CompileSection)
-    yield style(_headline(section), "bold")
-    for heading, lines in _blocks(section):
-        if lines:
-            yield ""
-            yield style(heading, "bold")
-            yield from (f"  {line}" for line in lines[:10])
-            if len(lines) > 10:
-                yield f"  … {len(lines) - 10} more (--json has all)"
-    if section.truncated or section.problems:
-        yield ""
-    for text in section.truncated:
-        yield style(escape(text), "yellow")
-    for text in section.problems:
-        yield style(f"unknown: {escape(text)}", "yellow")
-
-
 def _headline(section: CompileSection) -> str:
+    """Whether torch.compile was used, and the numbers of graphs, breaks, recompilations and failures."""
     if not section.imported:
         return "torch.compile was not used: torch._dynamo is not imported."
     if not section.known:
-        return "torch._dynamo is imported, and what torch.compile did is unknown for this release of torch."
+        return "torch._dynamo is imported, but what torch.compile did is unknown for this release of torch."
     if section.enabled is False:
         return f"torch.compile is disabled by {escape(section.disabled_by)}."
     frames = section.counters.get("frames", {})
     if not frames.get("total"):
-        return "torch._dynamo is imported, and nothing was compiled since it was last reset."
+        return "torch._dynamo is imported, but nothing has been compiled since it was last reset."
     breaks = sum(graph_break.times for graph_break in section.graph_breaks)
     stats = section.counters.get("stats", {})
     return (
@@ -236,7 +221,7 @@ def _headline(section: CompileSection) -> str:
 def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
     """(heading, lines) of each block of the text; lines may be []."""
 
-    def work(thread: CompilingThread) -> str:
+    def work(thread: CompilingThread) -> str:  # ``Inductor and compiles train.py:7 (step)``
         where = f" and compiles {_place(thread)}" if thread.file else ""
         return f"{thread.stage or 'the compiler'}{where}"
 
@@ -251,7 +236,7 @@ def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
         now.append(f"process {process.pid} ({name}), child of {process.parent}, {doing}: {what}")
     for pool in section.pools:
         jobs = "an unknown number of jobs" if pool.pending is None else counted(pool.pending, "job")
-        now.append(f"thread {pool.tid} waits for the pool of process {pool.pid or '?'}: {jobs} not done")
+        now.append(f"thread {pool.tid} waits for the pool of process {pool.pid or '?'}: {jobs} not finished")
     yield "Compiling now", now
     locks = []
     for lock in section.locks:
@@ -276,25 +261,25 @@ def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
     for compilation in section.recompiles:
         reason = f": {_first_line(compilation.recompile_reason)}" if compilation.recompile_reason else ""
         again.append(f"{_compilation_place(compilation)}{reason}")
-    yield "Compiled again", again
+    yield "Recompiled", again
     guards = [guard for guard in section.guard_failures if guard.reasons]
     guard_lines = [f"{len(guard.reasons)} × {_place(guard)}: {_first_line(guard.reasons[-1])}" for guard in guards]
-    yield "Guards that failed, and the last of them", guard_lines
-    yield "Code with compiled code", [f"{_place(code)}: {code.entries}" for code in section.codes]
+    yield "Guards that failed, with the last failure", guard_lines
+    yield "Functions with compiled code", [f"{_place(code)}: {code.entries}" for code in section.codes]
     kernels = []
     for kernel in section.kernels:
-        operators = escape(", ".join(kernel.operators)) or "its name does not say which operators"
+        operators = escape(", ".join(kernel.operators)) or "operators unknown from its name"
         kernels.append(f"{escape(kernel.name)}: {operators}  {escape(kernel.source)}")
     yield "Kernels that Inductor wrote", kernels
     yield "Options of torch._dynamo.config that were set", options(section.settings)
     for tid, values in section.thread_settings.items():
-        yield f"The same in thread {tid}", options(values)
+        yield f"The same options in thread {tid}", options(values)
     yield "Options of torch._inductor.config that were set", options(section.inductor_settings)
     yield "Options that are set to functions or objects", [escape(name) for name in section.unshown_settings]
 
 
 def _compiled_threads(frames: Sequence[CompileFrame]) -> Iterator[str]:
-    """The innermost compiled frame of each thread, and what it was made of."""
+    """A line for the innermost compiled frame of each thread: its graph and source."""
     innermost: dict[int, CompileFrame] = {}
     for frame in frames:
         if frame.state is FrameState.COMPILED:
@@ -319,26 +304,26 @@ def _place(code: CompileFrame | SourcePlace | CompilingThread | GuardFailures | 
 
 
 def _compilation_place(compilation: Compilation) -> str:
-    """``[0/1] train.py:7 (step)``; what is unknown is a question mark."""
+    """``[0/1] train.py:7 (step)``, "?" for what is unknown."""
     number = f"[{escape(compilation.compile_id)}] " if compilation.compile_id else ""
     place = f"{escape(compilation.file or '?')}:{compilation.line or '?'} ({escape(compilation.function or '?')})"
     return number + place
 
 
 def _first_line(text: str) -> str:
-    """The first line of a text, with the second one if the first ends with a colon."""
+    """The first line of a text, and the second one if the first ends with a colon."""
     lines = text.split("\n")
     return escape(" ".join(lines[: 1 + lines[0].endswith(":")]))[:_WIDTH]
 
 
 def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[GraphBreak, ...]:
-    """The reasons of graph breaks, the most frequent first. ``counters``: those of torch._dynamo."""
+    """The reasons of graph breaks, the most frequent first; ``counters``: torch._dynamo.utils.counters."""
     most_common = Counter(counters.get(names.GRAPH_BREAK, {})).most_common()
     return tuple(GraphBreak(reason, count) for reason, count in most_common)
 
 
 def resumptions(counters: dict[str, dict[str, int]], compilations: tuple[Compilation, ...]) -> tuple[Resumption, ...]:
-    """Places where code resumes after graph breaks; the file is known from a recorded compilation of the rest."""
+    """The lines at which code resumes after graph breaks; the file is known if the rest's compilation is recorded."""
     files = {compilation.function: compilation.file for compilation in compilations}
     places = []
     for name, count in counters.get(names.RESUMES, {}).items():

@@ -1,13 +1,10 @@
-"""The tools dispatch-info (torch, Python, libc, layouts; settings; memory) and measure (layouts from PyTorch's
-headers).
-
-An inspection measures by itself if it can; ``measure`` is for containers, and for machines without a compiler.
-"""
+"""The tools dispatch-info (torch, Python, libc, layouts; settings; memory) and measure (layouts from PyTorch's headers,
+for containers and machines without a compiler: elsewhere an inspection measures by itself)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, torch_version
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.formats.elf import build_id_of_file
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.store import is_before, newest_release
@@ -38,10 +35,8 @@ from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.process.modules import Module
     from gdbext.engine.vocabulary import Hexadecimal, Inline
     from gdbext.tools.program import Dispatch
@@ -60,8 +55,7 @@ class SymbolStatus(Enum):
 
 @dataclass(frozen=True)
 class SymbolCheck:
-    """One assumption: any one of ``names`` in ``library``; ``lost`` is what cannot be done without it, ``first`` and
-    ``last`` are the versions of torch between which it is known."""
+    """The check of one assumed symbol in a process."""
 
     id: str
     symbol: Inline[TorchSymbol]
@@ -70,7 +64,7 @@ class SymbolCheck:
 
 @dataclass(frozen=True)
 class SymbolChecks:
-    """All assumptions, in the order of the table."""
+    """The checks of all assumed symbols, in the order of TORCH_SYMBOLS."""
 
     rows: tuple[SymbolCheck, ...]
 
@@ -90,7 +84,7 @@ class SymbolChecks:
 
 
 def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
-    """The check of each symbol in TORCH_SYMBOLS in its library, for that version of torch (``2.13.0+cpu``)."""
+    """Look up each symbol of TORCH_SYMBOLS in its library; ``version``: torch's (``2.13.0+cpu``)."""
     newest = newest_release()
     rows = []
     for name, symbol in TORCH_SYMBOLS.items():
@@ -106,7 +100,7 @@ def in_release(symbol: TorchSymbol, status: SymbolStatus, version: str) -> Symbo
 
 
 def symbol_status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
-    """Check whether one assumption holds, by the exact names, or by the beginnings of a family without examples."""
+    """Check whether the process has a symbol, by its exact names, or by the beginnings of the names of a family."""
     if symbol.unoptimized:
         return SymbolStatus.UNOPTIMIZED_ONLY
     library = symbol.library or None
@@ -129,7 +123,7 @@ def symbol_status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
 
 @dataclass(frozen=True)
 class LayoutInfo:
-    """The torch layout in use. ``made_from`` says what it was measured on ("version", "compiler", …)."""
+    """The torch layout in use. ``made_from``: the build on which it was measured ("version", "compiler", …)."""
 
     id: str
     match: str
@@ -138,8 +132,7 @@ class LayoutInfo:
 
 @dataclass(frozen=True)
 class TorchInfo:
-    """PyTorch; ``layout`` and ``operators`` (how many are registered) are None where they are not known, ``symbols``
-    says which of the assumed names its libraries have."""
+    """PyTorch; ``layout`` and ``operators``, the number of registered ones, are None if unknown."""
 
     version: str
     layout: LayoutInfo | None
@@ -158,7 +151,7 @@ class PythonInfo:
 
 @dataclass(frozen=True)
 class LibcInfo:
-    """The C library; ``version`` is None where its banner cannot be read."""
+    """The C library; ``version`` is None if its banner cannot be read."""
 
     path: str
     version: str | None
@@ -166,7 +159,7 @@ class LibcInfo:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """A mapped ELF file that matters here or cannot be used."""
+    """A mapped ELF file that gdbext needs, or that cannot be used."""
 
     path: str
     status: str
@@ -177,7 +170,7 @@ class ModuleInfo:
 
 @dataclass(frozen=True)
 class TargetInfo(Section):
-    """Everything; a part that is not there, or cannot be read, is None."""
+    """The facts about a process; a part that does not exist or cannot be read is None."""
 
     name: ClassVar[str] = "info"
     threads: int
@@ -186,7 +179,7 @@ class TargetInfo(Section):
     libc: LibcInfo | None
     modules: tuple[ModuleInfo, ...]
     environment: Mapping[str, str]
-    """Environment variables that change what torch, OpenMP, NCCL or Python do, as the process was started with."""
+    """Initial environment variables that affect torch, OpenMP, NCCL or Python."""
 
 
 LIBRARIES = (
@@ -202,7 +195,7 @@ LIBRARIES = (
 
 
 def read_target_info(session: Session) -> TargetInfo:
-    """The facts about a process; one that cannot be read is None, and is among the session's errors."""
+    """Read the facts about a process; the session's errors say what could not be read."""
     python, libc = session.python, session.modules.named("libc.so.6")
     states = sum(map(len, session.python_threads.states.values())) if python else 0
     return TargetInfo(
@@ -211,7 +204,7 @@ def read_target_info(session: Session) -> TargetInfo:
         python=PythonInfo(python.version, python.module.path, states) if python else None,
         libc=LibcInfo(libc.path, libc_version(libc)) if libc else None,
         modules=tuple(
-            # A base is what is added to the file's addresses, modulo 2**64: a file may be linked above its place.
+            # A base, the difference from the file's addresses, is modulo 2**64: it may be negative.
             ModuleInfo(module.path, module.status, module.problem or None, module.build_id, module.base % (1 << 64))
             for module in session.modules.modules
             if _is_listed(module)
@@ -221,8 +214,8 @@ def read_target_info(session: Session) -> TargetInfo:
 
 
 def _is_listed(module: Module) -> bool:
-    """The module is one of LIBRARIES, or is code and cannot be used. In a core, other mapped files (locales, fonts) may
-    look like modules."""
+    """True if the module is one of LIBRARIES, or is code and cannot be used. In a core, other mapped files (locales,
+    fonts) may look like modules."""
     for name in LIBRARIES:
         # A versioned name: Debian's libtorch_cpu.so.1.13.0, a wheel's libgomp-a34b3233.so.1.
         if module.name == name or module.name.startswith(f"{name}." if ".so" in name else name):
@@ -233,6 +226,7 @@ def _is_listed(module: Module) -> bool:
 
 
 def _torch_info(session: Session) -> TorchInfo | None:
+    """The facts about PyTorch; None if it is not loaded."""
     version = torch_version(session)
     if not version:
         return None
@@ -263,7 +257,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         states = counted(python.thread_states, "thread state")
         yield f"python    {python.version}, {states}  {escape(python.module)}"
     else:
-        yield "python    none that can be read"
+        yield "python    none readable"
     yield f"libc      glibc {libc.version or '(version unknown)'}  {escape(libc.path)}" if libc else "libc      none"
     for module in info.modules:
         line = f"module    {escape(module.path)}  {module.status}  {module.build_id or 'no build-id'}"
@@ -274,7 +268,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _torch_lines(torch: TorchInfo, why: bool, style: Style) -> Iterator[str]:
-    """Lines on PyTorch, with the assumed symbols that are missing; ``why``: with all of them."""
+    """Lines on PyTorch, with the assumed symbols that are missing, or with all of them (``why``)."""
     yield f"torch     {escape(torch.version)}"
     layout = torch.layout
     if layout:
@@ -291,7 +285,7 @@ def _torch_lines(torch: TorchInfo, why: bool, style: Style) -> Iterator[str]:
         symbol = row.symbol
         library = symbol.library or "any library"
         yield f"          {row.status.value}: {symbol.names[0]}  {library} (known from {symbol.first} to {symbol.last})"
-        yield f"            {symbol.purpose}; lost without it: {symbol.lost}"
+        yield f"            {symbol.purpose}; without it: {symbol.lost}"
 
 
 class InfoTool(Tool):
@@ -304,22 +298,22 @@ class InfoTool(Tool):
         )
         parser.add_argument("--settings", action="store_true", help=settings_help)
         memory_help = (
-            "show instead the memory of the tensors that Python knows: storages and bytes by dtype, the largest "
-            "by the name of a module's parameter, and the counts of CUDA's caching allocator"
+            "show tensor memory instead: storages and bytes by dtype, the largest storages with the names of module "
+            "parameters, and the statistics of CUDA's caching allocator"
         )
         parser.add_argument("--memory", action="store_true", help=memory_help)
         script_help = "with --settings: write a Python script that applies the same settings"
         parser.add_argument("--reproduce", metavar="FILE", help=script_help)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """Collect the facts; each may be unknown. Raises NotTorch for settings without torch."""
+        """Read the facts, settings or memory. Raises NotTorch without torch for the latter two."""
         if args.settings:
             session, settings = session.read_at_one_moment(lambda session: read_settings(session, args.reproduce))
             if args.reproduce:
                 settings_view.write(args.reproduce, settings)
             return make_report(self, session, args, sections=(settings,))
         if args.reproduce:
-            raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
+            raise UsageError("--reproduce needs --settings", help="dispatch-info --settings --reproduce FILE")
         if args.memory:
             session, memory = session.read_at_one_moment(read_memory)
             return make_report(self, session, args, sections=(memory,))
@@ -340,8 +334,9 @@ DIR is the folder of the installed package, the one that holds include/ and lib/
 
   python3 -c 'import torch; print(torch.__path__[0])'
 
-It needs g++ and pyelftools, takes half a minute, and starts no PyTorch. The file is written into the folder that your
-own inspections read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
+Measuring needs g++ and pyelftools, takes half a minute, and does not start PyTorch. The result is written to the folder
+from which your own inspections read layouts, under the build-id of libtorch_cpu.so; the file can be copied to the same
+folder on another machine.
 """
 
 
@@ -360,9 +355,9 @@ class MeasureProgram(Program):
         library = args.torch.resolve() / "lib" / store.TORCH_LIBRARY
         build_id = build_id_of_file(library) if library.is_file() else None
         if not build_id:
-            raise UsageError(f"{library} is no library of PyTorch", help="dispatch measure --help")
+            raise UsageError(f"{library} is not a library of PyTorch", help="dispatch measure --help")
         layout = measurement.measure_torch(str(library), build_id)
         path = store.path_of_measured(build_id)
         if args.json:
             return Outcome(0, shown_json(json.dumps({"id": layout.id, "file": path})) + "\n")
-        return Outcome(0, f"Measured {layout.id}.\nExamining it will use {path}\n")
+        return Outcome(0, f"Measured {layout.id}.\nInspections of this build will use {path}\n")

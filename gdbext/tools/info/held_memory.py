@@ -1,5 +1,4 @@
-"""``dispatch-info --memory``: the storages and bytes of tensors that Python's garbage collector knows, the largest by
-name."""
+"""``dispatch-info --memory``: storages and bytes of the tensors that Python's garbage collector tracks."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from gdbext.engine.vocabulary import Hexadecimal
 
 OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
-"""Objects, tensors and modules that are read at most: half a second of work."""
+"""Python objects, tensors and modules that are read, at most: half a second of work."""
 
 
 class HeldMemory(NamedTuple):
-    """The storages of tensors of one dtype on one device; one that tensors of several dtypes share counts for the dtype
-    of the first tensor."""
+    """Number and bytes of the storages of one dtype on one device. A storage that tensors of several dtypes share
+    counts for the first one."""
 
     dtype: str
     device: str
@@ -38,36 +37,39 @@ class HeldMemory(NamedTuple):
 
 
 class LargeStorage(NamedTuple):
-    """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] cpu", ``name`` like "Linear.weight" for a
-    parameter or buffer of a module, "" for any other."""
+    """A storage with one of its tensors."""
 
     address: Hexadecimal
     bytes: int
     tensor: str
+    """``f32[4, 4] cpu``."""
     name: str
+    """``Linear.weight`` for a parameter or buffer of a module, else ""."""
 
 
 @dataclass(frozen=True)
 class MemorySection(Section):
-    """``tensors`` and ``objects``: how many of Python's were examined."""
+    """The memory of the tensors that Python's garbage collector tracks."""
 
     name: ClassVar[str] = "memory"
     objects: int
+    """Python objects that were examined."""
     tensors: int
+    """Tensors among them."""
     storages: int
     bytes: int
     held: tuple[HeldMemory, ...]
-    """Blocks with the most bytes first."""
+    """The most bytes first."""
     largest: tuple[LargeStorage, ...]
     truncated: tuple[str, ...]
     problems: tuple[str, ...]
     cuda: tuple[CudaMemory, ...] = ()
-    """Devices that were used, if a build for CUDA is loaded."""
+    """CUDA devices that were used."""
 
 
 def read_memory(session: Session) -> MemorySection:
-    """The memory of all tensors that Python knows. Raises NotTorch without torch or Python, LayoutError,
-    PythonUnsupported."""
+    """Read the memory of all tensors that Python's garbage collector tracks. Raises NotTorch without torch or Python,
+    LayoutError, PythonUnsupported."""
     if not session.python or not session.has_torch:
         raise NotTorch("no PyTorch for Python is loaded in this process")
     return _HeldMemory(session).section(objects_of(session.python, OBJECTS, _torch_class))
@@ -81,12 +83,13 @@ class _HeldMemory:
         self._tensors = TensorReporter(session)
         self._fields = self._tensors.fields
         self._storages: dict[int, tuple[int, int, str, str]] = {}
-        """Address → bytes, TensorImpl of one of its tensors, its dtype, device."""
+        """Address → (bytes, TensorImpl of one of its tensors, that one's dtype, device)."""
         self._modules: list[PyRef] = []
         self._unread = 0
+        """Tensors whose storage cannot be read."""
 
     def section(self, python_objects: Iterator[tuple[PyRef, str] | None]) -> MemorySection:
-        """``python_objects``: each object with its class by _torch_class(), None for one that cannot be read."""
+        """The report. ``python_objects``: (object, its _torch_class()) for each, None for one that cannot be read."""
         objects = tensors = 0
         truncated = []
         for entry in python_objects:
@@ -104,7 +107,7 @@ class _HeldMemory:
                 self._modules.append(value)
         if objects == OBJECTS:
             truncated.append(f"Python objects, truncated at {OBJECTS}")
-        problems = [f"{counted(self._unread, 'tensor')} without a storage that can be read"] if self._unread else []
+        problems = [f"the storage of {counted(self._unread, 'tensor')}"] if self._unread else []
         cuda: tuple[CudaMemory, ...] = ()
         if self._session.modules.named(CUDA):
             try:
@@ -112,7 +115,7 @@ class _HeldMemory:
                 if not cuda:
                     problems.append("CUDA's caching allocator has no device: CUDA was not initialized")
             except GdbextError as error:
-                problems.append(f"what CUDA's caching allocator holds: {error.what}")
+                problems.append(f"the statistics of CUDA's caching allocator: {error.what}")
         sums: dict[tuple[str, str], tuple[int, int]] = {}  # (dtype, device) → (storages, bytes)
         for size, _, dtype, device in self._storages.values():
             number, total = sums.get((dtype, device), (0, 0))
@@ -131,9 +134,9 @@ class _HeldMemory:
         )
 
     def _add(self, value: PyRef) -> None:
-        """Take in the storage of the tensor behind a Python object, or count it as unread."""
+        """Add the storage of the tensor behind a Python object, or count it as unread."""
         try:
-            tensor = self._tensors.python.tensor_of(value)
+            tensor = self._tensors.tensor_of(value)
             storage = self._fields.storage(tensor) if tensor is not None else None
             if tensor is None or not storage:
                 self._unread += 1
@@ -144,7 +147,7 @@ class _HeldMemory:
             self._unread += 1
 
     def _largest(self) -> Iterator[LargeStorage]:
-        """The 20 largest storages, named by the class of the module that has the tensor, and its name there."""
+        """The 20 largest storages. A parameter or buffer is named by its module's class and its name there."""
         chosen = heapq.nlargest(20, self._storages.items(), key=lambda item: item[1][0])
         python_object = self._session.python_object
         objects = {tensor: python_object(self._fields.python_object(tensor)) for _, (_, tensor, _, _) in chosen}
@@ -160,8 +163,8 @@ class _HeldMemory:
 
 
 def _torch_class(kind: PyRef) -> str:
-    """TENSOR_CLASS, MODULE_CLASS or "" for a class, by its name and those of its bases. A class in Python has a bare
-    tp_name, and its module among its attributes."""
+    """Classify a Python class by its name and those of its bases: TENSOR_CLASS, MODULE_CLASS or "". The tp_name of a
+    class that is written in Python lacks the module, which is among its attributes."""
     for name, base in kind.bases:
         if name == TENSOR_CLASS or (name == MODULE_CLASS and base["__module__"].str(100).startswith("torch.nn.")):
             return name
@@ -169,11 +172,12 @@ def _torch_class(kind: PyRef) -> str:
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """A headline, two tables, and what is missing."""
+    """A headline, tables of dtypes and of the largest storages, CUDA devices, and what is missing."""
     section = report.section(MemorySection)
     tensors, storages = counted(section.tensors, "tensor"), counted(section.storages, "storage")
     least = "at least " if section.truncated else ""
-    yield style(f"{tensors} that Python knows hold {least}{byte_size(section.bytes)} in {storages}.", "bold")
+    held = f"{least}{byte_size(section.bytes)} in {storages}"
+    yield style(f"{tensors} tracked by Python's garbage collector hold {held}.", "bold")
     for memory in section.held:
         where = f"{escape(memory.dtype)} on {escape(memory.device)}"
         yield f"  {byte_size(memory.bytes):>10}  {memory.storages:6}  {where}"
@@ -193,11 +197,11 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _cuda(memory: CudaMemory, style: Style) -> Iterator[str]:
-    """The figures that people ask for first: bytes now and at most; the rest is in the JSON document."""
-    yield style(f"CUDA device {memory.device}, as its caching allocator counts", "bold")
+    """The main statistics of a device: bytes now and at the peak; the rest is in the JSON document."""
+    yield style(f"CUDA device {memory.device}, by its caching allocator", "bold")
     for name in ("allocated", "requested", "active", "reserved", "inactive_split"):
         now, most = (memory.statistics.get(f"{name}_bytes.all.{which}") for which in ("current", "peak"))
         if now is not None and most is not None:
             yield f"  {byte_size(now):>10}  {name.replace('_', ' ')}, {byte_size(most)} at its peak"
     segments, ooms = (memory.statistics.get(name, 0) for name in ("segment.all.current", "num_ooms"))
-    yield f"  {counted(segments, 'segment')}, out of memory {counted(ooms, 'time')}"
+    yield f"  {counted(segments, 'segment')}, {counted(ooms, 'out-of-memory error')}"

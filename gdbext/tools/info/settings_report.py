@@ -1,4 +1,4 @@
-"""Reads how PyTorch is set in a process: global settings, generators, libraries below, torch.compile, and each thread.
+"""Reads PyTorch's settings in a process: random generators, thread counts, allocators, callbacks, and each thread's.
 
 Sources (2.13.0): c10/core/AllocatorConfig.h (since 2.9), c10/cuda/CUDAAllocatorConfig.h, ATen/core/MT19937RNGEngine.h,
 ATen/CPUGeneratorImpl.{h,cpp}, ATen/cuda/CUDAGeneratorImpl.{h,cpp}, ATen/record_function.{h,cpp},
@@ -56,9 +56,8 @@ UNLIMITED = (1 << 64) - 1
 
 
 def allocator_settings(memory: Memory, layout: Layout, kind: str, address: int) -> dict[str, SettingValue]:
-    """Member → value of the object of class ``kind`` at ``address``; None for no limit. Members that are no number,
-    flag or text are left out; the layout names them, so that a release may have others. Raises LayoutError, BadData,
-    MemoryFault."""
+    """Member → value of the object of class ``kind`` at ``address``; None for no limit. Reads the members that the
+    layout of this release has, if they are numbers, flags or texts. Raises LayoutError, BadData, MemoryFault."""
     strings = string_reader(memory, layout)
     settings: dict[str, SettingValue] = {}
     for field in layout.struct(kind).fields.values():
@@ -91,7 +90,8 @@ class ThreadCounts:
         self._symbolizer = symbolizer
 
     def openmp(self, thread_pointer: int) -> int:
-        """The result of omp_get_max_threads() in the thread whose control block is there; for GNU's OpenMP."""
+        """The result of omp_get_max_threads() of GNU's OpenMP in the thread with that control block. The function's
+        code shows where the count is: in the thread's task, or without one in a global variable."""
         module = self._module(setting_sources.OPENMP)
         address = self._address(setting_sources.OPENMP_THREADS, module)
         load = self._memory.architecture.threads_or_global(self._memory.read(address, 64), address)
@@ -102,12 +102,12 @@ class ThreadCounts:
         return _checked_count(self._memory.u64(task + load.member if task else load.otherwise))
 
     def mkl(self) -> SettingValue:
-        """The number set by mkl_set_num_threads() or MKL_NUM_THREADS; DEFAULT if none is: then all physical cores."""
+        """The number set by mkl_set_num_threads() or MKL_NUM_THREADS; DEFAULT without one (all physical cores)."""
         number = self._mkl(setting_sources.MKL_THREADS)
         return _checked_count(number) if number > 0 else DEFAULT
 
     def mkl_dynamic(self) -> bool:
-        """MKL may use fewer threads (MKL_DYNAMIC, mkl_set_dynamic())."""
+        """True if MKL may use fewer threads (MKL_DYNAMIC, mkl_set_dynamic())."""
         return self._mkl(setting_sources.MKL_DYNAMIC) != 0
 
     def _mkl(self, symbol: str) -> int:
@@ -115,32 +115,31 @@ class ThreadCounts:
         ready = self._symbolizer.address_of(setting_sources.MKL_READY, CPU)
         address = self._symbolizer.address_of(symbol, CPU)
         if not ready or not address:
-            raise BadData("there is no MKL in libtorch_cpu.so, or one of another version")
+            raise BadData("libtorch_cpu.so has no MKL, or one of another version")
         if not self._memory.u8(ready):
             raise BadData("MKL was not used yet: its environment variables will decide")
         return self._memory.i32(address)
 
     def openblas(self) -> int:
-        """The number of threads of the one OpenBLAS that is loaded, NumPy's in most programs."""
+        """The number of threads of the only OpenBLAS that is loaded, in most programs NumPy's."""
         module = self._module(setting_sources.OPENBLAS)
         if not self._memory.u32(self._address(setting_sources.OPENBLAS_READY, module)):
             raise BadData("OpenBLAS was not used yet: its environment variables will decide")
         return _checked_count(self._memory.u32(self._address(setting_sources.OPENBLAS_THREADS, module)))
 
     def _module(self, name: str) -> Module:
-        """The one loaded library with ``name`` in its name."""
+        """The only loaded library with ``name`` in its name."""
         modules = [module for module in self._symbolizer.modules.modules if name in module.name]
-        if not modules:
-            raise BadData(f"the process has not loaded a library {name}")
-        if len(modules) > 1:
-            raise BadData(f"the process has loaded {len(modules)} libraries {name}")
+        if len(modules) != 1:
+            raise BadData(f"expected one {name} library, but {len(modules)} are loaded")
         return modules[0]
 
     def has(self, name: str) -> bool:
-        """A library of that name is loaded."""
+        """True if a library with ``name`` in its name is loaded."""
         return any(name in module.name for module in self._symbolizer.modules.modules)
 
     def _address(self, symbol: str, module: Module) -> int:
+        """The address of a symbol in the library."""
         address = self._symbolizer.address_of(symbol, module.name)
         if not address:
             raise BadData(f"{module.name} has no {symbol}")
@@ -156,20 +155,18 @@ def _checked_count(number: int) -> int:
 N, M = 624, 397
 """Sizes MERSENNE_STATE_N and MERSENNE_STATE_M of the generator."""
 _BLOCKS = 200
-"""Blocks of numbers that are generated again to find out how many were drawn, at most: 125,000 numbers, 0.05 s."""
+"""Blocks of N numbers that are regenerated to find out how many were drawn, at most: 125,000 numbers, 0.05 s."""
 _LEGACY = f"<Qii Q {N}Q 3d i 4x"
-"""CPUGeneratorImplStateLegacy: the seed, left, seeded, next, the state, three numbers of a normal distribution, whether
-one of them is valid."""
+"""CPUGeneratorImplStateLegacy: seed, left, seeded, next, state, three numbers of a normal distribution, a flag."""
 _NEWER = "<f?3x"
-"""The fields behind it in CPUGeneratorImplState: the float that a normal distribution has left, and whether it has
-one."""
+"""The fields that CPUGeneratorImplState adds: the next float of a normal distribution, and a flag."""
 
 
 class CpuGenerator:
-    """The default generator of the CPU. Raises LayoutError, BadData, MemoryFault."""
+    """The default random generator of the CPU. Raises LayoutError, BadData, MemoryFault."""
 
     def __init__(self, memory: Memory, layout: Layout, address: int, seed_offset: int | None) -> None:
-        """``seed_offset``: where the generator's accessor loads the seed from, None if unknown."""
+        """``seed_offset``: where the generator's accessor loads the seed, to check the layout; None if unknown."""
         self._whole = CpuGeneratorImpl(Space(memory, layout), address)
         self._engine = self._whole.engine_.data_
         if seed_offset is not None and address + seed_offset != self._engine.place(MersenneData.seed_):
@@ -178,10 +175,10 @@ class CpuGenerator:
         self.left, self.next = self._engine.left_, self._engine.next_
         self.words = struct.unpack(f"<{N}I", self._engine.bytes_of(MersenneData.state_))
         if not 0 <= self.left <= N or self.next > N:
-            raise BadData(f"the CPU's generator has {self.left} numbers left, and {self.next} is the next")
+            raise BadData(f"the CPU's generator has {self.left} numbers left, the next at {self.next}")
 
     def description(self) -> dict[str, SettingValue]:
-        """The generator for a report; ``drawn``: see drawn()."""
+        """The generator's entry in the report."""
         digest = sha256(self.state()).hexdigest()
         return {"device": "cpu", "seed": self.seed, "drawn": self.drawn(), "state_sha256": digest}
 
@@ -203,8 +200,8 @@ class CpuGenerator:
         return struct.pack(_LEGACY, *legacy) + struct.pack(_NEWER, single, has_single)
 
     def drawn(self) -> int | None:
-        """How many numbers of 32 bits were drawn since it was seeded, found by generating them again; None for too
-        many."""
+        """Number of 32-bit numbers drawn since the generator was seeded, found by regenerating its blocks; None if
+        there are more than _BLOCKS."""
         words = [self.seed & 0xFFFFFFFF]
         for index in range(1, N):
             last = words[-1]
@@ -222,8 +219,8 @@ class CpuGenerator:
 
 
 def cuda_generators(memory: Memory, layout: Layout, vector: int) -> Iterator[dict[str, SettingValue]]:
-    """The generators of the devices that were used; ``vector`` has at most 64. Raises LayoutError, BadData,
-    MemoryFault."""
+    """The entries of the generators of CUDA devices that were used, from the std::vector at ``vector``. Raises
+    LayoutError, BadData, MemoryFault."""
     first, count = vector_span(memory, vector, 8, 64)
     for device in range(count):
         generator = memory.u64(first + 8 * device)
@@ -247,23 +244,22 @@ class RecordedFunctions:
         self._space = Space(memory, layout)
         self._classes = ClassNames(memory, symbolizer)
 
-    # --- callbacks -------------------------------------------------------------------------------
-
     def global_callbacks(self) -> tuple[SettingValue, ...]:
+        """The callbacks of RecordFunction in all threads."""
         manager = self._symbolizer.address_of(setting_sources.CALLBACKS, CPU)
         if not manager:
             raise BadData(f"{setting_sources.CALLBACKS} is not found in {CPU}")
         return tuple(self._callbacks(manager + setting_sources.CALLBACKS_VECTOR))
 
     def thread_callbacks(self, thread: VariablesOfThread) -> tuple[SettingValue, ...]:
-        """The callbacks that one thread has added for itself."""
+        """The callbacks of RecordFunction in one thread."""
         own = constructed(thread, setting_sources.THREAD_CALLBACKS, setting_sources.THREAD_CALLBACKS_GUARD)
         if not own:
             return ()
         return tuple(self._callbacks(value_structures.RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
 
     def _callbacks(self, vector: int) -> Iterator[dict[str, SettingValue]]:
-        """The callbacks in the std::vector at ``vector``, each as a table for a report."""
+        """The entries of the callbacks in the std::vector at ``vector``."""
         size = setting_structures.RecordFunctionEntry.size(self._space)
         first, count = vector_span(self._memory, vector, size, _LIMIT)
         scope_names = sorted(self._layout.enum("at::RecordScope").items(), key=lambda item: item[1]) if count else []
@@ -286,10 +282,8 @@ class RecordedFunctions:
                 "scopes": tuple(name for name, value in scope_names if value < len(flags) and flags[value]),
             }
 
-    # --- the profiler ----------------------------------------------------------------------------
-
     def profiler(self, thread: VariablesOfThread) -> dict[str, SettingValue] | None:
-        """The profiler of one thread, None if it has none."""
+        """The profiler of one thread, which is in its chain of ThreadLocalDebugInfo; None for none."""
         pointer = constructed(thread, setting_sources.DEBUG_INFO, setting_sources.DEBUG_INFO_GUARD)
         node = self._memory.u64(pointer) if pointer else 0
         for _ in range(_CHAIN):
@@ -304,7 +298,7 @@ class RecordedFunctions:
         raise BadData(f"the thread's debug info has more than {_CHAIN} parts")
 
     def profiler_state(self, address: int) -> dict[str, SettingValue] | None:
-        """The configuration of a profiler; None for an object of another class."""
+        """The configuration of the profiler at ``address``; None for an object of another class."""
         if not any(plain_class(name) in setting_sources.PROFILER_STATES for name in self._classes.of(address)):
             return None
         config = setting_structures.ProfilerState(self._space, address).config_
@@ -315,10 +309,8 @@ class RecordedFunctions:
         flags = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
         return {"state": names[number], **{flag: getattr(config, flag) for flag in flags}}
 
-    # --- saved tensors ---------------------------------------------------------------------------
-
     def saved_tensor_hooks(self, thread: VariablesOfThread) -> tuple[tuple[int, int], ...]:
-        """The addresses of the Python functions (pack, unpack) of a thread, outermost first."""
+        """The addresses of a thread's pairs of Python functions (pack, unpack), outermost first."""
         own = thread.address(setting_sources.SAVED_TENSOR_HOOKS)
         if not own:
             return ()
@@ -330,7 +322,7 @@ class RecordedFunctions:
         return tuple((self._memory.u64(at + data), self._memory.u64(at + size + data)) for at in pairs)
 
     def saved_tensor_hooks_disabled(self, thread: VariablesOfThread) -> bool:
-        """torch.autograd.graph.disable_saved_tensors_hooks: there is a message about it."""
+        """True inside torch.autograd.graph.disable_saved_tensors_hooks, which stores an error message."""
         own = thread.address(setting_sources.SAVED_TENSOR_HOOKS)
         if not own:
             return False
@@ -338,8 +330,8 @@ class RecordedFunctions:
         return self._memory.u8(message + value_structures.String.size(self._space)) != 0
 
     def _deque(self, address: int, element: int) -> list[int]:
-        """Addresses of the elements, of that many bytes, of a ``std::deque``. Its blocks have 512 bytes
-        (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
+        """Addresses of the elements of the ``std::deque`` at ``address``; ``element``: bytes of one. Its blocks have
+        512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
         deque = value_structures.Deque(self._space, address)
         current, last, node, end = deque.first, deque.block_end, deque.block, deque.end
         elements: list[int] = []
@@ -356,11 +348,10 @@ class RecordedFunctions:
 
 
 def constructed(thread: VariablesOfThread, variable: TorchSymbol, guard: TorchSymbol) -> int:
-    """The address of a function's own thread-local variable; 0 if the thread has not executed its declaration."""
-    flags = thread.address(guard)
-    if not flags or not thread.memory.u8(flags):
-        return 0
-    return thread.address(variable)
+    """The address of a thread-local variable inside a function, 0 if the thread has not executed its declaration, which
+    sets ``guard``."""
+    flag = thread.address(guard)
+    return thread.address(variable) if flag and thread.memory.u8(flag) else 0
 
 
 def _changed_dispatch_state(state: DispatchState) -> Iterator[tuple[str, SettingValue]]:
@@ -390,7 +381,7 @@ THREADS = 500
 
 def read_settings(session: Session, script: str | None = None) -> SettingsSection:
     """All settings in the order of the report; one that cannot be read is unknown, with the reason. ``script``: the
-    file that sets them again. Raises NotTorch."""
+    file of --reproduce. Raises NotTorch."""
     reader = _Settings(session)
     try:
         cpu_state = reader.cpu_generator().state()
@@ -402,7 +393,7 @@ def read_settings(session: Session, script: str | None = None) -> SettingsSectio
 
 
 class _Settings:
-    """Reads the settings that are not plain variables of libtorch, from one process."""
+    """Reads the settings of a process that are not plain variables of libtorch (Session.settings reads those)."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -411,6 +402,7 @@ class _Settings:
         self._variables = ThreadVariables(session.memory, session.symbolizer)
 
     def read(self) -> Iterator[Setting]:
+        """The settings in the order of the report."""
         counts = ThreadCounts(self._session.memory, self._session.symbolizer)
         yield attempt("openmp_threads", None, lambda: counts.openmp(self._main_pointer()))
         yield attempt("mkl_threads", DEFAULT, counts.mkl)
@@ -434,7 +426,7 @@ class _Settings:
         threads = self._session.target.memory.threads()
         main = next((thread for thread in threads if thread.tid == self._session.target.pid), None)
         if not main:
-            raise BadData("the main thread has ended")
+            raise BadData("the main thread has exited")
         return self._session.memory.architecture.thread_pointer(main.registers())
 
     @cached_property
@@ -448,6 +440,7 @@ class _Settings:
         return CpuGenerator(session.memory, session.layout, address, self._reader.seed_offset())
 
     def _generators(self) -> tuple[SettingValue, ...]:
+        """The entries of the generators of the CPU and of CUDA devices."""
         generators: list[SettingValue] = [self.cpu_generator().description()]
         if self._has_cuda:
             vector = setting_sources.CUDA_GENERATORS.address(self._session.symbolizer)
@@ -463,7 +456,7 @@ class _Settings:
         return (state and self._recorded.profiler_state(state)) or "none"
 
     def _allocator(self, kind: str, owner: setting_sources.StaticOwner) -> SettingValue:
-        """The settings of an allocator of class ``kind``, or a word on why it has none."""
+        """The settings of an allocator of class ``kind`` that ``owner`` holds, or "not used yet" or "none"."""
         session = self._session
         if kind == AllocatorConfig.OF and kind in session.layout.absent:
             return "none"
@@ -473,8 +466,8 @@ class _Settings:
         return allocator_settings(session.memory, session.layout, kind, address)
 
     def _options(self, module: str) -> SettingValue:
-        """Options of torch.compile that differ from their defaults, of the main thread; none if the module is not
-        imported. Raises BadData, PythonUnsupported."""
+        """The main thread's options of a configuration module of torch.compile that differ from their defaults; none if
+        it is not imported. Raises BadData, PythonUnsupported."""
         if not self._session.python:
             raise unsupported("Python cannot be read in this process")
         reader = DynamoReader(self._session.python)
@@ -482,14 +475,14 @@ class _Settings:
             return {}
         version = torch_version(self._session) or "unknown"
         if not dynamo_names.is_known(version):
-            raise BadData(f"known for torch {', '.join(dynamo_names.compared())}, and this is {version}")
+            raise BadData(f"it is known for torch {', '.join(dynamo_names.compared())}; this is {version}")
         options = reader.options(module)
         if reader.problems:
             raise BadData("; ".join(reader.problems))
         return {**options.values, **dict.fromkeys(options.unshown, NOT_SHOWN)} if options else {}
 
     def _threads(self) -> Iterator[Mapping[str, SettingValue]]:
-        """What threads have set for themselves; threads without such settings are left out."""
+        """An entry for each thread whose settings differ from a new thread's."""
         threads = self._session.target.memory.threads()
         names = self._session.python_threads.names
         for thread in threads[:THREADS]:
@@ -497,7 +490,7 @@ class _Settings:
             if changed:
                 yield {"tid": thread.tid, "name": names.get(thread.tid, thread.name or ""), **changed}
         if len(threads) > THREADS:
-            yield {"unknown": (f"{len(threads) - THREADS} threads more, truncated at {THREADS}",)}
+            yield {"unknown": (f"{len(threads) - THREADS} more threads, truncated at {THREADS}",)}
 
     def _changed_settings(self, thread: TargetThread) -> dict[str, SettingValue]:
         """The settings that differ from a new thread's; "unknown" has the reasons for what could not be read."""
@@ -534,15 +527,14 @@ class _Settings:
         return changed
 
     def _function_text(self, address: int) -> str:
-        """``hook (train.py:7)`` for a Python function."""
+        """The Python function at ``address`` as ``hook (train.py:7)``."""
         function = self._session.python_object(address).function
         if not function:
             return f"the Python object at {address:#x}"
         return f"{function.qualname} ({function.place})" if function.place else function.qualname
 
     def _default_device(self) -> str:
-        """torch.get_default_device() of the main thread, without the index of a device that has none. Raises
-        GdbextError."""
+        """torch.get_default_device() of the main thread, without an index if it has none. Raises GdbextError."""
         session = self._session
         modes = session.dispatch_states.function_modes(self._main_pointer())
         for mode in map(session.python_object, reversed(modes)):

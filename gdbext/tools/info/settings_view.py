@@ -1,4 +1,4 @@
-"""Settings as text (``dispatch-info --settings``), and as Python that sets them again (``--reproduce FILE``)."""
+"""Settings as text (``dispatch-info --settings``), and as a Python script that applies them (``--reproduce FILE``)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.numbers import number
 from gdbext.errors import TargetError, UsageError
 from gdbext.render import Style, escape
-from gdbext.torch.state.setting_sources import (
-    DEFAULT,
-    NOT_SHOWN,
-    SETTINGS,
-    Setting,
-    SettingsSection,
-    SettingValue,
-)
+from gdbext.torch.state.setting_sources import DEFAULT, NOT_SHOWN, SETTINGS, Setting, SettingsSection, SettingValue
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -30,11 +23,11 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield from (f"  {line}" for line in lines)
     if section.script:
         yield ""
-        yield f"Python that sets this again: {escape(section.script)}"
+        yield f"script that applies these settings: {escape(section.script)}"
 
 
 def _blocks(section: SettingsSection) -> Iterator[tuple[str, list[str]]]:
-    """(heading, lines): what was changed, what is at its default, what is unknown, the environment."""
+    """(heading, lines) of each block: changed settings, defaults, unknown settings, the environment."""
     width = max((len(setting.name) for setting in section.settings), default=0)
     changed, usual, unknown = [], [], []
     threads: list[Mapping[str, SettingValue]] = []
@@ -49,7 +42,7 @@ def _blocks(section: SettingsSection) -> Iterator[tuple[str, list[str]]]:
             usual.append(f"{setting.name:{width}}  {shown(setting.value)}")
         if setting.value is None:
             unknown.append(f"{setting.name:{width}}  {escape(setting.unknown)}")
-    labels: dict[SettingValue, list[str]] = {}  # reason → threads of which the same is unknown
+    labels: dict[SettingValue, list[str]] = {}  # reason why something is unknown → threads
     for thread in threads:
         own_settings = {name: value for name, value in thread.items() if name not in ("tid", "name", "unknown")}
         if own_settings:
@@ -61,27 +54,27 @@ def _blocks(section: SettingsSection) -> Iterator[tuple[str, list[str]]]:
     for reason, (label, *others) in labels.items():
         where = f"{label} and {len(others)} more" if others else label
         unknown.append(f"{where:{width}}  {shown(reason)}")
-    yield "Set in this process", changed
-    yield "As PyTorch has it", usual
-    yield "Not known", unknown
+    yield "Changed in this process", changed
+    yield "Unchanged", usual
+    yield "Unknown", unknown
     variables = [f"{escape(name)}={escape(value)}" for name, value in section.environment.items()]
-    yield "In the environment, as the process was started", variables
+    yield "Environment variables at the start of the process", variables
 
 
 def _changed_text(setting: Setting) -> str:
-    """The value, of tables what differs from the default; scalars with their default."""
+    """The value of a changed setting: of a table the entries that differ, of a scalar also the default."""
     value, default = setting.value, setting.default
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return shown({key: entry for key, entry in value.items() if key not in default or default[key] != entry})
     if isinstance(default, (Mapping, tuple)):
         return shown(value)
-    return f"{shown(value)}  ({'by default the libraries choose' if default == DEFAULT else f'default {default}'})"
+    return f"{shown(value)}  ({'default: the libraries choose' if default == DEFAULT else f'default: {default}'})"
 
 
 def shown(value: SettingValue) -> str:
     """A value on one line: ``cuda.conv=tf32, cuda.rnn=tf32``; nested values in brackets."""
 
-    def inner(value: SettingValue) -> str:
+    def inner(value: SettingValue) -> str:  # a value within another one
         return f"[{shown(value)}]" if isinstance(value, (Mapping, tuple)) else shown(value)
 
     if isinstance(value, Mapping):
@@ -98,11 +91,11 @@ _THREAD_STATEMENTS = {
     "forward_ad": "torch._C._set_fwd_grad_enabled({value})",
     "autocast_cache": "torch.set_autocast_cache_enabled({value})",
 }
-"""Statements for the main thread's settings; a setting that is not here and has no function below is a comment."""
+"""Statements for the main thread's settings; a setting without a statement becomes a comment."""
 
 
 def script(section: SettingsSection) -> str:
-    """The Python program that applies the settings; an unknown one is a comment."""
+    """The Python script that applies the settings; an unknown one becomes a comment."""
     settings = {setting.name: setting for setting in section.settings}
     lines = ["# The settings of a process, read by dispatch-info --settings. Run it before anything else."]
     if section.environment:
@@ -116,7 +109,7 @@ def script(section: SettingsSection) -> str:
             if setting.value is None:
                 lines.append(_unknown_comment(setting))
             elif setting.value == DEFAULT:
-                lines.append(f"# {setting.name}: nobody set it")
+                lines.append(f"# {setting.name}: not set")
             else:
                 lines += source.statement.format_map(values).splitlines()
     lines += _precision_statements(settings.get("float32_precision"))
@@ -149,7 +142,7 @@ def script(section: SettingsSection) -> str:
     if profiler and isinstance(profiler.value, Mapping):
         lines.append(f"# a profiler runs in all threads: {_one_line(dict(profiler.value))}")
     lines += _thread_statements(settings.get("threads"), section.main_tid)
-    default_device = settings.get("default_device")  # last: what makes tensors would make them there
+    default_device = settings.get("default_device")  # last, since the statements above may create tensors
     if default_device and default_device.value is None:
         lines.append(_unknown_comment(default_device))
     elif default_device and default_device.value != default_device.default:
@@ -158,16 +151,17 @@ def script(section: SettingsSection) -> str:
 
 
 def _unknown_comment(setting: Setting) -> str:
-    return f"# {setting.name} is not known: {_one_line(setting.unknown)}"
+    return f"# {setting.name} is unknown: {_one_line(setting.unknown)}"
 
 
 def _one_line(text: object) -> str:
+    """The text for a comment of the script: in ASCII, without newlines."""
     return ascii(str(text))[1:-1]
 
 
 def _precision_statements(setting: Setting | None) -> Iterator[str]:
-    """Statements for precisions: the generic one first, then of backends, then of operations, which default to their
-    backend's."""
+    """Statements for float32 precisions: the generic one first, then those of backends and of their operations, since
+    each defaults to the previous one."""
     if not setting:
         return
     if not isinstance(setting.value, Mapping):
@@ -190,7 +184,7 @@ def _compiler_statements(module: str, setting: Setting | None) -> Iterator[str]:
     for name, value in setting.value.items():
         option = f"{module}.{name}"
         if value == NOT_SHOWN or not all(part.isidentifier() for part in name.split(".")):
-            yield f"# {_one_line(option)} is set to something that cannot be written down"
+            yield f"# {_one_line(option)} is set to a value that has no literal"
         elif isinstance(value, tuple):
             yield f"{option} = type({option} or [])({_literal(value)})"
         else:
@@ -234,20 +228,17 @@ def _autocast_statements(devices: Mapping[str, SettingValue]) -> Iterator[str]:
         if dtype:
             yield f"    torch.set_autocast_dtype({device!r}, torch.{dtype})"
         yield f"    torch.set_autocast_enabled({device!r}, True)"
-    old = {"cpu": "cpu_", "cuda": ""}
-    statements = [f"    torch.set_autocast_{old[device]}enabled(True)" for device in devices if device in old]
-    statements += [
-        f"    torch.set_autocast_{old[device] or 'gpu_'}dtype(torch.{dtype})"
-        for device, dtype in devices.items()
-        if device in old and dtype
-    ]
-    if statements:
+    old = {"cpu": ("cpu_", "cpu_"), "cuda": ("", "gpu_")}  # names in set_autocast_…enabled() and set_autocast_…dtype()
+    dtypes = {device: dtype for device, dtype in devices.items() if device in old}
+    if dtypes:
         yield "else:"
-        yield from statements
+        yield from (f"    torch.set_autocast_{old[device][0]}enabled(True)" for device in dtypes)
+        typed = ((old[device][1], dtype) for device, dtype in dtypes.items() if dtype)
+        yield from (f"    torch.set_autocast_{name}dtype(torch.{dtype})" for name, dtype in typed)
 
 
 def write(path: str, section: SettingsSection) -> None:
-    """Write the program to ``path``. Raises UsageError."""
+    """Write the script to ``path``. Raises UsageError."""
     try:
         whole_file.write_text(path, script(section))
     except TargetError as error:

@@ -1,5 +1,4 @@
-"""``dispatch-keyset``: a DispatchKeySet decoded, or key names turned into bits; ``dispatch-tls``: a thread's dispatch
-state."""
+"""``dispatch-keyset``: a DispatchKeySet and its parts; ``dispatch-tls``: a thread's dispatch state."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.threads.thread_reporting import report_dispatch_state
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import ErrorReport, Section, or_unknown
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Hexadecimal
 
 
@@ -42,12 +40,12 @@ class KeySetSection(Section):
     functionalities: tuple[str, ...]
     backends: tuple[str, ...]
     key: str | None
-    """The highest priority key; None, as ``table_index``, where there are stray bits."""
+    """The highest priority key; None, like ``table_index``, if there are stray bits."""
     table_index: int | None
     stray_bits: Hexadecimal | None
-    """Bits that mean nothing in this build of torch; None for a real keyset."""
+    """Bits without meaning in this build of torch; None for a real keyset."""
     torch: str | None = None
-    """The release whose keys these are, where there is no process."""
+    """The release whose keys these are, without a process."""
 
 
 class KeySetTool(Tool):
@@ -75,7 +73,7 @@ class KeySetTool(Tool):
         layout = store.shipped(f"{store.DATA}/{max(layouts, key=lambda name: releases[name])}")
         word = " ".join(args.value).strip()
         if word.startswith(("$", "*", "tensor:")):
-            raise UsageError(f"{word} is in a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
+            raise UsageError(f"{word} needs a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
         keys = KeyNames(layout)
         section = replace(_decode(keys, keys.parse(word)), torch=layout.version)
         return make_report_alone(self, args, (section,))
@@ -87,6 +85,7 @@ class KeySetTool(Tool):
         word = " ".join(args.value).strip()
 
         def read(session: Session) -> KeySetSection:
+            """Decode the value, by what it looks like: tensor, memory, register, names or bits."""
             keys = session.dispatch_keys
             if match := TENSOR.fullmatch(word):
                 bits = session.tensors.key_set(number(match.group(1)))
@@ -107,7 +106,7 @@ class KeySetTool(Tool):
         yield f"functionalities   {', '.join(keyset.functionalities) or 'none'}"
         yield f"backends          {', '.join(keyset.backends) or 'none'}"
         if keyset.stray_bits is not None:
-            yield style(f"no DispatchKeySet: bits {keyset.stray_bits:#x} mean nothing in this build", "red")
+            yield style(f"not a DispatchKeySet: bits {keyset.stray_bits:#x} have no meaning in this build", "red")
         else:
             yield f"highest priority  {keyset.key}, table index {keyset.table_index}"
         if keyset.torch:
@@ -115,6 +114,7 @@ class KeySetTool(Tool):
 
 
 def _decode(keys: KeyNames, bits: int) -> KeySetSection:
+    """The parts of a keyset, by the key names of one build of torch."""
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
     return KeySetSection(
@@ -136,10 +136,10 @@ class ThreadStateTool(Tool):
         add_thread_choice(parser)
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """The state of the chosen threads. A thread that cannot be read costs only itself. Raises NotTorch,
-        LayoutError."""
+        """Report the state of the chosen threads; one that cannot be read is an error. Raises NotTorch, LayoutError."""
 
         def read(session: Session) -> tuple[list[ThreadReport], list[ErrorReport]]:
+            """(the states of the chosen threads, errors of those that cannot be read)."""
             reader = session.dispatch_states
             threads: list[ThreadReport] = []
             errors: list[ErrorReport] = []
@@ -172,8 +172,10 @@ class ThreadStateTool(Tool):
 
 
 def _state_lines(tls: DispatchState) -> Iterator[str]:
+    """Lines on a thread's dispatch state; None in it is "unknown"."""
+
     def on_or_off(value: bool | None) -> str:
-        return "unknown" if value is None else "on" if value else "off"
+        return {None: "unknown", True: "on", False: "off"}[value]
 
     def listed(items: Iterable[object] | None) -> str:
         return "unknown" if items is None else escape(", ".join(map(str, items))) or "none"

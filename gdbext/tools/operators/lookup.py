@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import TENSOR, find_thread, number
 from gdbext.engine.vocabulary import Section, counted, json_member
 from gdbext.errors import BadData, GdbextError, UsageError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Sparse
 
 
@@ -46,7 +45,7 @@ class LookupTool(Tool):
         if bool(args.keyset) == bool(args.args):
             raise UsageError("give either a keyset or --args", help="dispatch-lookup aten::mm Meta,AutogradMeta")
         if args.keyset and args.thread:
-            raise UsageError("--thread goes with --args: a keyset is taken as it is")
+            raise UsageError("--thread needs --args: a given keyset is used as it is")
         session, section = session.read_at_one_moment(lambda session: _lookup(session, args))
         return make_report(self, session, args, sections=(section,))
 
@@ -63,11 +62,11 @@ class LookupTool(Tool):
             yield f"  {whose} includes {_keys(call.included)}"
             yield f"  {whose} excludes {_keys(call.excluded)}"
             if call.fallthrough.bits:
-                yield f"  skipped, since they fall through: {_keys(call.fallthrough)}"
+                yield f"  skipped because their kernels fall through: {_keys(call.fallthrough)}"
         yield f"{style(escape(name), 'bold')} with {_keys(lookup.keyset)} {lookup.keyset.bits:#x}"
         yield f"  key {lookup.key}, table index {lookup.table_index}"
         if not lookup.consistent:
-            yield style("  the table entry is not what the registrations lead to: see dispatch-op", "red")
+            yield style("  the table entry contradicts the registrations: see dispatch-op", "red")
         for depth, link in enumerate(lookup.chain):
             kernel, chosen = link.kernel.kernel, link.kernel
             function, python = escape(short_name(kernel.function or "no kernel")), kernel.python
@@ -90,9 +89,10 @@ def _keys(keyset: DispatchKeySet) -> str:
 
 @dataclass(frozen=True)
 class ArgumentKeys:
-    """The contribution of one tensor argument of a call. ``tensor`` describes it, None where only keys were given."""
+    """The keys of one tensor argument of a call. ``tensor`` describes it, None if only keys were given."""
 
     argument: int
+    """Its position in --args, from 0."""
     tensor: str | None
     keyset: DispatchKeySet
 
@@ -103,11 +103,11 @@ class CallKeys:
 
     arguments: tuple[ArgumentKeys, ...]
     thread: int | None
-    """The tid of the thread whose local keys were taken, None for those of a thread in its initial state."""
+    """The tid of the thread whose local keys were used; None for those of a thread in its initial state."""
     included: DispatchKeySet
     excluded: DispatchKeySet
     fallthrough: DispatchKeySet
-    """Keys that were skipped, since this operator's kernels for them fall through."""
+    """Keys that were skipped because the operator's kernels for them fall through."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class LookupSection(Section):
     key: str
     table_index: int
     consistent: bool
-    """The table in memory holds what the registrations lead to."""
+    """The table in memory agrees with the registrations."""
     chain: tuple[ExpectedLookup, ...]
     """The lookup itself, then each expected redispatch."""
     call: Sparse[CallKeys | None] = None
-    """The origin of the keyset, when it was computed from arguments."""
+    """The origin of the keyset, if it was computed from --args."""
 
     @json_member(after="table_index")
     def kernel(self) -> ChosenKernel:
@@ -134,7 +134,7 @@ class LookupSection(Section):
 
 
 def _lookup(session: Session, args: Namespace) -> LookupSection:
-    """Raises UsageError, BadData (bits without meaning), MemoryFault."""
+    """Look up the operator for the keyset. Raises UsageError, BadData (bits without meaning), MemoryFault."""
     operator, call = session.dispatcher.find_one(args.op), None
     keys = operator.dispatcher.keys
     if args.args:
@@ -205,8 +205,11 @@ def _source(debug: str) -> str:
 
 
 def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:
-    """The keyset that a call with these tensors computes, and from what: ``computeDispatchKeySet`` (ATen/core/dispatch/
-    DispatchKeyExtractor.h), ((arguments | included) - excluded) & the operator's mask."""
+    """(the bits of the keyset that a call with the tensors in --args computes, the parts that it consists of).
+
+    ``computeDispatchKeySet`` (ATen/core/dispatch/DispatchKeyExtractor.h): ((arguments | included) - excluded) & the
+    operator's mask.
+    """
     keys = operator.dispatcher.keys
     arguments = []
     for position, word in enumerate(map(str.strip, args.args.split(";"))):  # keys, ``tensor:0x7f…``, or nothing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.reporting import make_report, make_report_alone
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, Section, counted
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Hexadecimal, Inline, Internal, Sparse
 
 
@@ -43,11 +42,11 @@ class TableChoice(KernelFacts):
     source: str | None
     """The key, alias key or "fallback" under which the kernel was registered."""
     expected: Sparse[RegisteredKernel | None] = None
-    """The kernel that the registrations lead to, where the table in memory holds another one."""
+    """The kernel that follows from the registrations, if the table in memory holds another one."""
 
 
 class TableEntry(NamedTuple):
-    """One slot of a dispatch table. A tuple, for all operators have half a million; equal choices are shared."""
+    """One slot of a dispatch table. All operators have half a million of them, which share equal choices."""
 
     key: str
     index_: int
@@ -66,10 +65,10 @@ class OperatorReport:
     debug: str | None
     """The source line where the schema was registered."""
     registrations: tuple[OperatorRegistration, ...] | None
-    """None where they cannot be read; ``table`` then holds what stands in memory."""
+    """None if they cannot be read; ``table`` then has only what is in memory."""
     table: tuple[TableEntry, ...]
     hidden: Internal[int] = 0
-    """Registrations under other keys than the one that was asked for."""
+    """Number of registrations under other keys than --key."""
 
     @property
     def qualified(self) -> str:
@@ -79,15 +78,15 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class OperatorSection(Section):
-    """The operators that were asked for."""
+    """The requested operators."""
 
     name: ClassVar[str] = "operators"
     only_member: ClassVar[str] = "operators"
     operators: tuple[OperatorReport, ...]
     shows_all_keys: bool = True
-    """Text has the entries of all keys, and not only those of the usual ones."""
+    """The text has the entries of all keys, not only of ``devices``."""
     devices: tuple[str, ...] = ("CPU", "Meta")
-    """Backends that the process can use: text has their keys."""
+    """Backends that the process can use."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class DeclaredSchema:
 
 @dataclass(frozen=True)
 class SchemasSection(Section):
-    """The schemas that were asked for of one release, without a process."""
+    """The requested schemas of one release, without a process."""
 
     name: ClassVar[str] = "schemas"
     torch: str
@@ -117,8 +116,8 @@ class SchemasSection(Section):
 
 
 def declared(releases: Mapping[str, Sequence[str]], torch: str, pattern: str | None) -> SchemasSection:
-    """The schemas of the release ``torch`` whose names match ``pattern`` (None: all). ``releases``: the schemas of all
-    known releases, in their order. Raises UsageError if none matches."""
+    """The schemas of the release ``torch`` whose names match ``pattern`` (None: all). ``releases``: release → all its
+    schemas, in order. Raises UsageError if none matches."""
     names = [schema.partition("(")[0] for schema in releases[torch]]
     fits = matcher(pattern) if pattern is not None else None
     wanted = [schema for name, schema in zip(names, releases[torch]) if not fits or fits(name)]
@@ -138,7 +137,7 @@ def declared(releases: Mapping[str, Sequence[str]], torch: str, pattern: str | N
 
 
 FEW = 6
-"""Operators that are shown in full, at most; of more, one line each."""
+"""Operators that are shown in full, at most; more get one line each."""
 
 
 def declarations(section: SchemasSection, style: Style) -> Iterator[str]:
@@ -149,15 +148,16 @@ def declarations(section: SchemasSection, style: Style) -> Iterator[str]:
             since, until = operator.since, operator.until
             equal = f"from {since} to {until}" if since != until else f"in {since} only"
             yield style(f"  the same {equal}", "dim")
-    yield f"{counted(len(section.operators), 'schema')} of PyTorch {section.torch}; kernels are in a process: -p PID"
+    schemas = counted(len(section.operators), "schema")
+    yield f"{schemas} of PyTorch {section.torch}; to see kernels, name a process: -p PID"
 
 
 def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
-    """Entries that have kernel, reason and source in common, in the order of the first, with their keys."""
+    """(keys, choice) of table entries that have kernel, reason and source in common, in the order of the first key."""
     groups: dict[object, tuple[list[str], TableChoice]] = {}
     for key, _slot, choice in table:
-        kernel, contradicted = choice.kernel, bool(choice.expected)
-        same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
+        kernel = choice.kernel
+        same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, bool(choice.expected))
         groups.setdefault(same, ([], choice))[0].append(key)
     return list(groups.values())
 
@@ -182,9 +182,10 @@ def kernel_text(kernel: RegisteredKernel) -> str:
 
 
 class OperatorReporter:
-    """Reports operators, all their keys or one. Collects ``findings`` and ``errors`` on the way."""
+    """Reports operators, and collects ``findings`` and ``errors`` meanwhile."""
 
     def __init__(self, tables: DispatchTables, key: str | None = None) -> None:
+        """``key``: report only what concerns that key; None for all keys."""
         self._tables = tables
         self._kernels = tables.dispatcher.kernels
         self._keys = tables.dispatcher.keys
@@ -194,17 +195,17 @@ class OperatorReporter:
         self._registered: dict[tuple[KernelFunction, KernelName], RegisteredKernel] = {}
         tid = tables.dispatcher.registering_thread
         if tid:
-            what = "it is registering, so lists and tables may be half updated"
+            what = "it is registering operators, so lists and tables may be half updated"
             evidence = ("c10::Dispatcher::Guard::mutex is locked",)
             self.findings.append(Finding(NOTE, f"thread {tid} holds the dispatcher's lock: {what}", (tid,), evidence))
-        # One error for all operators without a readable name: any of them may be the one that was asked for.
+        # One error for all operators without a readable name: any of them may be the requested one.
         nameless = tables.dispatcher.nameless
         for address, error in list(nameless.items())[:1]:
             others = f" and of {len(nameless) - 1} more" if len(nameless) > 1 else ""
             self.errors.append(ErrorReport.of(error, f"name of the operator at {address:#x}{others}"))
 
     def report_all(self, operators: Sequence[Operator]) -> tuple[OperatorReport, ...]:
-        """Every operator that can be read."""
+        """The reports on all operators that can be read; others become errors."""
         reports = []
         for operator in operators:
             try:
@@ -214,7 +215,7 @@ class OperatorReporter:
         return tuple(reports)
 
     def report(self, operator: Operator) -> OperatorReport:
-        """One operator; with its bare table if its registrations cannot be read. Raises MemoryFault, BadData."""
+        """The report on an operator; if registrations are unreadable, only its table. Raises MemoryFault, BadData."""
         schema, debug = self._schema(operator)
         registrations: tuple[OperatorRegistration, ...] | None = None
         hidden, key = 0, self._key
@@ -223,8 +224,8 @@ class OperatorReporter:
             computed = self._tables.table(operator, all_registrations)
         except GdbextError as error:
             self.errors.append(ErrorReport.of(error, f"registrations of {operator.qualified}"))
-            kind = "do not hold together" if isinstance(error, BadData) else "cannot be read"
-            summary = f"{operator.qualified}: its registrations {kind}, so its table is shown as it stands"
+            kind = "are inconsistent" if isinstance(error, BadData) else "cannot be read"
+            summary = f"{operator.qualified}: its registrations {kind}, so its table is shown as it is in memory"
             self.findings.append(Finding(NOTE, summary, (), (error.what,)))
             table = []
             for slot, name in enumerate(slot.name for slot in self._keys.slots):
@@ -232,7 +233,7 @@ class OperatorReporter:
                     kernel = self._kernel(operator, operator.kernel(slot), name)._replace(aliases=())
                     table.append(TableEntry(name, slot, TableChoice(kernel, None, None, None, None)))
         else:
-            # A library that is torn in the middle makes thousands of contradictions.
+            # A library in the middle of an update has thousands of contradictions.
             self.findings.extend(_contradictions(operator, computed, 50 - len(self.findings)))
             # With a key: what is registered under it, or fills its entry.
             sources = {key, *(entry.source for entry in computed if entry.key == key)}
@@ -261,7 +262,7 @@ class OperatorReporter:
             return None
 
     def _schema(self, operator: Operator) -> tuple[str | None, str | None]:
-        """(the schema's text, where it was registered)."""
+        """(the schema's text, the source line that registered it), None for what is unknown."""
         where = f"schema of {operator.qualified}"
         try:
             schema, debug = operator.schema, operator.debug
@@ -273,16 +274,15 @@ class OperatorReporter:
         return schema.text if schema else None, debug or None
 
     def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> list[TableEntry]:
-        """Entries of a dispatch table. A choice that entries have in common is made once."""
+        """Entries of a dispatch table; equal ones share one TableChoice."""
         shared: dict[tuple[object, ...], TableChoice] = {}
         entries = []
         for entry in computed:
             same = entry[2:]  # all but the key and its slot
             choice = shared.get(same)
             if not choice:
-                expected = None
-                if not entry.consistent:
-                    expected = self._kernel(operator, entry.expected, entry.key)._replace(aliases=())
+                wanted = None if entry.consistent else self._kernel(operator, entry.expected, entry.key)
+                expected = wanted and wanted._replace(aliases=())
                 kernel = self._kernel(operator, entry.kernel, entry.key)
                 debug, source = entry.debug or None, entry.source or None
                 choice = TableChoice(kernel, debug, entry.reason, entry.path, source, expected)
@@ -292,7 +292,7 @@ class OperatorReporter:
         return entries
 
     def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
-        """The kernel with its name, as registered for an operator under a key."""
+        """The kernel with its name; if several functions share its code, the name that fits operator and key."""
         name = self._kernels.name(kernel, key, operator.name)
         registered = self._registered.get((kernel, name))
         if not registered:
@@ -301,7 +301,7 @@ class OperatorReporter:
 
 
 def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], limit: int) -> list[Finding]:
-    """A finding for each table entry that is not what the registrations lead to, at most ``limit``."""
+    """A finding for each table entry that contradicts the registrations, at most ``limit``."""
     broken = [entry for entry in computed if entry.kernel != entry.expected][: max(0, limit)]
     name = operator.dispatcher.kernels.name
     findings = []
@@ -311,7 +311,7 @@ def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], limit
         where = f"{operator.qualified}: the table entry of {entry.key}"
         step = f"step {entry.path} ({entry.reason}): {entry.debug}"
         evidence = (step, f"table {entry.kernel}", f"expected {entry.expected}")
-        summary = f"{where} holds {holds}, its registrations lead to {wanted}"
+        summary = f"{where} holds {holds}, but its registrations give {wanted}"
         findings.append(Finding(NOTE, summary, (), evidence))
     return findings
 
@@ -332,7 +332,7 @@ class OperatorTool(Tool):
             "devices in use)"
         )
         parser.add_argument("--all-keys", action="store_true", help=keys_help)
-        torch_help = "without a process: the schemas that this release declares (2.13)"
+        torch_help = "without a process: show the schemas that this release declares (2.13)"
         parser.add_argument("--torch", metavar="VERSION", help=torch_help)
 
     def run_alone(self, args: Namespace) -> Report:
@@ -341,7 +341,7 @@ class OperatorTool(Tool):
             what = "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"
             raise UsageError(what, help="-p PID, -c CORE or -r FILE")
         if args.key or args.all_keys:
-            raise UsageError("keys and kernels are in a process only", help="-p PID, -c CORE or -r FILE")
+            raise UsageError("keys and kernels need a process", help="-p PID, -c CORE or -r FILE")
         _check_words(args)
         releases = declared_schemas()
         wanted = store.release(args.torch)[:2]
@@ -351,12 +351,13 @@ class OperatorTool(Tool):
         return make_report_alone(self, args, (declared(releases, torch, args.op),))
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
-        """An operator that cannot be read costs only itself. Raises UsageError for an unknown name or key."""
+        """Report the operators; one that cannot be read is an error. Raises UsageError for an unknown name or key."""
         if args.torch:
             raise UsageError("--torch is for schemas without a process", why="the process has its own PyTorch")
         _check_words(args)
 
         def read(session: Session) -> tuple[OperatorReporter, OperatorSection]:
+            """Check the key and find the operators, then report them."""
             dispatcher, key = session.dispatcher, args.key
             if key is not None:
                 key = dispatcher.keys.own_name(key)
@@ -392,7 +393,7 @@ class OperatorTool(Tool):
                 yield ""
             yield from _operator_lines(operator, style, report.why, section)
         if len(operators) > FEW:
-            yield f"{counted(len(operators), 'operator')}; name one to see its registrations and its table"
+            yield f"{counted(len(operators), 'operator')}; name one to see its registrations and table"
         for finding in report.findings:
             yield style(f"note: {escape(finding.summary)}", "yellow")
             if report.why:
@@ -415,8 +416,9 @@ def _check_words(args: Namespace) -> None:
 
 
 def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: OperatorSection) -> Iterator[str]:
+    """The schema, the registrations and the table of an operator. ``why``: with its address. Without
+    section.shows_all_keys only keys of devices in use, and of registrations outside of PyTorch's own files."""
     all_keys, registrations = section.shows_all_keys, operator.registrations
-    # Keys that people ask for: of devices in use, and of registrations outside of PyTorch's own files.
     torch_files = ("/aten/src/ATen/", "/torch/csrc/", "/site-packages/torch/", "/dist-packages/torch/")
     usual = {f"{prefix}{device}" for prefix in ("", "Autograd") for device in section.devices}
     for registration in registrations or ():
@@ -464,7 +466,7 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
 
 def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str]:
     """Lines on a choice and the table's ``keys`` that have it."""
-    step = f"{choice.path} {choice.reason}" if choice.reason else "as it stands"
+    step = f"{choice.path} {choice.reason}" if choice.reason else "as in memory"
     if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")
         return
@@ -476,4 +478,4 @@ def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator
     if effect:
         yield style(f"        {effect}", "yellow")
     if choice.expected:
-        yield style(f"        the registrations lead to {function_text(choice.expected)}", "red")
+        yield style(f"        the registrations give {function_text(choice.expected)}", "red")

@@ -1,7 +1,5 @@
 """The tool ranks: merges the reports of many ranks, matches their collectives and finds the rank that others wait for.
 
-Its options are parsed by argparse: the 8 ms are nothing beside many processes.
-
 It can ask NCCL's RAS, a service that each process of a job has by default from 2.24 on. Its protocol is text (NCCL:
 src/ras/client.cc): a line for each command, an answer to each; after the status it closes the connection.
 """
@@ -13,21 +11,14 @@ import os
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import CommandParser
 from gdbext.engine.formats.whole_file import write
 from gdbext.engine.numbers import integer, number
-from gdbext.engine.targets.budget import (
-    MEMORY,
-    MemoryLimit,
-    TimeLimit,
-    TimeLimitExceeded,
-    duration,
-    memory_size,
-    time_error,
-)
+from gdbext.engine.targets import budget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.targets.system.socket_table import peer_user
@@ -53,89 +44,54 @@ class RanksProgram(Program):
         parser = super().parser()
         parser.usage = "dispatch ranks SOURCE [OPTIONS]"
         parser.description = (
-            f"{self.summary} Running processes are stopped for as long as\n"
-            "one examination takes; nothing has to be enabled beforehand."
+            f"{self.summary} Running processes are stopped while\n"
+            "they are examined; nothing has to be enabled beforehand."
         )
         return parser
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        sources = parser.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(
-            required=True
-        )
+        sources = parser.add_argument_group("which processes (one of these)")
+        add = sources.add_mutually_exclusive_group(required=True).add_argument
         pid_help = "the job of that process on this machine: a rank, or the launcher of the ranks"
-        sources.add_argument("-p", "--pid", type=_pid, metavar="PID", help=pid_help)
-        sources.add_argument("--node", action="store_true", help="every rank on this machine")
-        sources.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
-        sources.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
-        reports_help = "JSON reports that were made elsewhere, of one process or of many, or folders of them"
-        sources.add_argument("--reports", nargs="+", metavar="FILE", help=reports_help)
-        hosts_help = "the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python"
-        sources.add_argument("--hosts", metavar="NODESET", help=hosts_help)
-        sources.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
-        pods_help = "the ranks in pods with these labels, by kubectl exec"
-        sources.add_argument("--kubernetes", metavar="SELECTOR", help=pods_help)
-        group = parser.add_argument_group("other machines")
-        workers_help = "ClusterShell's worker: ssh (default), exec, rsh, pdsh"
-        group.add_argument("--worker", default="ssh", metavar="NAME", help=workers_help)
-        ssh_help = "for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration"
-        group.add_argument("--ssh-options", default="", metavar="OPTIONS", help=ssh_help)
-        group.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
-        group.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
-        group.add_argument("--container", default="", metavar="NAME", help="in each pod")
-        group.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
-        commands_help = "print the commands that would be run there, and exit"
-        group.add_argument("--show-commands", action="store_true", help=commands_help)
-        parser.add_argument(
-            "--job",
-            metavar="ID",
-            help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
+        add("-p", "--pid", type=_pid, metavar="PID", help=pid_help)
+        add("--node", action="store_true", help="every rank on this machine")
+        add("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
+        add("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
+        add("--reports", nargs="+", metavar="FILE", help="JSON reports of one or many processes, or folders of them")
+        hosts_help = "the ranks on these machines, by ClusterShell: node[1-16], @group; they need only Python"
+        add("--hosts", metavar="NODESET", help=hosts_help)
+        add("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
+        add("--kubernetes", metavar="SELECTOR", help="the ranks in pods with these labels, by kubectl exec")
+        add = parser.add_argument_group("other machines").add_argument
+        add("--worker", default="ssh", metavar="NAME", help="ClusterShell's worker: ssh (default), exec, rsh, pdsh")
+        ssh_help = "for ClusterShell's ssh: '-p 2222 -i KEY' (default: its configuration)"
+        add("--ssh-options", default="", metavar="OPTIONS", help=ssh_help)
+        add("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
+        add("--namespace", default="", metavar="NAME", help="the namespace of the pods")
+        add("--container", default="", metavar="NAME", help="the container in each pod")
+        add("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
+        add("--show-commands", action="store_true", help="print the commands that would be run there, and exit")
+        add = parser.add_argument
+        job_help = "with --node and other machines: only ranks of that job (its run id, or HOST:PORT)"
+        add("--job", metavar="ID", help=job_help)
+        root_help = "with --cores: the root of the files the cores came from; / = this machine"
+        add("--sysroot", default="", metavar="DIR", help=root_help)
+        jobs_help = "processes to examine in parallel (default: %(default)s)"
+        add("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N", help=jobs_help)
+        ras_help = f"with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else {RAS})"
+        add("--ras", nargs="?", const="", metavar="HOST:PORT", help=ras_help)
+        time_help = "time limit for each process, each machine and the final analysis (default: %(default)g)"
+        add(
+            "--timeout", type=partial(budget.duration, option="--timeout"), default=TIMEOUT, metavar="S", help=time_help
         )
-        parser.add_argument(
-            "--sysroot",
-            default="",
-            metavar="DIR",
-            help="with --cores: where their files are; / for those of this machine",
-        )
-        parser.add_argument(
-            "--jobs",
-            type=_positive,
-            default=max(2, os.cpu_count() or 1),
-            metavar="N",
-            help="processes to examine in parallel (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--ras",
-            nargs="?",
-            const="",
-            metavar="HOST:PORT",
-            help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
-            f"{RAS}), a second witness",
-        )
-        parser.add_argument(
-            "--timeout",
-            type=partial(duration, option="--timeout"),
-            default=TIMEOUT,
-            metavar="S",
-            help="time limit for each process, each machine and the final analysis (default: %(default)g)",
-        )
-        parser.add_argument(
-            "--memory-limit",
-            type=_memory,
-            default=MEMORY,
-            metavar="GB",
-            dest="memory",
-            help="memory that gdbext itself may use for each process that it examines, and for all "
-            "reports together (default: 1)",
-        )
-        out = parser.add_argument_group("output")
-        out.add_argument(
-            "--json",
-            action="store_true",
-            help="one JSON document (schema gdbext-ranks/1), which --reports takes as well",
-        )
-        out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
-        out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
-        parser.add_argument("--help", "-h", action="store_true", help="show this text")
+        memory_help = "memory gdbext may use for each process, and for all reports together (default: 1)"
+        add("--memory-limit", type=_memory, default=budget.MEMORY, metavar="GB", dest="memory", help=memory_help)
+        add("--help", "-h", action="store_true", help="show this text")
+        add = parser.add_argument_group("output").add_argument
+        json_help = "one JSON document (schema gdbext-ranks/1), which --reports also accepts"
+        add("--json", action="store_true", help=json_help)
+        add("--dot", metavar="FILE", help="also write the tree of stacks in graphviz's language")
+        add("--html", metavar="FILE", help="also write a self-contained HTML page with everything")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Collect and judge. Raises UsageError, TargetError."""
@@ -147,7 +103,7 @@ class RanksProgram(Program):
             raise UsageError("--ras asks a job that runs on this machine", help="use it with -p PID, or with --node")
         if options.show_commands:
             return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
-        with MemoryLimit(options.memory):
+        with budget.MemoryLimit(options.memory):
             examined = None  # each examination has a limit of its own
             if options.hosts or options.slurm or options.kubernetes:
                 examined = other_machines.remote_rows(options)
@@ -155,7 +111,7 @@ class RanksProgram(Program):
                 examined = rank_sources.local_rows(options)
             limit = max(options.timeout, TIMEOUT) if examined else options.timeout
             try:
-                with TimeLimit(limit):
+                with budget.TimeLimit(limit):
                     report = judge(examined or rank_sources.report_rows(options.reports), options.pid)
                     report = report._replace(ras=_ras(options, report.reports))
                     if options.dot:
@@ -163,17 +119,14 @@ class RanksProgram(Program):
                     if options.html:
                         origin = origin_now("", os.uname().nodename, f"dispatch ranks {' '.join(map(quoted, argv))}")
                         write(options.html, ranks_views.render_page(report, origin).encode())
-                    render = (
-                        job_report.render_json(report, pretty=color)
-                        if options.json
-                        else ranks_views.render(report, color)
-                    )
-                    return Outcome(0 if report.reports else 1, render)
-            except TimeLimitExceeded:
-                raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
+                    render = job_report.render_json if options.json else ranks_views.render
+                    return Outcome(0 if report.reports else 1, render(report, color))
+            except budget.TimeLimitExceeded:
+                raise budget.time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 
 
 def _pid(text: str) -> int:
+    """Parse a pid for argparse, which shows an ArgumentTypeError to the user."""
     pid = number(text)
     if pid is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
@@ -181,7 +134,7 @@ def _pid(text: str) -> int:
 
 
 def _positive(text: str) -> int:
-    """Parse a number from 1 to 65536 for argparse."""
+    """Parse a number from 1 to 65536, as _pid."""
     value = number(text) or 0
     if not 0 < value <= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 65536")
@@ -189,8 +142,9 @@ def _positive(text: str) -> int:
 
 
 def _memory(text: str) -> int:
+    """Parse gigabytes to bytes, as _pid."""
     try:
-        return memory_size(text)
+        return budget.memory_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.what) from error
 
@@ -202,20 +156,22 @@ _RAS_SECONDS, _RAS_BYTES, _RAS_LINES = 8, 1 << 20, 2000
 
 
 def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS) -> RasAnswer:
-    """The status of the job by the RAS that listens at that HOST:PORT, within so many seconds. On this machine any
-    process can listen there: it is believed only if it belongs to one of these users, or to root."""
+    """Ask the RAS that listens at HOST:PORT for the status of the job, within ``seconds``. On this machine any process
+    can listen there: it is believed only if it belongs to one of ``users`` (uids), or to root."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
     try:
         with socket.create_connection((host.strip("[]"), integer(port)), timeout=1) as connection:
             greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", deadline, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
-                return RasAnswer(address, problem="what listens there is not NCCL's RAS")
+                return RasAnswer(address, problem="the process that listens there is not NCCL's RAS")
             user = peer_user(connection)
             ends = (connection.getsockname(), connection.getpeername())
             own, other = (str(end[0]).rpartition("::ffff:")[2] for end in ends)
             if user is None and (other == own or other.startswith("127.")):  # both ends are on this machine
-                return RasAnswer(address, problem="whose process answers there is not known, so it is not believed")
+                return RasAnswer(
+                    address, problem="the user of the process that answers there is unknown, so it is not trusted"
+                )
             if user is not None and user not in (0, *users):
                 problem = "a process of another user answers there, which can report anything about this job"
                 return RasAnswer(address, problem=problem, user=user)
@@ -228,8 +184,8 @@ def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS)
 
 
 def _exchange(connection: socket.socket, command: bytes, deadline: float, until: bytes = b"") -> bytes:
-    """Send a command; the answer up to ``until``, else to the end of the connection. Raises OSError if it takes until
-    ``deadline`` (monotonic), or is too long."""
+    """Send a command and read the answer up to ``until``, or to the end of the connection for b"". Raises OSError at
+    ``deadline`` (monotonic), or if the answer is too long."""
     connection.sendall(command)
     data = b""
     while not until or until not in data:
@@ -245,23 +201,19 @@ def _exchange(connection: socket.socket, command: bytes, deadline: float, until:
 
 
 def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAnswer | None:
-    """The answer if it is asked for. An environment, which its process may have written, never sends us to other
-    machines."""
+    """The answer of RAS if --ras is given. The address in a process's environment, which the process may have written,
+    is used only for this machine."""
     if options.ras is None:
         return None
     ranks_users = {report.user for report in reports if report.user is not None}
     users = {os.geteuid(), *(ranks_users if len(ranks_users) == 1 else ())}
     if options.ras:
         return ask_ras(options.ras, users)
-    address = _environment(options.pid).get("NCCL_RAS_ADDR", "") if options.pid is not None else ""
+    environment: Mapping[str, str] = {}
+    if options.pid is not None:
+        with suppress(OSError):
+            environment = parse_environ(supervision.read_proc_file(options.pid, "environ"))
+    address = environment.get("NCCL_RAS_ADDR", "")
     if address and address.rpartition(":")[0].strip("[]") not in ("localhost", "127.0.0.1", "::1"):
-        return RasAnswer(address, problem=f"NCCL_RAS_ADDR is of another machine: say --ras {quoted(address)}")
+        return RasAnswer(address, problem=f"NCCL_RAS_ADDR names another machine: confirm with --ras {quoted(address)}")
     return ask_ras(address or RAS, users)
-
-
-def _environment(pid: int) -> Mapping[str, str]:
-    """The initial environment of a process; {} if it may not be read."""
-    try:
-        return parse_environ(supervision.read_proc_file(pid, "environ"))
-    except OSError:
-        return {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar, Union
 
 from gdbext.diagnosis.kinds import kind_of, rank_of
 from gdbext.diagnosis.kinds.state import STOPPED
 from gdbext.engine.rank_sets import MOST_RANKS, RankRanges
+from gdbext.engine.vocabulary import counted
 from gdbext.tools.ranks import job_sentences
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
@@ -20,6 +22,15 @@ from gdbext.tools.ranks.job_report import (
     Unreached,
     frame_tree,
     ranks_of,
+)
+from gdbext.tools.ranks.job_sentences import (
+    NAMED,
+    agree,
+    labels_text,
+    processes_text,
+    ranks_text,
+    ranks_wait,
+    reasons_text,
 )
 from gdbext.tools.ranks.matching import Edges, answering, cycle, deadlocked, edges, groups_of, matches, roots
 
@@ -41,8 +52,9 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
     collectives = tuple(match for group in groups for match in matches(group))
     unreached = tuple(sorted(rows.unreached))
     # A copy of itself that a rank has forked knows no groups, and waits for no rank.
-    waiting = [report for report in present if report.wait and not report.groups]
-    claims_by_rank = _grouped(waiting, lambda report: report.rank)
+    claims_by_rank = _grouped(
+        (report for report in present if report.wait and not report.groups), lambda report: report.rank
+    )
     twins = {rank: claims for rank, claims in claims_by_rank.items() if len(claims) > 1}
     verdict = _Judge(members, missing, unreached, collectives, edges(members, groups), twins).verdict()
     odd = [report for report in members if report.rank in verdict.ranks]
@@ -82,19 +94,18 @@ def _most_common(values: Iterable[_Key | None]) -> _Key | None:
 def _split_by_start(reports: Sequence[RankReport]) -> tuple[list[RankReport], list[RankReport]]:
     """(processes of the launcher's last start, processes left of earlier starts).
 
-    Each of torchrun's agents has a counter of its own: it is not increased when an agent restarts its ranks because
-    those of another machine failed. So only processes of one machine are compared; a core does not name its machine.
+    Each of torchrun's agents counts its own restarts, and not those that failures on other machines cause. So only
+    processes of one machine are compared; a core does not name its machine.
     """
     last: dict[str, int] = {}
     for report in reports:
         if report.host is not None:
             last[report.host] = max(last.get(report.host, 0), report.restart or 0)
-    present: list[RankReport] = []
-    earlier: list[RankReport] = []
-    for report in reports:
-        is_old = report.restart is not None and report.restart < last.get(report.host or "", 0)
-        (earlier if is_old else present).append(report)
-    return present, earlier
+
+    def is_old(report: RankReport) -> bool:
+        return report.restart is not None and report.restart < last.get(report.host or "", 0)
+
+    return [report for report in reports if not is_old(report)], [report for report in reports if is_old(report)]
 
 
 def _split_by_user(reports: Sequence[RankReport], pid: int | None) -> tuple[list[RankReport], list[RankReport]]:
@@ -114,7 +125,7 @@ def _one_for_each_rank(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
     """One report for each rank, and all reports of unknown rank. If several processes claim a rank, the one that got
     furthest in the job's groups counts: a forked copy, or a program started in a rank's environment, issues nothing."""
 
-    def progress(report: RankReport) -> tuple[int, int, bool, int]:
+    def progress(report: RankReport) -> tuple[int, int, bool, int]:  # the greatest is furthest
         issued = sum(group.enqueued or 0 for group in report.groups)
         return len(report.groups), issued, bool(report.wait), -report.pid
 
@@ -133,37 +144,33 @@ def _notes(
     """What was left out of the job, and what contradicts itself in it. ``reports``: its processes of the last start;
     ``earlier``: of earlier starts; ``strangers``: of other users."""
     if strangers:
-        named = job_sentences.processes_text(strangers, with_user=True)
-        yield f"other users' processes that claim this job, left out: {named}"
+        yield f"left out processes of other users that claim this job: {processes_text(strangers, with_user=True)}"
     for report in reports:
         if report.size is not None and report.size > MOST_RANKS:
-            yield f"{report.label} claims {report.size} ranks, which is not believed"
-    others = Counter(report.job for report in all_reports if report.job not in (job, None))
-    for name, count in sorted(others.items(), key=lambda item: str(item[0])):
-        yield f"{count} report{'s' if count > 1 else ''} of another job ({name}) left out"
+            yield f"{report.label} claims a job of {report.size} ranks, which is ignored as implausible"
+    other_jobs = Counter(report.job for report in all_reports if report.job not in (job, None))
+    for name, count in sorted(other_jobs.items(), key=lambda item: str(item[0])):
+        yield f"left out {counted(count, 'report')} of another job ({name})"
     if earlier:
-        many = "es" if len(earlier) > 1 else ""
-        which = job_sentences.processes_text(earlier)
-        yield f"{len(earlier)} process{many} of an earlier start left out, which the launcher has replaced: {which}"
+        processes = counted(len(earlier), "process")
+        yield f"left out {processes} of an earlier start, since replaced by the launcher: {processes_text(earlier)}"
     for rank, claims in sorted(_grouped(reports, lambda report: report.rank).items()):
         if len(claims) > 1:
             chosen = _one_for_each_rank(claims)[0]
-            yield (
-                f"rank {rank} is claimed by {len(claims)} processes: {job_sentences.processes_text(claims)}; "
-                f"what is said of it is that of pid {chosen.pid}"
-            )
+            processes = processes_text(claims)
+            yield f"rank {rank} is claimed by {len(claims)} processes: {processes}; only pid {chosen.pid} is considered"
     unread = _grouped(reports, lambda report: report.problem)
     for problem, claims in sorted(unread.items(), key=lambda item: (-len(item[1]), item[0])):
-        is_or_are = "is" if len(claims) == 1 else "are"
-        yield f"where {job_sentences.labels_text(claims)} {is_or_are} cannot be read: {problem}"
+        yield f"cannot read where {labels_text(claims)} {agree(claims, 'is', 'are')}: {problem}"
     versions = _grouped(reports, lambda report: report.torch)
     if len(versions) > 1:
-        parts = [f"{version} ({job_sentences.labels_text(claims)})" for version, claims in versions.items()]
+        parts = [f"{version} ({labels_text(claims)})" for version, claims in versions.items()]
         yield f"the ranks run different versions of torch: {', '.join(parts)}"
 
 
 class _Judge:
-    """The rules for a job: each yields its verdicts, and the first verdict of the strongest rule counts."""
+    """The rules for a job. Each rule is a method that yields its verdicts, each with its sentence; the first verdict of
+    the strongest rule counts."""
 
     def __init__(
         self,
@@ -174,8 +181,7 @@ class _Judge:
         waits: Edges,
         twins: Mapping[int, Sequence[RankReport]],
     ) -> None:
-        """``missing``: ranks without a report; ``twins``: rank → processes that wait for others as that rank, if there
-        are several."""
+        """``missing``: ranks without a report; ``twins``: rank → several processes that wait as that rank."""
         self._twins = twins
         self._reports = reports
         self._missing = missing
@@ -188,6 +194,7 @@ class _Judge:
         self._at_store = [report for report in reports if report.wait and report.wait.is_store]
 
     def verdict(self) -> JobVerdict:
+        """The verdict of the first rule that has one; the last rule always has."""
         rules = (
             self._same_rank,
             self._mismatch,
@@ -197,7 +204,7 @@ class _Judge:
             self._unknown_peer,
             self._late,
             self._store,
-            self._single,
+            self._defect,
             self._all_alike,
         )
         strongest = next(verdict for rule in rules for verdict in rule())
@@ -206,15 +213,18 @@ class _Judge:
     def _same_rank(self) -> Iterator[JobVerdict]:
         """Several processes have one rank, and no process has another: a process was given the wrong rank."""
         if self._twins and self._missing:
-            text = job_sentences.same_rank(self._twins, self._missing)
+            claims = sorted(self._twins.items())
+            given = "; ".join(f"{processes_text(twins)} were all given rank {rank}" for rank, twins in claims)
+            text = f"{given}: they wait for others, and no process is {ranks_text(self._missing)}."
             yield JobVerdict(JobVerdictKind.STORE_WAIT, text, tuple(sorted(self._twins)))
 
     def _mismatch(self) -> Iterator[JobVerdict]:
-        """Ranks issued different operations, sizes or types under one number."""
+        """Ranks issued different operations, sizes or types under one number: those of the fewest ranks are blamed."""
         for match in self._collectives:
             if match.state.is_mismatch:
-                fewest = match.variants[-1].ranks
-                yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, job_sentences.mismatch(match), fewest)
+                issued = "; ".join(f"{ranks_text(variant.ranks)} issued {variant.op}" for variant in match.variants)
+                text = f"In collective #{match.seq} of group {match.group}, {issued} ({match.state.words})."
+                yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, match.variants[-1].ranks)
 
     def _ring(self) -> Iterator[JobVerdict]:
         """Ranks wait for each other in a ring."""
@@ -228,9 +238,16 @@ class _Judge:
         """A rank without a report, if that matters: another rank waits for it, or a process of the job was found dead.
         Otherwise only some ranks may have been asked for."""
         awaited = tuple(rank for rank in sorted(self._roots) if rank in self._missing)
-        if awaited or (self._missing and any(process.ended for process in self._unreached)):
-            text = job_sentences.dead(awaited or self._missing, self._unreached, self._collectives)
-            yield JobVerdict(JobVerdictKind.DEAD_RANK, text, awaited or self._missing)
+        if not awaited and not (self._missing and any(process.ended for process in self._unreached)):
+            return
+        ranks = awaited or self._missing
+        reasons = reasons_text(self._unreached)
+        text = (
+            f"{ranks_text(ranks)} {agree(ranks, 'is', 'are')} gone or out of reach{f' ({reasons})' if reasons else ''}"
+        )
+        awaiting = (match for match in self._collectives if match.pending and set(match.missing) & set(ranks))
+        text += "".join(f"; {ranks_wait(match.pending)} in {match.text}" for match in islice(awaiting, 1))
+        yield JobVerdict(JobVerdictKind.DEAD_RANK, f"{text}.", ranks)
 
     def _inside_nccl(self) -> Iterator[JobVerdict]:
         """Ranks entered a function of NCCL that did not return, and no rank outside of NCCL is known to be late or has
@@ -242,16 +259,29 @@ class _Judge:
         if not inside or has_defect or any(report in outside for report in late):
             return
         blamed = [report for report in inside if report in late] or inside
-        ranks = ranks_of(blamed)
-        text = job_sentences.inside_nccl(blamed, outside, self._waited_in(ranks))
-        yield JobVerdict(JobVerdictKind.INSIDE_NCCL, text, ranks)
+        calls = ", ".join(sorted({report.entered_nccl for report in blamed}))
+        text = f"{labels_text(blamed)} entered {calls} and did not return"
+        details = [report.diagnosis for report in blamed[:NAMED]]
+        match = self._waited_in(ranks_of(blamed))
+        if match:
+            text += f": {match.text} is not enqueued, on which {ranks_wait(match.pending)}"
+        elif outside:
+            is_or_are = agree(outside, "is", "are")
+            details.append(f"{labels_text(outside)} {is_or_are} in no call of NCCL ({outside[0].diagnosis})")
+        yield JobVerdict(JobVerdictKind.INSIDE_NCCL, f"{text}; {'; '.join(details)}.", ranks_of(blamed))
 
     def _unknown_peer(self) -> Iterator[JobVerdict]:
         """All that others wait for wait themselves, for an unknown rank: no rank is just late."""
         blamed = self._at_roots
-        if blamed and all(report.waits_for_ranks and report.rank not in self._servers for report in blamed):
-            text = job_sentences.unknown_peer(blamed, self._waits)
-            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks_of(blamed))
+        if not blamed or any(not report.waits_for_ranks or report.rank in self._servers for report in blamed):
+            return
+        parts = []
+        for report in blamed:
+            waiting = sorted(rank for rank, targets in self._waits.items() if report.rank in targets)
+            parts.append(f"{ranks_wait(waiting)} for {report.label}, which {report.wait_phrase} itself")
+        waits = f"{'; '.join(parts)}; which rank it waits for is not recorded"
+        text = f"The ranks wait for each other in different operations: {waits}."
+        yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks_of(blamed))
 
     def _late(self) -> Iterator[JobVerdict]:
         """Others wait for ranks that wait for no rank themselves, and not at the store."""
@@ -259,28 +289,29 @@ class _Judge:
         if not late:
             return
         ranks = ranks_of(late)
-        # The operation that all others wait in, named only if it has no other end.
-        waits = [report.wait for report in self._reports if self._waits.get(report.rank or 0, frozenset()) & set(ranks)]
-        ops = {wait.op for wait in waits if wait and wait.peer is None}
-        operation = f" in {ops.pop()}" if len(ops) == 1 else ""
-        pending, known = self._waited_in(ranks), len(self._reports)
-        text = job_sentences.late(late, pending, self._waits, known, operation, self._servers)
+        text = job_sentences.late(late, self._reports, self._waited_in(ranks), self._waits, self._servers)
         yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
-        """The operation in which others wait for these ranks."""
+        """The operation in which others wait for the ranks ``late``."""
         pending = (match for match in self._collectives if match.pending)
         return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
-        """Ranks wait for a key of the store."""
-        if self._at_store:
-            others = [report for report in self._reports if report not in self._at_store]
-            absent = [report for report in others if not report.waits_for_ranks] or others
-            text = job_sentences.store(self._at_store, absent, self._missing)
-            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks_of(absent))
+        """Ranks wait for a key of the store; those that wait for no rank have not set it."""
+        at_store = self._at_store
+        if not at_store:
+            return
+        others = [report for report in self._reports if report not in at_store]
+        absent = [report for report in others if not report.waits_for_ranks] or others
+        text = f"{labels_text(at_store)} {agree(at_store, 'waits', 'wait')} for a key of the store, where ranks meet"
+        if absent:
+            have = agree(absent, "has", "have")
+            text += f"; {labels_text(absent)} {have} not arrived there ({absent[0].diagnosis})"
+        text += f"; there is no report from {ranks_text(self._missing)}." if self._missing else "."
+        yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks_of(absent))
 
-    def _single(self) -> Iterator[JobVerdict]:
+    def _defect(self) -> Iterator[JobVerdict]:
         """A process whose own verdict is an error of the program, or that is stopped."""
         for report in sorted(self._reports, key=lambda report: rank_of(report.kind)):
             if kind_of(report.kind).is_defect or kind_of(report.kind) is STOPPED:
@@ -288,12 +319,33 @@ class _Judge:
 
     def _all_alike(self) -> Iterator[JobVerdict]:
         """No rank is at fault: some run, or all wait in one operation, or none runs; else there is no report."""
-        readable = [report for report in self._reports if not report.problem]
-        busy = [report for report in readable if kind_of(report.kind).makes_progress or report.running]
+        reports = self._reports
+        busy = [report for report in reports if kind_of(report.kind).makes_progress or report.running]
+        busy = [report for report in busy if not report.problem]
         if busy:
-            yield JobVerdict(JobVerdictKind.ALL_BUSY, job_sentences.busy(busy, len(self._reports)))
+            text = f"{len(busy)} of {len(reports)} ranks run ({labels_text(busy)})"
+            yield JobVerdict(JobVerdictKind.ALL_BUSY, f"{text}; nothing shows that any of them hangs.")
         for match in self._collectives:
             if match.pending and not match.never_enqueued and not match.missing:
-                yield JobVerdict(JobVerdictKind.ALL_IDLE, job_sentences.unfinished(match))
-        kind = JobVerdictKind.ALL_IDLE if self._reports else JobVerdictKind.NO_REPORT
-        yield JobVerdict(kind, job_sentences.idle(self._reports, self._unreached))
+                completed, have = match.completed, agree(match.completed, "has", "have")
+                done = f"{ranks_text(completed)} {have} completed it, " if completed else ""
+                text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
+                text += f"{ranks_wait(match.pending)} in it ({match.state.words})"
+                text += ": still in progress, or stuck in the network."
+                yield JobVerdict(JobVerdictKind.ALL_IDLE, text)
+        if not reports:
+            reasons = reasons_text(self._unreached)
+            yield JobVerdict(
+                JobVerdictKind.NO_REPORT, f"There is no report of any rank{': ' * bool(reasons)}{reasons}."
+            )
+        waiting = [report for report in reports if report.waits_for_ranks]
+        if all(report.problem for report in reports):
+            text = f"Cannot read what the ranks are doing: {reports[0].label}: {reports[0].problem}."
+        elif waiting:
+            text = (
+                f"{labels_text(waiting)} {agree(waiting, 'waits', 'wait')} for others; none of these is known to hold "
+            )
+            text += f"them up; no rank runs: {waiting[0].label}: {waiting[0].summary}"
+        else:
+            text = f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"
+        yield JobVerdict(JobVerdictKind.ALL_IDLE, text)

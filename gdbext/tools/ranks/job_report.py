@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
@@ -31,7 +32,7 @@ MAX_RANK_GROUPS = 4096
 
 
 class Issued(NamedTuple):
-    """One operation of a group, as far as ranks can be compared by it."""
+    """One operation that a rank issued in a group: what is compared between ranks."""
 
     seq: int
     op: str
@@ -43,16 +44,18 @@ class Issued(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """The state of one rank in one group. ``issued`` are its last operations and all pending ones, by number."""
+    """The state of one process group on one rank."""
 
     name: str
     description: str
     size: Count | None
     ranks: str
-    """The members, as a set of ranks; "" where they are not known."""
+    """The members, as a set of ranks (``0-3,7``); "" if unknown."""
     enqueued: int | None
+    """The sequence number of the last operation that was enqueued."""
     completed: int | None
     issued: tuple[Issued, ...] = ()
+    """The last operations and all pending ones, by sequence number."""
 
     @staticmethod
     def json_limits() -> dict[str, int]:
@@ -80,14 +83,14 @@ class RankReport(NamedTuple):
     path: tuple[str, ...] = ()
     """The path from the outermost frame to the wait."""
     wait: CollectiveWait | None = None
-    """The operation of other ranks that its thread waits for; None where it waits for none."""
+    """The operation in which its thread waits for other ranks; None if it does not."""
     running: bool = False
-    """The main thread is in no wait at all."""
+    """The main thread does not wait."""
     groups: tuple[GroupState, ...] = ()
     problem: str = ""
-    """The reason why nothing is known of where it is, and what to try; "" where something is."""
+    """The reason why its stack is unknown, and what to try; "" if it is known."""
     restart: Count | None = None
-    """Number of times that the launcher had started its machine's ranks before."""
+    """Number of times that the launcher has restarted the ranks of its machine."""
     paused_ms: Amount | None = None
     """Milliseconds that the process was stopped for its report; None if that was not measured."""
     user: Count | None = None
@@ -95,25 +98,24 @@ class RankReport(NamedTuple):
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
     answers: bool = False
-    """It has threads that answer calls of other ranks (torch.distributed.rpc), and not all that work on one wait for
-    other ranks themselves."""
+    """It has threads that answer calls of torch.distributed.rpc, and other ranks do not block all of them."""
     serving: str = ""
-    """The thread that works on a call of another rank, where it is, and what it waits for, for people; "" without."""
+    """The thread that works on a call of another rank, where it is, and what it waits for, as text; "" for none."""
     handling: str = ""
-    """The exception that the thread of ``path`` handles meanwhile, for people; "" for none."""
+    """The exception that the thread of ``path`` handles meanwhile, as text; "" for none."""
     slowed: str = ""
-    """The likeliest reason why it is slow, where it runs; "" where none is known."""
+    """The likeliest reason why a running rank is slow; "" if none is known."""
 
     nccl: tuple[str, ...] = ()
-    """The errors of NCCL's communicators, and the ranks that their proxies wait for; for people."""
+    """The errors of NCCL's communicators, and the ranks that their proxies wait for, as text."""
     nccl_peers: tuple[Count, ...] = ()
     """The ranks of the job that the proxies of NCCL's communicators wait for."""
     device: str = ""
-    """The call in which its thread waits for the device, with the stream or event, for people; "" where it does not."""
+    """The call in which its thread waits for the device, with the stream or event, as text; "" for none."""
     known: tuple[str, ...] = ()
-    """The known bugs that fit it, each with versions, cure and link; for people."""
+    """The known bugs that match it, each with versions, cure and link, as text."""
     thread: Count | None = None
-    """The thread that is in ``path`` and ``wait``; None for the main thread."""
+    """The tid of the thread of ``path`` and ``wait``; None for the main thread."""
 
     @staticmethod
     def json_limits() -> dict[str, int]:
@@ -128,12 +130,22 @@ class RankReport(NamedTuple):
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Its thread waits in a collective, a send or a recv."""
+        """True if its thread waits in a collective, a send or a recv."""
         return bool(self.wait and not self.wait.is_store)
+
+    @property
+    def wait_phrase(self) -> str:
+        """``waits in collective #1 all_reduce``."""
+        return self.wait.phrase if self.wait else "waits"
+
+    @property
+    def diagnosis(self) -> str:
+        """``rank 5: its own verdict``, without a full stop."""
+        return f"{self.label}: {self.summary.rstrip('.')}"
 
 
 class Unreached(NamedTuple):
-    """A process, node or file that gave no report: silence is a finding."""
+    """A process, machine or file (``where``) that gave no report."""
 
     where: str
     reason: str
@@ -150,53 +162,46 @@ def ranks_of(reports: Iterable[RankReport]) -> tuple[int, ...]:
 SCHEMA = "gdbext-ranks/1"
 
 
-class JobVerdictKind(Enum):
+class _WordedEnum(Enum):
+    """An enumeration whose members have a value for documents and ``words`` for people."""
+
+    words: str
+
+    def __new__(cls, value: str, words: str) -> _WordedEnum:
+        member = object.__new__(cls)
+        member._value_ = value
+        member.words = words
+        return member
+
+
+class JobVerdictKind(_WordedEnum):
     """The verdict kinds of a job, strongest first. Before the last two come the kinds of a single rank's verdict."""
 
-    MISMATCHED_COLLECTIVE = "mismatched-collective"
-    DEAD_RANK = "dead-rank"
-    INSIDE_NCCL = "inside-nccl"
-    LATE_RANK = "late-rank"
-    STORE_WAIT = "store-wait"
-    ALL_BUSY = "all-busy"
-    ALL_IDLE = "all-idle"
-    NO_REPORT = "no-report"
+    MISMATCHED_COLLECTIVE = "mismatched-collective", "mismatched collectives"
+    DEAD_RANK = "dead-rank", "{ranks} {is_or_are} gone"
+    INSIDE_NCCL = "inside-nccl", "stuck inside NCCL"
+    LATE_RANK = "late-rank", "{ranks} {is_or_are} late"
+    STORE_WAIT = "store-wait", "not all ranks reached the store"
+    ALL_BUSY = "all-busy", "at work"
+    ALL_IDLE = "all-idle", "no rank is late"
+    NO_REPORT = "no-report", "no report"
     """No rank gave one: nothing is known of the job."""
 
 
-class MatchState(Enum):
-    """The way in which an operation of several ranks fits together, in the words of torch/distributed/flight_recorder
-    (2.13.0)."""
+class MatchState(_WordedEnum):
+    """Whether the ranks' operations match, in the words of torch/distributed/flight_recorder (2.13.0)."""
 
-    FULLY_MATCHED = "FULLY_MATCHED"
-    COLLECTIVE_TYPE_MISMATCH = "COLLECTIVE_TYPE_MISMATCH"
-    SIZE_OR_SYNTAX_MISMATCH = "SIZE_OR_SYNTAX_MISMATCH"
-    COLLECTIVE_STATE_MISMATCH = "COLLECTIVE_STATE_MISMATCH"
-    COLLECTIVE_DTYPE_MISMATCH = "COLLECTIVE_DTYPE_MISMATCH"
-    UNDECIDED = "UNDECIDED"
-
-    @property
-    def words(self) -> str:
-        return _MATCH_WORDS[self]
+    FULLY_MATCHED = "FULLY_MATCHED", "all ranks do the same"
+    COLLECTIVE_TYPE_MISMATCH = "COLLECTIVE_TYPE_MISMATCH", "the ranks call different operations"
+    SIZE_OR_SYNTAX_MISMATCH = "SIZE_OR_SYNTAX_MISMATCH", "the ranks pass different sizes"
+    COLLECTIVE_STATE_MISMATCH = "COLLECTIVE_STATE_MISMATCH", "not all ranks arrived"
+    COLLECTIVE_DTYPE_MISMATCH = "COLLECTIVE_DTYPE_MISMATCH", "the ranks pass different types"
+    UNDECIDED = "UNDECIDED", "no difference seen"
 
     @property
     def is_mismatch(self) -> bool:
-        """The ranks do not call the same thing; a different state is only a matter of time."""
-        return self in (
-            MatchState.COLLECTIVE_TYPE_MISMATCH,
-            MatchState.SIZE_OR_SYNTAX_MISMATCH,
-            MatchState.COLLECTIVE_DTYPE_MISMATCH,
-        )
-
-
-_MATCH_WORDS = {
-    MatchState.FULLY_MATCHED: "all ranks do the same",
-    MatchState.COLLECTIVE_TYPE_MISMATCH: "the ranks call different operations",
-    MatchState.SIZE_OR_SYNTAX_MISMATCH: "the ranks pass different sizes",
-    MatchState.COLLECTIVE_STATE_MISMATCH: "not all ranks arrived",
-    MatchState.COLLECTIVE_DTYPE_MISMATCH: "the ranks pass different types",
-    MatchState.UNDECIDED: "no difference seen",
-}
+        """True if the ranks do not call the same thing; a different state is only a matter of time."""
+        return self.value.endswith("_MISMATCH") and self is not MatchState.COLLECTIVE_STATE_MISMATCH
 
 
 class Variant(NamedTuple):
@@ -208,9 +213,10 @@ class Variant(NamedTuple):
 
 
 class CollectiveMatch(NamedTuple):
-    """One operation of one group over its ranks."""
+    """One operation of one group, compared between its ranks."""
 
     group: str
+    """The group's description, else its name."""
     name: str
     members: RankSet
     seq: int
@@ -221,13 +227,18 @@ class CollectiveMatch(NamedTuple):
     """Ranks on which it is pending."""
     completed: RankSet
     never_enqueued: RankSet
-    """Members that were reached and have not issued it."""
+    """Members that have a report and have not issued it."""
     missing: RankSet
-    """Members of which there is no report."""
+    """Members without a report."""
+
+    @property
+    def text(self) -> str:
+        """``#18 all_reduce f32[8, 2] of group default_pg``."""
+        return f"#{self.seq} {self.variants[0].op if self.variants else 'an operation'} of group {self.group}"
 
 
 class TreeNode(NamedTuple):
-    """A frame that some ranks share, below the frames that they share as well."""
+    """A node of the tree of the ranks' stacks: a frame, and the ranks that share it and all frames above it."""
 
     frame: str
     ranks: RankSet
@@ -236,20 +247,8 @@ class TreeNode(NamedTuple):
     children: tuple[TreeNode, ...] = ()
 
 
-_JOB_WORDS = {
-    JobVerdictKind.MISMATCHED_COLLECTIVE: "mismatched collectives",
-    JobVerdictKind.DEAD_RANK: "{ranks} {is_or_are} gone",
-    JobVerdictKind.INSIDE_NCCL: "stuck inside NCCL",
-    JobVerdictKind.LATE_RANK: "{ranks} {is_or_are} late",
-    JobVerdictKind.STORE_WAIT: "not all ranks reached the store",
-    JobVerdictKind.ALL_BUSY: "at work",
-    JobVerdictKind.ALL_IDLE: "no rank is late",
-    JobVerdictKind.NO_REPORT: "no report",
-}
-
-
 class JobVerdict(NamedTuple):
-    """The verdict; ``kind`` is a single rank's where that explains the job."""
+    """The verdict on a job; ``kind`` is the kind of a single rank's verdict if that explains the job."""
 
     kind: JobVerdictKind | FindingKind
     summary: str
@@ -260,52 +259,48 @@ class JobVerdict(NamedTuple):
     def heading(self) -> str:
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {fold(self.ranks)}" if self.ranks else "a rank"
-        words = self.kind.words if isinstance(self.kind, FindingKind) else _JOB_WORDS[self.kind]
-        return words.format(ranks=ranks, is_or_are="are" if len(self.ranks) > 1 else "is")
+        return self.kind.words.format(ranks=ranks, is_or_are="are" if len(self.ranks) > 1 else "is")
 
 
 class RasAnswer(NamedTuple):
-    """The view of NCCL's own service for reliability (RAS), a second witness: it decides nothing."""
+    """The answer of NCCL's own service for reliability (RAS), a second opinion that does not affect the verdict."""
 
     address: str
     lines: tuple[str, ...] = ()
     """Its report, line by line."""
     problem: str = ""
-    """The reason why there is none; "" where it answered."""
+    """The reason why there is no answer; "" if there is."""
     user: int | None = None
-    """The user of the process that answers; None where it is on another machine."""
+    """The uid of the process that answered; None if it is on another machine."""
 
     @property
     def says_ok(self) -> bool:
-        """The table of RAS has communicators, and the last column of each row, the word on errors, is OK.
-
-        The table has eight columns, the first of which is a number (src/ras/client_support.cc).
-        """
+        """True if the table of communicators has rows, and the last column of each, the error state, is OK. The table
+        has eight columns, the first of which is a number (src/ras/client_support.cc)."""
         table = [line.split() for line in self.lines if line[:8].strip().isdecimal()]
-        states = {row[-1] for row in table if len(row) >= 8}
-        return states == {"OK"}
+        return {row[-1] for row in table if len(row) >= 8} == {"OK"}
 
 
 class JobReport(NamedTuple):
-    """Everything; ``reports`` are sorted by rank, host and pid."""
+    """The report on a job; ``reports`` are sorted by rank, host and pid."""
 
     job: str | None
-    """The launcher's run id, or where the ranks meet."""
+    """The launcher's run id, or the address where the ranks meet."""
     size: Count | None
     """Ranks of the whole job."""
     missing: RankSet
-    """Ranks of the job of which there is no report."""
+    """Ranks of the job without a report."""
     verdict: JobVerdict
     collectives: tuple[CollectiveMatch, ...]
     tree: tuple[TreeNode, ...]
     notes: tuple[str, ...]
-    """Notes on what is strange about the reports themselves: two of one rank, several jobs, several versions."""
+    """Notes on contradictions between the reports: two of one rank, several jobs, several versions."""
     ras: Sparse[RasAnswer | None]
-    """The answer of NCCL's RAS, where it was asked."""
+    """The answer of NCCL's RAS, if it was asked."""
     unreached: tuple[Unreached, ...]
     reports: tuple[RankReport, ...]
     odd: Internal[tuple[RankReport, ...]] = ()
-    """The reports that explain the verdict, first of all."""
+    """The reports that explain the verdict."""
 
     @json_member(after="size")
     def ranks(self) -> RankSet:
@@ -353,32 +348,24 @@ class RankReports(NamedTuple):
 
 
 def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()) -> RankReports:
-    """Reports by process, the greater one of two on the same process."""
+    """Reports by process. Of two on one process the one with the greater repr stays, whatever their order."""
     by_process: dict[ProcessKey, RankReport] = {}
     for report in reports:
-        _add(by_process, report)
+        key = (report.job or "", -1 if report.rank is None else report.rank, report.host or "", report.pid)
+        other = by_process.get(key)
+        if not other or repr(other) < repr(report):
+            by_process[key] = report
     return RankReports(by_process, frozenset(unreached))
 
 
-def merge(left: RankReports, right: RankReports) -> RankReports:
-    """All of both, the greater one of two reports on the same process."""
-    by_process = dict(left.reports)
-    for report in right.reports.values():
-        _add(by_process, report)
-    return RankReports(by_process, left.unreached | right.unreached)
-
-
-def _add(by_process: dict[ProcessKey, RankReport], report: RankReport) -> None:
-    """Add a report; of two on one process the one with the greater repr stays."""
-    key = (report.job or "", -1 if report.rank is None else report.rank, report.host or "", report.pid)
-    other = by_process.get(key)
-    if not other or repr(other) < repr(report):
-        by_process[key] = report
+def merge(*parts: RankReports) -> RankReports:
+    """The reports of all parts, by the rule of rows()."""
+    reports = chain.from_iterable(part.reports.values() for part in parts)
+    return rows(reports, chain.from_iterable(part.unreached for part in parts))
 
 
 def frame_tree(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
-    """The tree of the reports' paths below the ``level`` frames that all of them share, nodes with most processes
-    first."""
+    """The tree of the reports' paths below ``level`` shared frames, nodes with most processes first."""
     by_frame: dict[str, list[RankReport]] = {}
     for report in reports:
         if level < len(report.path):
@@ -391,7 +378,7 @@ def frame_tree(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode,
 
 
 def stretches(nodes: Sequence[TreeNode], depth: int = 0) -> Iterator[tuple[int, tuple[str, ...], TreeNode]]:
-    """(depth, frames, last node) of each stretch of the tree without a branch, in order: one line of a picture each."""
+    """(depth, frames, last node) of each stretch of the tree without a branch, in order, for one line of text each."""
     for node in nodes:
         frames, last = [node.frame], node
         while len(last.children) == 1 and last.children[0][1:3] == last[1:3]:  # the same ranks and unranked

@@ -1,8 +1,8 @@
-"""The sentence of each verdict on a job; job_judge.py decides which verdict it is."""
+"""Clauses and longer sentences of the verdicts on a job; job_judge.py decides which verdict it is."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from gdbext.engine.rank_sets import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached, ranks_of
@@ -15,12 +15,19 @@ _LISTED = 100
 """Processes that are named one by one."""
 
 
-# --- words ---------------------------------------------------------------------------------------
+def agree(subjects: Collection[object], singular: str, plural: str) -> str:
+    """The form of a verb for its subjects."""
+    return singular if len(subjects) == 1 else plural
 
 
 def ranks_text(ranks: Collection[int]) -> str:
     """The ranks in words: ``rank 5``, ``ranks 0-3,7``."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {fold(ranks)}"
+    return f"{agree(ranks, 'rank', 'ranks')} {fold(ranks)}"
+
+
+def ranks_wait(ranks: Collection[int]) -> str:
+    """``rank 5 waits``, ``ranks 0-3 wait``."""
+    return f"{ranks_text(ranks)} {agree(ranks, 'waits', 'wait')}"
 
 
 def labels_text(reports: Sequence[RankReport]) -> str:
@@ -42,65 +49,27 @@ def processes_text(reports: Sequence[RankReport], with_user: bool = False) -> st
     return ", ".join(texts)
 
 
-def _agree(subjects: Collection[object], verb: str) -> str:
-    """``verb`` in the plural, with an s if there is one subject."""
-    return f"{verb}s" if len(subjects) == 1 else verb
-
-
-def _ranks_wait(ranks: Collection[int]) -> str:
-    """``rank 5 waits``, ``ranks 0-3 wait``."""
-    return f"{ranks_text(ranks)} {_agree(ranks, 'wait')}"
-
-
-def _diagnosis(report: RankReport) -> str:
-    """``rank 5: its own verdict``, without a full stop."""
-    return f"{report.label}: {report.summary.rstrip('.')}"
-
-
-def _wait_phrase(report: RankReport) -> str:
-    """``waits in collective #1 all_reduce``."""
-    return report.wait.phrase if report.wait else "waits"
-
-
-def _operation(match: CollectiveMatch) -> str:
-    """``#18 all_reduce f32[8, 2] of group default_pg``."""
-    text = next((variant.op for variant in match.variants), "an operation")
-    return f"#{match.seq} {text} of group {match.group}"
-
-
-# --- sentences -----------------------------------------------------------------------------------
-
-
-def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int]) -> str:
-    """``pid 7 on a, pid 9 on a were all given rank 0: they wait for others, and no process is rank 1.``"""
-    given = [f"{processes_text(claims)} were all given rank {rank}" for rank, claims in sorted(twins.items())]
-    return f"{'; '.join(given)}: they wait for others, and no process is {ranks_text(missing)}."
-
-
-def mismatch(match: CollectiveMatch) -> str:
-    """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
-    parts = [f"{ranks_text(variant.ranks)} issued {variant.op}" for variant in match.variants]
-    return f"In collective #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
+def reasons_text(unreached: Sequence[Unreached]) -> str:
+    """The first reasons why there is no report: ``pid 77: it is a zombie; node3: no answer within 60 s``."""
+    return "; ".join(f"{process.where}: {process.reason}" for process in unreached[:NAMED])
 
 
 def ring(reports: Sequence[RankReport]) -> str:
-    """``rank 0 waits in collective #1 all_reduce of group 1 for rank 1, which waits …``."""
+    """``The ranks wait for each other in different operations: rank 0 waits in collective #1 all_reduce of group 1,
+    for which rank 1 has not arrived; rank 1 waits …`` for ranks that each wait for the next."""
     parts, ops = [], set()
     for report, following in zip(reports, [*reports[1:], *reports[:1]]):
         is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
         ops.add(report.wait.op if report.wait and is_transfer else "")
         group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
         missing = "" if is_transfer else f", for which {following.label} has not arrived"
-        parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
+        parts.append(f"{report.label} {report.wait_phrase}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
-    if (
-        len(reports) == 2
-        and {wait.op for wait in waits} == {"send", "recv"}
-        and all(wait.tag is not None for wait in waits)
-    ):
-        where = "in a transfer whose ends have different tags"  # else the two would have met
+    is_pair = len(reports) == 2 and {wait.op for wait in waits} == {"send", "recv"}
+    if is_pair and all(wait.tag is not None for wait in waits):
+        where = "in a send and a recv with different tags"  # else the two would have met
     elif ops <= {"send", "recv"}:
-        where = "in a ring of transfers, of which none can be the first"
+        where = "in a ring of transfers, none of which can be the first"
     elif ops <= RPC_CALLS:
         where = "in calls, and no rank is left to answer"
     else:
@@ -108,60 +77,37 @@ def ring(reports: Sequence[RankReport]) -> str:
     return f"The ranks wait for each other {where}: {'; '.join(parts)}."
 
 
-def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:
-    """``rank 1 is gone: process 77 is a zombie; ranks 0,2 wait for it in #4 all_reduce of group default_pg.``"""
-    reasons = "; ".join(f"{process.where}: {process.reason}" for process in unreached[:NAMED])
-    text = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} gone or out of reach"
-    text += f" ({reasons})" if reasons else ""
-    pending = (match for match in collectives if match.pending)
-    match = next((match for match in pending if any(rank in ranks for rank in match.missing)), None)
-    return f"{text}; {_ranks_wait(match.pending)} in {_operation(match)}." if match else f"{text}."
-
-
-def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], match: CollectiveMatch | None) -> str:
-    """``rank 5 entered ncclAllReduce and did not return: #18 all_reduce … is not enqueued, on which ranks 0-4 …``"""
-    calls = sorted({report.entered_nccl for report in blamed})
-    text = f"{labels_text(blamed)} entered {', '.join(calls)} and did not return"
-    own = [_diagnosis(report) for report in blamed[:NAMED]]
-    if match:
-        text += f": {_operation(match)} is not enqueued, on which {_ranks_wait(match.pending)}"
-    elif outside:
-        verb = "is" if len(outside) == 1 else "are"
-        own.append(f"{labels_text(outside)} {verb} in no call of NCCL ({_diagnosis(outside[0])})")
-    return f"{text}; {'; '.join(own)}."
-
-
 def late(
+    blamed: Sequence[RankReport],
     reports: Sequence[RankReport],
     match: CollectiveMatch | None,
     waits: Edges,
-    known: int,
-    operation: str = "",
-    servers: Collection[int] = (),
+    servers: Collection[int],
 ) -> str:
     """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``
 
-    ``known``: how many ranks gave a report; ``operation``: where the others wait, if there is no number to match
-    (`` in monitored_barrier``); ``servers``: ranks that have to answer calls.
+    ``blamed``: the late ranks, among all ``reports``; ``match``: the operation in which others wait for them, None
+    without a number to match; ``servers``: ranks that have to answer calls.
     """
-    ranks = ranks_of(reports)
-    size = next((report.size for report in reports if report.size is not None), known)
+    ranks = ranks_of(blamed)
+    size = next((report.size for report in blamed if report.size is not None), len(reports))
     if match:
-        text = (
-            f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which {_ranks_wait(match.pending)}"
-        )
+        text = f"{ranks_text(ranks)} of {size} never enqueued {match.text}, on which {ranks_wait(match.pending)}"
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
-        text = f"{_ranks_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
-    own = []
-    for report in reports[:NAMED]:
-        words = _diagnosis(report)
+        # The operation that all others wait in, named only if it has no other end.
+        own_waits = (report.wait for report in reports if report.rank in waiting)
+        ops = {wait.op for wait in own_waits if wait and wait.peer is None}
+        operation = f" in {ops.pop()}" if len(ops) == 1 else ""
+        text = f"{ranks_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
+    for report in blamed[:NAMED]:
+        details = report.diagnosis
         if report.rank in servers and report.serving:
-            words = f"{report.label}: {report.serving}"
+            details = f"{report.label}: {report.serving}"
         elif report.slowed and report.slowed not in report.summary.rstrip("."):
-            words += f" (what may slow it down: {report.slowed})"
-        own.append(words)
-    return f"{text}; {'; '.join(own)}."
+            details += f" (what may slow it down: {report.slowed})"
+        text += f"; {details}"
+    return f"{text}."
 
 
 def besides(reports: Sequence[RankReport], text: str) -> str:
@@ -179,7 +125,7 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
         if report.handling and report.handling not in text:
             handling.setdefault(report.handling, []).append(report)
     for error, ranks in list(handling.items())[:NAMED]:
-        sentences.append(f"{labels_text(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
+        sentences.append(f"{labels_text(ranks)} {agree(ranks, 'handles', 'handle')} {error} meanwhile.")
     return "".join(f" {sentence}" for sentence in [*sentences, *_through_nccl(reports, text)])
 
 
@@ -193,12 +139,12 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
     sentences: list[str] = []
     for report in [report for report in reports if report.waits_for_ranks and report.nccl][:NAMED]:
         wait = report.wait
-        launched = _wait_phrase(report)
+        launched = report.wait_phrase
         if wait and wait.on_device:  # what the rank launched, rather than what it waits in
             number = f"#{wait.seq} " if wait.seq is not None else ""
             group = f" of group {wait.group}" if wait.group else ""
-            launched = f"launched {number}{wait.op}{group} and waits for it"
-            launched += f" ({report.device})" if report.device else ""
+            device = f" ({report.device})" if report.device else ""
+            launched = f"launched {number}{wait.op}{group} and waits for it{device}"
         parts = [f"{report.label} {launched}; NCCL's communicator there {'; '.join(report.nccl[:NAMED])}"]
         for peer in report.nccl_peers[:NAMED]:
             end = by_rank.get(peer)
@@ -208,49 +154,3 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
                 parts.append(f"{ranks_text([peer])}: {own}")
         sentences.append(f"{'; '.join(parts)}.")
     return sentences
-
-
-def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
-    """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
-    text = f"{labels_text(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
-    if absent:
-        have = "has" if len(absent) == 1 else "have"
-        text += f"; {labels_text(absent)} {have} not arrived there ({_diagnosis(absent[0])})"
-    return f"{text}; of {ranks_text(missing)} there is no report." if missing else f"{text}."
-
-
-def unfinished(match: CollectiveMatch) -> str:
-    """``Every rank of group default_pg issued #4 all_to_all; rank 1 has completed it, ranks 0,2 wait in it.``"""
-    have = "has" if len(match.completed) == 1 else "have"
-    done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
-    text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].op}; {done}"
-    text += f"{_ranks_wait(match.pending)} in it ({match.state.words})"
-    return f"{text}: still in progress, or stuck in the network."
-
-
-def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
-    """``ranks 0-1 wait for rank 2, which waits in recv itself: for which rank is not recorded.``"""
-    parts = []
-    for report in reports:
-        waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
-        parts.append(f"{_ranks_wait(waiting)} for {report.label}, which {_wait_phrase(report)} itself")
-    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for which rank is not recorded."
-
-
-def busy(reports: Sequence[RankReport], known: int) -> str:
-    """``3 of 4 ranks run, and none waits for another for ever.``"""
-    return f"{len(reports)} of {known} ranks run ({labels_text(reports)}); nothing shows that any of them hangs."
-
-
-def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
-    """The sentence if no rank is known to hold others up, and none runs."""
-    if not reports:
-        reasons = "; ".join(f"{process.where}: {process.reason}" for process in unreached[:NAMED])
-        return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
-    if all(report.problem for report in reports):
-        return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
-    waiting = [report for report in reports if report.waits_for_ranks]
-    if waiting:
-        which = f"{labels_text(waiting)} {_agree(waiting, 'wait')} for others; none of these is known to hold them up"
-        return f"{which}; no rank runs: {waiting[0].label}: {waiting[0].summary}"
-    return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"

@@ -19,11 +19,11 @@ from gdbext.torch.torch_symbol import RPC_CALLS
 _UNEQUAL = ("all_to_all", "alltoall_base", "all_to_all_single")
 """Operations whose tensors differ from rank to rank."""
 MOST_MEMBERS = MOST_RANKS
-"""Members of all groups together that are listed one by one."""
+"""Members of all groups together that are listed one by one, at most."""
 
 
 class Group(NamedTuple):
-    """One group over all ranks that were reached."""
+    """One process group with its states on all ranks that have a report."""
 
     name: str
     label: str
@@ -44,13 +44,13 @@ def groups_of(reports: Sequence[RankReport]) -> list[Group]:
     for name, _ in [key for key in states_by_group if not key[1] and key[0] in with_members]:
         for rank, state in states_by_group.pop((name, "")).items():
             states_by_group[with_members[name]].setdefault(rank, state)
-    groups, left = [], MOST_MEMBERS
+    groups, members_left = [], MOST_MEMBERS
     for (name, ranks), states in states_by_group.items():
         try:
-            members = tuple(expand(ranks, min(left, MOST_RANKS))) or tuple(sorted(states))
-        except BadData:  # no set of ranks, or too many: only those that were reached
+            members = tuple(expand(ranks, min(members_left, MOST_RANKS))) or tuple(sorted(states))
+        except BadData:  # no set of ranks, or too many: only those with a report
             members = tuple(sorted(states))
-        left -= len(members)
+        members_left -= len(members)
         label = next((state.label for state in states.values() if state.ranks), next(iter(states.values())).label)
         groups.append(Group(name, label, members, states))
     return sorted(groups, key=lambda group: (-len(group.members), group.name))
@@ -70,11 +70,11 @@ def matches(group: Group) -> list[CollectiveMatch]:
 
 
 def _match(group: Group, seq: int, issued: Mapping[int, Issued]) -> CollectiveMatch:
-    """The report on operation number ``seq`` of a group. ``issued``: rank → the operation that it issued under that
-    number."""
-    ranks_by_text: dict[str, list[int]] = {}
-    for rank in sorted(issued):
-        ranks_by_text.setdefault(issued_text(issued[rank]), []).append(rank)
+    """The report on operation number ``seq`` of a group. ``issued``: rank → its operation with that number."""
+    ranks_by_text: dict[str, list[int]] = {}  # ``all_reduce float32[8, 2]`` → ranks
+    for rank, op in sorted(issued.items()):
+        tensors = ", ".join(f"{dtype}{list(sizes)}" for dtype, sizes in zip(op.dtypes, op.sizes))
+        ranks_by_text.setdefault(f"{op.op} {tensors}".rstrip(), []).append(rank)
     variants = sorted(ranks_by_text.items(), key=lambda item: (-len(item[1]), item[1]))
     reached = [rank for rank in group.members if rank in group.states]
     never = tuple(rank for rank in reached if not _has_issued(group, rank, seq))
@@ -93,7 +93,8 @@ def _match(group: Group, seq: int, issued: Mapping[int, Issued]) -> CollectiveMa
 
 
 def _has_issued(group: Group, rank: int, seq: int) -> bool:
-    """The rank has reached that number: by its recorded operations if there are any (its sends count for others)."""
+    """True if the rank has reached sequence number ``seq``: by its recorded operations if there are any, since the
+    group's own counter includes sends and receives."""
     state = group.states.get(rank)
     if not state:
         return False
@@ -101,8 +102,8 @@ def _has_issued(group: Group, rank: int, seq: int) -> bool:
 
 
 def _match_state(group: Group, issued: Mapping[int, Issued], some_never: bool) -> MatchState:
-    """The way in which the operations fit together that ranks issued under one number (``issued``, by rank).
-    ``some_never``: a member that was reached has not issued one."""
+    """Compare the operations that ranks issued under one number (``issued``, by rank). ``some_never``: a member with a
+    report has not issued one."""
     first, *others = issued.values()
     states = (_compare(first, other) for other in others)
     mismatch = next((state for state in states if state is not MatchState.FULLY_MATCHED), None)
@@ -140,12 +141,6 @@ def _compare(left: Issued, right: Issued) -> MatchState:
     return MatchState.FULLY_MATCHED
 
 
-def issued_text(issued: Issued) -> str:
-    """The operation in words: ``all_reduce float32[8, 2]``."""
-    tensors = ", ".join(f"{dtype}{list(sizes)}" for dtype, sizes in zip(issued.dtypes, issued.sizes))
-    return f"{issued.op} {tensors}".rstrip()
-
-
 Edges = Mapping[int, frozenset[int]]
 """Rank → the ranks that it waits for; only ranks that wait for some are keys."""
 
@@ -172,13 +167,15 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
         if not targets and wait.seq is None and not wait.from_any and wait.group:
             members = next((group.members for group in own_groups if report.rank in group.states), ())
             targets = frozenset(members) - unnumbered[wait.group, wait.op]
-        if targets := targets - {report.rank}:
+        targets -= {report.rank}
+        if targets:
             edges_by_rank[report.rank] = targets
     return edges_by_rank
 
 
 def _transfer_is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
-    """The other end of the rank's send is in the matching recv, or the reverse: the transfer itself does not end."""
+    """True if the rank's send has met the matching recv, or the reverse, so that neither waits for the other rank: the
+    transfer itself does not finish. ``waits``: by rank."""
     wait = waits[rank]
     other = waits.get(wait.peer) if wait.peer is not None else None
     if not other or other.peer != rank:
@@ -189,8 +186,8 @@ def _transfer_is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
 def _targets(
     rank: int, wait: CollectiveWait, groups: Sequence[Group], late_by_operation: dict[tuple[str, int], frozenset[int]]
 ) -> frozenset[int]:
-    """The ranks that ``rank`` waits for. ``late_by_operation`` has the set that the ranks of a group share, by group
-    and number; it grows up to MOST_MEMBERS members."""
+    """The ranks that ``rank`` waits for. Ranks of one group share the set of members that did not issue the operation;
+    ``late_by_operation`` caches it by (group, sequence number), up to MOST_MEMBERS members."""
     if wait.peer is not None:
         return frozenset((wait.peer,))
     if wait.from_any:
@@ -207,7 +204,7 @@ def _targets(
 
 
 def answering(reports: Sequence[RankReport]) -> frozenset[int]:
-    """The ranks that owe others an answer to a call and keep answering calls, whatever their programs wait for."""
+    """The ranks that others wait for to answer a call, and that still answer calls, whatever else they wait for."""
     servers = {report.rank for report in reports if report.answers}
     waits = (report.wait for report in reports)
     calls = (wait.peer for wait in waits if wait and wait.op in RPC_CALLS and wait.peer is not None)
@@ -221,20 +218,25 @@ def roots(waits: Edges, servers: Collection[int] = ()) -> tuple[int, ...]:
 
 
 def deadlocked(waits: Edges, reports: Sequence[RankReport], servers: Collection[int] = ()) -> Edges:
-    """The edges among ranks that cannot proceed: each waits for one of them, and one that takes what any rank sends
-    waits only for them. A rank that waits for a server's answer does not depend on the server's own waits."""
+    """The edges among ranks that cannot proceed: each waits for one of them, and one that receives from any rank waits
+    only for them. A rank that waits for a server's answer does not depend on the server's own waits."""
     by_rank = {report.rank: report.wait for report in reports if report.wait}
 
     def may_proceed(rank: int, targets: frozenset[int], stuck: Edges) -> bool:
+        """True if the rank waits for none of the ``stuck`` ones, or from any rank and not all are stuck."""
         wait = by_rank.get(rank)
-        return not targets <= stuck.keys() if wait and wait.from_any else targets.isdisjoint(stuck.keys())
+        if wait and wait.from_any:
+            return not targets <= stuck.keys()
+        return targets.isdisjoint(stuck.keys())
 
     stuck: dict[int, frozenset[int]] = {}
     for rank, targets in waits.items():
         wait = by_rank.get(rank)
         stuck[rank] = targets - frozenset(servers) if wait and wait.op in RPC_CALLS else targets
-    while free := {rank for rank, targets in stuck.items() if may_proceed(rank, targets, stuck)}:
-        stuck = {rank: targets for rank, targets in stuck.items() if rank not in free}
+    count = -1
+    while count != len(stuck):
+        count = len(stuck)
+        stuck = {rank: targets for rank, targets in stuck.items() if not may_proceed(rank, targets, stuck)}
     return stuck
 
 

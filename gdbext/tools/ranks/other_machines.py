@@ -1,7 +1,7 @@
 """Examines ranks on other machines, by ClusterShell, Slurm's srun or kubectl: each machine merges its own ranks.
 
-Nothing is installed there and nothing stays: the package travels as one archive through standard input and is unpacked
-into a temporary folder, which also serves as the user's cache, and is removed however the script ends.
+Nothing is installed there: the package is sent as one archive through standard input and unpacked into a temporary
+folder, which also serves as the user's cache and is removed however the script ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gdbext.tools.ranks.slurm import MOST_OF_ALL, SAID, FairShares, answer
 
 _PIECE = 1 << 16
 _MORE_SECONDS = 30.0
-"""Seconds that a machine gets besides the time of its processes, to unpack the archive and to answer."""
+"""Seconds that a machine gets in addition to --timeout, to unpack the archive and to answer."""
 _SCRIPT = """\
 export GDBEXT_LOOKS=1; d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP INT TERM
 cat >"$d/gdbext.zip" && {python} -I -m zipfile -e "$d/gdbext.zip" "$d" || exit 1
@@ -44,7 +44,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
 
 
 class ProgramOutput(NamedTuple):
-    """The output of a program; ``problem`` says why it is not whole, "" if it is. ``errors``: the last 64 KiB."""
+    """Standard output and the end of standard error; ``problem`` says why they are incomplete, "" if not."""
 
     output: bytes
     errors: bytes
@@ -55,8 +55,8 @@ class ProgramOutput(NamedTuple):
 def run(
     words: Sequence[str], given: bytes, seconds: float, take: Callable[[bytes], None] | None = None
 ) -> ProgramOutput:
-    """Run a program that gets ``given`` as standard input. If ``take`` is given, it gets the pieces of standard output
-    instead of the result, without a limit. Raises OSError if the program cannot be started."""
+    """Run a program that gets ``given`` as standard input. ``take``, if given, receives the pieces of standard output,
+    which are then unlimited and not in the result. Raises OSError if the program cannot be started."""
     process = subprocess.Popen(
         program_command(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -76,25 +76,26 @@ def run(
 
 
 class _Pipes:
-    """Serves the three pipes of a program at once: if it waited for us while we wait for it, it would never end."""
+    """Serves the three pipes of a program at once: with one after the other, both sides could block."""
 
     def __init__(self, process: subprocess.Popen[bytes], given: bytes, take: Callable[[bytes], None] | None) -> None:
+        """``given`` and ``take`` as of run()."""
         self._process = process
         self._given = memoryview(given)
         self.output, self.errors = bytearray(), bytearray()
         self._take = take or self.output.extend
 
     def serve(self, deadline: float) -> str:
-        """Move data until all pipes are closed; "" then, else what prevents that. Raises TimeoutError at ``deadline``
-        (monotonic)."""
+        """Move data until all pipes are closed, which returns "", or there is too much, which returns the reason.
+        Raises TimeoutError at ``deadline`` (monotonic)."""
+        process = self._process
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
         with selectors.DefaultSelector() as pipes:
-            for stream, event in (
-                (self._process.stdin, selectors.EVENT_WRITE),
-                (self._process.stdout, selectors.EVENT_READ),
-                (self._process.stderr, selectors.EVENT_READ),
-            ):
-                assert stream
-                pipes.register(stream, event)
+            pipes.register(process.stdin, selectors.EVENT_WRITE)
+            pipes.register(process.stdout, selectors.EVENT_READ)
+            pipes.register(process.stderr, selectors.EVENT_READ)
             while pipes.get_map():
                 left = deadline - time.monotonic()
                 ready = pipes.select(left) if left > 0 else []
@@ -109,7 +110,7 @@ class _Pipes:
         return ""
 
     def _move(self, stream: IO[bytes]) -> bool:
-        """Move a piece through that pipe; False if no more follows."""
+        """Move a piece of data through one pipe; False if it was the last one."""
         if stream is self._process.stdin:
             try:
                 self._given = self._given[os.write(stream.fileno(), self._given[:_PIECE]) :]
@@ -124,11 +125,8 @@ class _Pipes:
         return bool(piece)
 
 
-# --- the package on another machine --------------------------------------------------------------
-
-
 def archive() -> bytes:
-    """A ZIP file of the package: modules and data, nothing that was compiled or left behind."""
+    """A ZIP file of this package: Python modules and JSON data, without __pycache__."""
     package = Path(__file__).resolve().parents[2]
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
@@ -139,8 +137,8 @@ def archive() -> bytes:
 
 
 def script(words: Sequence[str], python: str, framed: bool = False) -> str:
-    """The script for a shell on the other machine; the archive is its standard input. ``framed``: its output can be
-    told apart from other machines' in one stream (slurm.py)."""
+    """The shell script that runs gdbext with ``words`` on another machine; its standard input is the archive.
+    ``framed``: its output is lines that can be told apart from other machines' in one stream (slurm.py)."""
     python, code = shlex.quote(python), shlex.quote(_CODE)
     text = _SCRIPT.format(python=python, code=code, words=shlex.join(words))
     return text + _FRAMED.format(python=python, code=code) if framed else text
@@ -154,7 +152,7 @@ def remote_script(options: argparse.Namespace, framed: bool = False) -> str:
 
 
 def shown(options: argparse.Namespace) -> Iterator[str]:
-    """The lines of --show-commands: each command as a shell would take it, and the size of the archive, its input."""
+    """The lines of --show-commands: each command for a shell, and the size of the archive, its standard input."""
     yield from (shlex.join(words) for words in _commands(options))
     yield f"# standard input of each: the package as one archive, {len(archive())} bytes"
 
@@ -175,13 +173,7 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
     """The rows of all machines, with the machines that do not answer. Raises TargetError."""
     if options.hosts:
         return _by_clustershell(options)
-    merged = rows()
-    for words in _commands(options):
-        merged = merge(merged, _run(words, options))
-    return merged
-
-
-# --- ClusterShell --------------------------------------------------------------------------------
+    return merge(*(_run(words, options) for words in _commands(options)))
 
 
 def _by_clustershell(options: argparse.Namespace) -> RankReports:
@@ -198,31 +190,27 @@ def _by_clustershell(options: argparse.Namespace) -> RankReports:
     worker.write(archive())
     worker.set_write_eof()
     task.resume()
-    merged = rows()
     silent = {str(node) for node in task.iter_keys_timeout()}
     statuses = {str(node): status for status, group in task.iter_retcodes() for node in group}
-    for node in map(str, nodes):
+
+    def rows_of(node: str) -> RankReports:
+        """The rows of one machine, or why it gave none."""
         if node in silent:
-            own = rows(unreached=[Unreached(node, f"no answer within {limit:g} s")])
-        elif node in handler.too_large:
-            own = rows(unreached=[Unreached(node, "its answer is larger than all that is taken")])
-        else:
-            output = handler.lines_of(node, "stdout") or handler.lines_of(node, "stderr")
-            own = answer(node, output, statuses.get(node, 0))
-        merged = merge(merged, own)
-    return merged
+            return rows(unreached=[Unreached(node, f"no answer within {limit:g} s")])
+        if node in handler.too_large:
+            return rows(unreached=[Unreached(node, "its answer is too large")])
+        lines = handler.lines(node, "stdout") or handler.lines(node, "stderr")
+        return answer(node, b"\n".join(lines), statuses.get(node, 0))
+
+    return merge(*map(rows_of, map(str, nodes)))
 
 
 class _LineHandler(FairShares):
-    """A handler of ClusterShell's that keeps the lines of machines, by the machine that a connection leads to."""
+    """Keeps the lines of each machine. ClusterShell calls the method ``ev_NAME`` for each of its events."""
 
     def ev_read(self, _worker: Any, node: Any, stream: str, line: Any) -> None:
-        """A machine wrote a line."""
+        """A machine wrote a line to ``stream``: "stdout" or "stderr"."""
         self.add(str(node), bytes(line), stream)
-
-    def lines_of(self, node: str, stream: str) -> bytes:
-        """All lines of a machine's ``stdout`` or ``stderr``."""
-        return b"\n".join(self.lines(node, stream))
 
     def __getattr__(self, name: str) -> Any:
         """Ignore the other events that ClusterShell reports."""
@@ -260,9 +248,6 @@ def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
     return task, nodes
 
 
-# --- kubectl and srun ----------------------------------------------------------------------------
-
-
 def _kubectl(options: argparse.Namespace) -> list[str]:
     return ["kubectl", *(["-n", options.namespace] if options.namespace else [])]
 
@@ -272,7 +257,7 @@ def _pods_command(options: argparse.Namespace) -> list[str]:
 
 
 def _pods(options: argparse.Namespace) -> list[str]:
-    """The names of the pods. Raises TargetError."""
+    """The pods with the labels of --kubernetes, as ``pod/NAME``. Raises TargetError."""
     words = _pods_command(options)
     try:
         done = subprocess.run(
@@ -296,7 +281,7 @@ def _kubectl_exec(options: argparse.Namespace, pod: str) -> list[str]:
 
 
 def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
-    """The rows in the output of srun, or of one kubectl exec. Raises TargetError."""
+    """Run srun or one kubectl exec (``words``) and read the rows in its output. Raises TargetError."""
     limit = options.timeout + _MORE_SECONDS
     labelled = slurm.LabelledAnswers() if options.slurm else None
     try:
@@ -314,8 +299,9 @@ def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
 
 
 def _missing_tool(name: str) -> TargetError:
+    """The error for a scheduler's client that cannot be run."""
     return TargetError(
-        f"{name} is not on this machine, or does not answer",
+        f"{name} is not installed on this machine, or does not answer",
         why="ranks of that scheduler are reached through its own tool",
-        help=f"run it where {name} is, or see what it would run: --show-commands",
+        help=f"run this where {name} is, or see what would be run: --show-commands",
     )

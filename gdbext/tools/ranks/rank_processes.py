@@ -13,18 +13,19 @@ from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_environ, split_stat
+from gdbext.engine.vocabulary import counted
 from gdbext.errors import TargetError, or_root
 
 _RANK = "RANK"
 """The variable that torchrun sets (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
 LOOKS = "GDBEXT_LOOKS"
-"""The variable of gdbext's own processes beside the ranks of a job (other_machines.py), which are no ranks."""
+"""The variable that marks gdbext's own processes on the machines of a job (other_machines.py): they are no ranks."""
 _PYTHONS = ("python", "pt_main_thread")
-"""Beginnings of the kernel's name of a Python process; some releases of torch set the second one."""
+"""Beginnings of a Python process's name in /proc; some releases of torch set the second one."""
 
 
 class RankProcess(NamedTuple):
-    """What /proc tells of a process: its parent, the job and rank of its initial environment, whether it is dead."""
+    """A process by /proc: its parent, and the job and rank in its initial environment."""
 
     pid: int
     parent: int
@@ -32,26 +33,26 @@ class RankProcess(NamedTuple):
     jobs: tuple[str, ...]
     """All names of its job."""
     rank: tuple[str, int] | None
-    """The variable that gives it, and the rank."""
+    """(the variable that names it, the rank)."""
     is_closed: bool = False
     """It is a Python whose environment may not be read."""
     local_rank: str = ""
-    """LOCAL_RANK of its initial environment: its number on this machine."""
+    """LOCAL_RANK: its number on this machine."""
     is_endless: bool = False
-    """Its environment is longer than execve(2) makes any: it may be of any job."""
+    """Its environment is longer than execve(2) allows (the process wrote over it): it may belong to any job."""
     tasks: int = 0
-    """The number of tasks of its step of Slurm's; 0 for a process of none, and for one that looks at the others."""
+    """The number of tasks of its Slurm step; 0 for a process that is no task, and for gdbext's own."""
 
 
 def local_processes() -> dict[int, RankProcess]:
-    """All processes that can be seen, by pid; what may not be read of one is None."""
+    """Pid → process, for all processes that can be seen."""
     names = os.listdir("/proc")  # noqa: PTH208 - strings are all that is needed
     readable = (read_process(int(name)) for name in names if name.isdecimal())
     return {process.pid: process for process in readable if process}
 
 
 def read_process(pid: int) -> RankProcess | None:
-    """What /proc tells of a process; None if it is gone."""
+    """Read a process's files in /proc; None if it is gone. An unreadable environment counts as empty."""
     try:
         name, rest = split_stat(proc_files.read(f"/proc/{pid}/stat"))
     except OSError:
@@ -80,12 +81,12 @@ def read_process(pid: int) -> RankProcess | None:
 
 
 def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
-    """The pids of the ranks of the job that process ``pid`` belongs to or launched, including dead ones. Raises
-    TargetError."""
+    """The pids of the ranks of the job that process ``pid`` belongs to or launched, including dead ones; ``processes``
+    is local_processes(). Raises TargetError."""
     check_exists(pid)
     own = processes.get(pid)
     if not own:
-        raise TargetError(f"process {pid} ended while its job was looked for")
+        raise TargetError(f"process {pid} exited while its job was being determined")
     if own.rank and own.jobs and pid not in _launchers(processes):
         return _started_ranks(processes, own.jobs[0])
     children = _launched_by(processes, pid)
@@ -96,8 +97,7 @@ def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
 
 
 def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list[int]:
-    """The pids of the ranks on this machine that a launcher started, of one ``job`` or all. Raises TargetError if there
-    is none."""
+    """The pids of this machine's ranks that a launcher started (None: of any job). Raises TargetError if none."""
     ranks = _started_ranks(processes, job)
     if ranks:
         return ranks
@@ -105,28 +105,28 @@ def ranks_of_node(job: str | None, processes: Mapping[int, RankProcess]) -> list
     what = "there is no rank on this machine" + (f" of job {job}" if job else "")
     if closed:
         raise TargetError(
-            f"{what} that may be looked at",
-            why=f"the environment of {closed} Python process{'es' if closed > 1 else ''}, by which a rank is known, "
-            "may not be read: another user's",
+            f"{what} that may be examined",
+            why=f"a rank is known by its environment, and that of {counted(closed, 'Python process')}, another user's, "
+            "cannot be read",
             help=or_root("run it as the user of the job"),
         )
     raise TargetError(
         what,
-        why="a rank is a process with torch in it whose launcher set RANK in its environment",
+        why="a rank is a process that uses torch and has RANK, set by its launcher, in its environment",
         help="name one of the processes: dispatch ranks -p PID",
     )
 
 
 def endless_environments(processes: Mapping[int, RankProcess], ranks: Collection[int]) -> list[int]:
-    """The pids of the users' processes whose environment is too long to be read. ``ranks``: pids of ranks, whose users
-    count: other users' processes are of other jobs."""
+    """The pids of processes whose environment is too long to be read, and so may belong to the job of ``ranks`` (pids):
+    those of the same users."""
     endless = [process.pid for process in processes.values() if process.is_endless]
     users = {user_of(pid) for pid in ranks} if endless else set()
     return [pid for pid in endless if user_of(pid) in users]
 
 
 def user_of(pid: int) -> int | None:
-    """The user of a process; None if it has exited."""
+    """The uid of a process; None if it has exited."""
     try:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
@@ -134,8 +134,8 @@ def user_of(pid: int) -> int | None:
 
 
 def _started_ranks(processes: Mapping[int, RankProcess], job: str | None) -> list[int]:
-    """The pids of processes that were started as ranks (of one ``job``, None: of all), and of the zombies beside them,
-    of which the kernel keeps no environment."""
+    """The pids of processes that were started as ranks (of one ``job``, None: of all), and of zombies with the same
+    parents, whose environment the kernel no longer has."""
     started = [process for process in processes.values() if process.rank and (not job or job in process.jobs)]
     launchers = _launchers(processes)
     torch = {process.pid for process in started if has_torch(process.pid)}
@@ -149,8 +149,8 @@ def _started_ranks(processes: Mapping[int, RankProcess], job: str | None) -> lis
 
 
 def _launching_ranks(processes: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
-    """The pids of processes with torch that have started the others and are rank 0 themselves, as with Lightning's
-    launcher, which numbers its children from LOCAL_RANK=1 (_SubprocessScriptLauncher of Lightning 2.6)."""
+    """The pids of processes with torch that have started ``ranks`` and are rank 0 themselves: Lightning's launcher
+    numbers its children from LOCAL_RANK=1 (_SubprocessScriptLauncher of Lightning 2.6)."""
     children_of: dict[int, list[RankProcess]] = {}
     for pid in ranks:
         if processes[pid].local_rank:
@@ -194,6 +194,7 @@ def _without_torch(
 
 
 def _is_python(pid: int) -> bool:
+    """True if the process's executable is a Python."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")  # noqa: PTH115, PTH119
     except OSError:
@@ -201,8 +202,8 @@ def _is_python(pid: int) -> bool:
 
 
 def _is_inherited(process: RankProcess, processes: Mapping[int, RankProcess], members: Collection[int]) -> bool:
-    """The process has its environment from an ancestor of the same rank that is one of ``members`` (pids), as a
-    DataLoader's worker has. A shell around the program is not in ``members``."""
+    """True if the process inherited its environment from an ancestor of the same rank that is one of ``members``
+    (pids), like a DataLoader's worker. A shell around the program is not in ``members``."""
     ancestor = processes.get(process.parent)
     while ancestor and (ancestor.jobs, ancestor.rank) == (process.jobs, process.rank):
         if ancestor.pid in members:
@@ -212,8 +213,7 @@ def _is_inherited(process: RankProcess, processes: Mapping[int, RankProcess], me
 
 
 def _launchers(processes: Mapping[int, RankProcess]) -> set[int]:
-    """The pids of processes that launch ranks, though another launcher numbered them, too: each task of ``srun
-    torchrun``."""
+    """The pids of ranks of one launcher that launch ranks themselves: each task of ``srun torchrun``."""
     launchers = set()
     for process in processes.values():
         ancestor = processes.get(process.parent)
@@ -225,8 +225,8 @@ def _launchers(processes: Mapping[int, RankProcess]) -> set[int]:
 
 
 def _launched_by(processes: Mapping[int, RankProcess], launcher: int) -> list[int]:
-    """The pids of the launcher's children that use torch and, if there are any, of those that are ranks before they
-    load it, and of zombies, whose libraries are no longer known."""
+    """The pids of the launcher's children that use torch and, if there are any, of the other ranks among its children
+    (which have not loaded it yet) and of zombies, whose libraries are no longer known."""
     children = sorted(process.pid for process in processes.values() if process.parent == launcher)
     ranks = [pid for pid in children if has_torch(pid)]
     if not ranks or launcher <= 1:
@@ -237,7 +237,7 @@ def _launched_by(processes: Mapping[int, RankProcess], launcher: int) -> list[in
 
 
 def has_torch(pid: int) -> bool:
-    """The process has mapped PyTorch, and we may see that."""
+    """True if the process has mapped PyTorch, and we may read its maps."""
     try:
         return b"libtorch_cpu.so" in supervision.read_proc_file(pid, "maps")
     except OSError:

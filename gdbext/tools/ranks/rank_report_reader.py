@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Optional, TypeVar
 
 from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
@@ -28,35 +28,32 @@ from gdbext.torch.distributed.process_groups import ProcessGroup
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 
 _NAME = b'"ranks":'
-"""A name: inside a JSON string each quote has a backslash before it, so that this text cannot occur there."""
+"""A member's name: it cannot occur in a JSON string, where each quote has a backslash before it."""
 _GAP = 8
 """White space between a name and its list, at most."""
 _LIST = re.compile(rb"\[[0-9,\s]{200,}\]")
-"""Lists that are long enough to be remembered."""
+"""Lists that are long enough to be cached."""
 
 
 class Members(tuple[int, ...]):
-    """The members of a group, parsed and checked; ``text``: as a set of ranks (``0-3,7``)."""
+    """The members of a group, parsed and checked."""
 
-    text: str
-
-    @classmethod
-    def of(cls, ranks: Iterable[int]) -> Members:
-        members = cls(ranks)
-        members.text = fold(members)
-        return members
+    @cached_property
+    def text(self) -> str:
+        """The members as a set of ranks: ``0-3,7``."""
+        return fold(self)
 
 
 class ReportParser:
-    """Parses each report as json.loads does, but long lists of a group's members become Members, each parsed once: each
-    of 10,000 ranks lists the 10,000 members of its group, three quarters of its report and of the time to parse it."""
+    """Parses reports like json.loads, but parses equal long lists of a group's members only once, to Members: each of
+    10,000 ranks lists the 10,000 members of its group, three quarters of its report and of the time to parse it."""
 
     def __init__(self) -> None:
         self._members: dict[bytes, Members] = {}
-        """By the text of their list, 64 at most."""
+        """Text of a list → its members; 64 at most."""
 
     def parse(self, data: bytes) -> Any:
-        """The value of the text. Raises BadData."""
+        """The value of a JSON document. Raises BadData."""
         # Parse the document with a number in the place of each long list, then replace the numbers by the lists.
         pieces: list[bytes] = []
         lists: list[Members] = []
@@ -82,37 +79,36 @@ class ReportParser:
             if len(self._members) >= 64:
                 self._members.clear()
             try:
-                members = self._members[text] = Members.of(array(count)(json.loads(text), "ranks"))
+                members = self._members[text] = Members(array(count)(json.loads(text), "ranks"))
             except ValueError as error:
-                raise BadData(f"a list of ranks is none: {error}") from error
+                raise BadData(f"a list of ranks is malformed: {error}") from error
         return members
 
 
 def _put_back(document: Any, lists: list[Members]) -> None:
-    """Replace the number that each group of a document has as "ranks" by the list of that number. Raises BadData."""
-    collectives = document.get("collectives") if isinstance(document, dict) else None
-    groups = collectives.get("groups") if isinstance(collectives, dict) else None
+    """Replace the index that each group of a document has as "ranks" by the list. Raises BadData."""
+
+    def member(value: Any, name: str) -> Any:
+        return value.get(name) if isinstance(value, dict) else None
+
+    groups = member(member(document, "collectives"), "groups")
     for group in groups if isinstance(groups, list) else ():
-        number = group.get("ranks") if isinstance(group, dict) else None
-        if isinstance(number, int):
-            if not 0 <= number < len(lists):
-                raise BadData(f"{number} is not a list of ranks")
-            group["ranks"] = lists[number]
+        index = member(group, "ranks")
+        if isinstance(index, int):
+            if not 0 <= index < len(lists):
+                raise BadData(f"{index} is not a list of ranks")
+            group["ranks"] = lists[index]
 
 
 _OptionalText = TypeVar("_OptionalText", str, Optional[str])
 _ISSUED = 512
-"""Finished and pending operations of a group that are kept, each."""
+"""Finished operations of a group that are kept, and pending ones."""
 _count, _amount = optional(count), optional(amount)
-MAX_KNOWN = 32
-"""Known bugs of one process."""
-MAX_COMMUNICATORS = 64
-"""Lines about the communicators of one process."""
 MAX_TRANSFERS = 1 << 12
 
 
 def read(document: Any, where: str) -> RankReport | Unreached:
-    """The row of one document; Unreached for the document of a failure. Raises BadData."""
+    """The row of one document, which comes from ``where``; Unreached if it reports a failure. Raises BadData."""
     report = json_report.read(document, where, CollectivesSection, KnownBugsSection, ExplanationsSection)
     if not report.verdict or not report.target:
         return failure(report, where)
@@ -143,7 +139,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         error = next((error for error in report.errors if ".so" in error.where), report.errors[0])
         problem = "; ".join(filter(None, (_text(error.what), _text(error.help))))
     answers, serving = _rpc_server(report.threads)
-    # A core does not prove that a thread runs: if the stack cannot be followed, the wait may be out of sight.
+    # A core does not prove that a thread runs: if its stack cannot be unwound, the thread may wait.
     running = thread and thread.state is RunState.RUNNING and (target.kind == "live" or thread.dispatch_doubt is None)
     return RankReport(
         rank=_count(identity.rank, "rank"),
@@ -166,16 +162,17 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         serving=serving,
         handling=_text(wait.detail.handling.text) if wait else "",
         slowed=next((_text(reason.summary) for reason in slowed.found), "") if slowed else "",
-        nccl=tuple(_communicator_lines(process_groups))[:MAX_COMMUNICATORS],
+        nccl=tuple(_communicator_lines(process_groups))[:64],
         nccl_peers=_proxies_wait_for(process_groups),
         device=_device_text(wait.detail.device) if wait else "",
-        known=tuple(_text(bug.line) for bug in bugs.reports[:MAX_KNOWN]) if bugs else (),
+        known=tuple(_text(bug.line) for bug in bugs.reports[:32]) if bugs else (),
         thread=None if thread is main or not thread else count(thread.tid, "tid"),
     )
 
 
 def _communicator_lines(groups: Sequence[ProcessGroup]) -> Iterator[str]:
-    """Errors, and ``waits for data of rank 2 on channels 0-1 (all_reduce, group default_pg)``, by NCCL's transfers."""
+    """A line for each error of a communicator, and for each rank that its transfers wait for: ``waits for data of rank
+    2 on channels 0-1 (all_reduce, group default_pg)``."""
     for group in groups:
         name = _text(group.description or group.name)
         for communicator in group.communicators:
@@ -187,13 +184,13 @@ def _communicator_lines(groups: Sequence[ProcessGroup]) -> Iterator[str]:
             members = sorted(group.ranks) if channels else []  # new_group of torch 2.4 sorts its members
             for (peer, is_send, operation), numbers in channels.items():
                 other = f"rank {members[peer]}" if peer < len(members) else f"rank {peer} of the group"
-                what = f"until {other} takes what was sent" if is_send else f"for data of {other}"
+                what = f"until {other} receives what was sent" if is_send else f"for data of {other}"
                 where = ", ".join(filter(None, (operation, f"group {name}")))
                 yield f"waits {what} on channel{'s' if len(numbers) > 1 else ''} {fold(numbers)} ({where})"
 
 
 def _waiting_for_peers(communicator: Communicator) -> Iterator[tuple[int, ProxyTransfer]]:
-    """(rank of the other end in the communicator, transfer) of each transfer that waits for its other end."""
+    """(rank of the peer within the communicator, transfer) of each transfer that waits for its peer."""
     for transfer in communicator.transfers[:MAX_TRANSFERS]:
         if transfer.waits_for is TransferWait.PEER and transfer.peer is not None:
             yield transfer.peer, transfer
@@ -210,7 +207,7 @@ def _proxies_wait_for(groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
 
 
 def _device_text(wait: DeviceWait | None) -> str:
-    """``cudaStreamSynchronize of stream 35 of cuda:0``; "" without such a wait."""
+    """``cudaStreamSynchronize of stream 35 of cuda:0``; "" for None."""
     if not wait:
         return ""
     call = _text(wait.call or "a call of the driver")
@@ -218,7 +215,7 @@ def _device_text(wait: DeviceWait | None) -> str:
 
 
 def _entered_nccl(wait: Wait | None) -> str:
-    """The NCCL function that the thread is inside of: around a call of the driver, or without one."""
+    """The NCCL function that a thread is in (``ncclAllReduce``), also below a driver's call; "" for none."""
     if not wait:
         return ""
     name = _text(wait.name).partition(",")[0]
@@ -239,8 +236,8 @@ def _main_thread(threads: Sequence[ThreadReport], pid: int, verdict: Verdict) ->
 def _waiting_for_ranks(
     threads: Sequence[ThreadReport], main: ThreadReport | None, verdict: Verdict
 ) -> ThreadReport | None:
-    """Another thread that waits for other ranks while the main one waits for something else, or has nothing to do: it
-    may write an asynchronous checkpoint, or train an actor. None if the main thread says more."""
+    """Another thread that waits for other ranks while the main thread waits for something else or is idle: it may write
+    an asynchronous checkpoint, or train an actor. None if the main thread explains more."""
     if not main or main.state is RunState.RUNNING or verdict.kind.is_defect:
         return None
     if main.wait and main.wait.detail.collective:
@@ -250,7 +247,8 @@ def _waiting_for_ranks(
 
 
 def _path(thread: ThreadReport) -> Iterator[str]:
-    """The path from the outermost frame on: Python lines and operators by their native levels, then the wait."""
+    """The lines of RankReport.path, outermost frame first: Python lines and operators, merged by the levels of their
+    native frames, then the wait."""
     entries = [(frame.level, 1, _frame_text(frame)) for frame in thread.python_frames]
     entries += [(step.level, 0, f"{step.op or '?'}{f' [{step.key}]' if step.key else ''}") for step in thread.dispatch]
     # Python frames of one native level come innermost first, and the sort keeps their order.
@@ -262,28 +260,30 @@ def _path(thread: ThreadReport) -> Iterator[str]:
 
 
 def _frame_text(frame: Frame) -> str:
+    """``step (train/loop.py:7)``."""
     file = _text(frame.file or "?")
     return f"{_text(frame.function)} ({'/'.join(file.split('/')[-2:])}:{frame.line})"
 
 
 def _wait_text(wait: Wait) -> str:
-    """The wait in words, without the addresses and numbers that are different in every process."""
+    """The wait in words, without addresses and numbers that differ between processes, so that equal stacks fold."""
     if wait.detail.collective:
         return _shortened(wait.detail.collective)._replace(enqueued=None, completed=None, key="").phrase
     return f"waits: {wait.kind.value}"
 
 
 def _shortened(wait: CollectiveWait) -> CollectiveWait:
-    """The wait with its texts cut, and without rank and size, which the row has."""
+    """The wait with its texts cut, and without rank and size, which the row has itself."""
     texts = {name: _text(getattr(wait, name)) for name in ("op", "group", "key", "server", "also_in")}
     return wait._replace(**texts, rank=None, size=None)
 
 
 def _rpc_server(threads: Sequence[ThreadReport]) -> tuple[bool, str]:
-    """(the rank answers calls of torch.distributed.rpc, the call that it works on, for people).
+    """(RankReport.answers, RankReport.serving).
 
-    It answers if it has threads for that, and all are free, or one works on a call and waits for no other rank. The
-    call: ``a call of another rank runs work (train.py:7) in thread 77, waits: condvar``; "" if there is none.
+    A rank answers calls of torch.distributed.rpc if it has threads for that, and all are free, or one works on a call
+    and waits for no other rank. The second is ``a call of another rank runs work (train.py:7) in thread 77, waits:
+    condvar``, "" if there is none.
     """
     by_tid = {thread.tid: thread for thread in threads}
     servers = [thread for thread in threads if thread.name == RPC_SERVER]
@@ -297,7 +297,7 @@ def _rpc_server(threads: Sequence[ThreadReport]) -> tuple[bool, str]:
 
 
 def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> bool:
-    """It waits for an answer of another rank, or for a thread that does."""
+    """True if the thread waits for an answer of another rank, or for a thread that does. ``by_tid``: all threads."""
     for _ in by_tid:
         wait = thread.wait
         if wait and wait.detail.collective and wait.detail.collective.op in RPC_CALLS:
@@ -312,8 +312,8 @@ def _ends_at_call(thread: ThreadReport, by_tid: Mapping[int, ThreadReport]) -> b
 def _rank_wait(
     wait: Wait | None, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
 ) -> CollectiveWait | None:
-    """The operation of other ranks that the thread waits for, None for none. Between two operations, or without a
-    flight recorder, only its function is known."""
+    """The operation in which a thread with this wait waits for other ranks, None for none. Between two operations, or
+    without a flight recorder, only the function is known."""
     if not wait:
         return None
     if wait.detail.collective:
@@ -326,7 +326,7 @@ def _rank_wait(
 def _pending_of_joined(
     wait: Wait, threads: Sequence[ThreadReport], groups: Sequence[GroupState]
 ) -> CollectiveWait | None:
-    """The pending operation of the backend's thread that is joined, as destroy_process_group does."""
+    """The pending operation of a backend's thread that is being joined, as in destroy_process_group()."""
     owner = wait.owner.tid if wait.kind is WaitKind.JOIN and isinstance(wait.owner, OwnerThread) else 0
     worker = next((thread for thread in threads if owner and thread.tid == owner), None)
     if not worker or not worker.wait or worker.wait.kind is not WaitKind.COLLECTIVE:
@@ -368,10 +368,10 @@ def _group_state(group: ProcessGroup) -> GroupState:
 
 @lru_cache(maxsize=64)
 def _ranks_text(ranks: tuple[int, ...]) -> str:
-    """Cached, since all ranks of a job list the same members."""
+    """The members as a set of ranks (``0-3,7``); cached, since all ranks of a job list the same members."""
     return fold([count(rank, "ranks") for rank in ranks])
 
 
 def _text(value: _OptionalText) -> _OptionalText:
-    """The first 2000 characters: another machine may have sent any number."""
+    """The first 2000 characters of a text, which another machine may have sent; None as it is."""
     return value and value[:2000]

@@ -1,12 +1,11 @@
 """Opens the sources of a job's reports: files, or processes, cores and recordings, which worker processes examine.
 
-Modules are imported once, before workers are forked; ptrace's rule that one thread does everything holds; and a target
-on which the examination hangs costs only its own time limit. Killing a worker releases its target: the kernel ends
-ptrace with the tracer.
+Workers are forked after all modules are imported. A target on which the examination hangs costs only its own time
+limit: killing a worker releases its target, since the kernel ends ptrace with the tracer.
 
-The processes are examined one after the other, and a job that runs looks like one with a late rank. A rank that waited
-when it was examined, and whose main thread has slept from before the first examination until after the last one, does
-hang as far as can be seen. If it has run, it is examined once more.
+The processes are examined one after the other, so a job that runs looks like one with a late rank. A rank hangs, as far
+as can be seen, if it waited when it was examined and its main thread slept from before the first examination until
+after the last one. If it has run, it is examined once more.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +41,7 @@ from gdbext.tools import running
 from gdbext.tools.family import prepare
 from gdbext.tools.outcome import failure
 from gdbext.tools.ranks import rank_processes, rank_report_reader
-from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, read_rows, rows
+from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, read_rows, rows
 from gdbext.tools.ranks.rank_report_reader import ReportParser
 from gdbext.torch.measure import measure_for_process
 
@@ -52,17 +52,18 @@ COMMAND = "dispatch-diagnose"
 _THREADS = 256
 """Threads of a rank besides the main one whose progress is recorded, at most."""
 _NUMBER = struct.Struct("<Q")
-"""On the pipes of a worker: the number of a source, and the size of an answer before it."""
+"""What is written to a worker, the index of a source, and what it writes before each answer, the answer's size."""
 
 
 class ProgressOfRanks:
-    """The progress of ranks' threads since before the first of them was examined.
+    """Tells which ranks have run since before the first of them was examined.
 
-    Not since their reports arrived: a thread that moves between the moment that a report shows and its arrival here
-    has left that moment, too. A thread that moved because it was stopped is examined once more for nothing.
+    Not since their reports arrived: a thread may move between its examination and the arrival of its report. A thread
+    that moved only because it was stopped is examined once more for nothing.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
+        """Remember where the threads of these processes sleep."""
         self._places = {
             (pid, tid): sleep_place(pid, tid)
             for pid in pids
@@ -73,6 +74,7 @@ class ProgressOfRanks:
         """The reports of ranks that waited for others and have run since, or are about to."""
 
         def has_moved(pid: int, tid: int) -> bool:
+            """True if the thread ran since the beginning, or was created since then."""
             before = self._places.get((pid, tid))
             if not before:  # of another machine, or a thread that was started since
                 return (pid, pid) in self._places
@@ -82,19 +84,19 @@ class ProgressOfRanks:
 
 
 def is_settled(reports: Sequence[RankReport]) -> bool:
-    """No rank seems to wait for another one: none waits at all, or all wait in the same operation."""
+    """True if no rank seems to wait for another one: none waits at all, or all wait in the same operation."""
     return len({report.wait and (report.wait.op, report.wait.seq, report.wait.group) for report in reports}) < 2
 
 
 def combine_reports(earlier: RankReport, later: RankReport) -> RankReport:
-    """The result of two examinations of a rank. If it waits elsewhere by now it waits for no rank: it runs."""
+    """Combine two examinations of a rank. If its wait or sequence numbers changed, it runs: nothing is pending."""
+
+    def progress(report: RankReport) -> object:
+        return report.wait, [(group.name, group.enqueued, group.completed) for group in report.groups]
+
     paused = [report.paused_ms for report in (earlier, later) if report.paused_ms is not None]
     together = later._replace(paused_ms=max(paused, default=None))
-    waits_and_numbers = [
-        (report.wait, [(group.name, group.enqueued, group.completed) for group in report.groups])
-        for report in (earlier, later)
-    ]
-    if waits_and_numbers[0] == waits_and_numbers[1]:
+    if progress(earlier) == progress(later):
         return together
     groups = tuple(
         group._replace(issued=tuple(issued._replace(is_pending=False) for issued in group.issued))
@@ -104,15 +106,14 @@ def combine_reports(earlier: RankReport, later: RankReport) -> RankReport:
 
 
 class RankSource(NamedTuple):
-    """A process, core or recording to examine: ``name`` for people, ``run`` gives the JSON of its report, in a
-    worker."""
+    """A process, core or recording to examine: ``run``, called in a worker, returns the JSON of its report."""
 
     name: str
     run: Callable[[], str]
 
 
 class Result(NamedTuple):
-    """The answer of a worker; if ``output`` is "", ``problem`` says why."""
+    """The JSON that a worker returned for the source ``name``; if it is "", ``problem`` says why."""
 
     name: str
     output: str
@@ -120,15 +121,9 @@ class Result(NamedTuple):
 
 
 def collect(sources: Sequence[RankSource], jobs: int, timeout: float, memory: int = MEMORY) -> Iterator[Result]:
-    """The results in the order in which they arrive. At most ``jobs`` at once, each for ``timeout`` seconds and with
-    ``memory`` bytes of its own."""
-    prepare(
-        "gdbext.diagnosis.threads.source_lines",
-        "gdbext.live.host",
-        "gdbext.engine.targets.live.snapshot_target",
-        "gdbext.torch.registry.dispatch_table",
-        "locale",
-    )
+    """Examine the sources in worker processes, and yield the results as they arrive. At most ``jobs`` run at once, each
+    for at most ``timeout`` seconds and with ``memory`` bytes of its own."""
+    prepare("gdbext.live.host", "locale")
     with suppress(ForeignArchitecture):
         architectures.by_name(os.uname().machine)
     waiting = list(range(len(sources)))[::-1]
@@ -158,12 +153,11 @@ def collect(sources: Sequence[RankSource], jobs: int, timeout: float, memory: in
 
 
 class _Worker:
-    """A forked process that examines one source after the other: what it has learned of the system and of Python's
-    modules serves all of them, and so does its memory."""
+    """A forked process that examines one source after the other, so that its caches serve all of them."""
 
     def __init__(self, sources: Sequence[RankSource], others: Sequence[_Worker], memory: int) -> None:
-        """``others``: the workers that were forked before. A child that kept their pipes open would keep them alive
-        when we are killed."""
+        """``others``: the workers that were forked before. The child closes their pipes, which would keep them alive
+        when we are killed. ``memory``: bytes that it may use for one source."""
         self._sources = sources
         self.source: RankSource | None = None
         self.deadline = 0.0
@@ -179,18 +173,18 @@ class _Worker:
         os.close(questions)
         os.close(answer)
 
-    def start(self, number: int, timeout: float) -> None:
-        """Have it examine the source of that number."""
-        self.source = self._sources[number]
+    def start(self, index: int, timeout: float) -> None:
+        """Have it examine a source, for at most ``timeout`` seconds."""
+        self.source = self._sources[index]
         self.deadline = time.monotonic() + timeout
         with suppress(BrokenPipeError):  # it was killed: read() says so
-            os.write(self._questions, _NUMBER.pack(number))
+            os.write(self._questions, _NUMBER.pack(index))
 
     def read(self) -> Result | None:
-        """Read the next piece of the answer; the result if it is whole, or the worker has failed."""
+        """Read a piece of the answer. The result if it is complete or the worker has failed, else None."""
         piece = os.read(self.answers, 1 << 20)
         if not piece:
-            return self.give_up("examining it ended without a report (status {status})")
+            return self.give_up("its examination ended without a report (status {status})")
         self._answer += piece
         if len(self._answer) < _NUMBER.size:
             return None
@@ -204,22 +198,22 @@ class _Worker:
         return self._result(output)
 
     def give_up(self, problem: str) -> Result:
-        """Kill it; the result that has no output."""
-        status = self.kill()
-        return self._result("", problem.format(status=status))
+        """Kill the worker, and return a result without output; ``{status}`` in ``problem`` becomes its status."""
+        return self._result("", problem.format(status=self.kill()))
 
     def _result(self, output: str, problem: str = "") -> Result:
+        """The result on the current source; the worker is idle then."""
         assert self.source
         name, self.source = self.source.name, None
         return Result(name, output, problem)
 
     def close(self) -> None:
-        """Close our ends of its pipes."""
+        """Close our ends of the worker's pipes."""
         os.close(self._questions)
         os.close(self.answers)
 
     def kill(self) -> int:
-        """Kill it and wait for a second at most; its status as of waitpid(2), 0 if it has not exited."""
+        """Kill the worker; its status as of waitpid(2), 0 if it has not exited within a second."""
         self.has_ended = True
         self.close()
         os.kill(self._pid, signal.SIGKILL)
@@ -232,7 +226,7 @@ class _Worker:
 
 
 def _serve(sources: Sequence[RankSource], questions: int, answer: int, memory: int) -> None:
-    """Answer questions from the fd ``questions`` in the child; never returns."""
+    """In the child: read indices of sources from ``questions``, write reports to ``answer``. Never returns."""
     status = 1
     try:
         gc.disable()
@@ -250,11 +244,8 @@ def _serve(sources: Sequence[RankSource], questions: int, answer: int, memory: i
         os._exit(status)
 
 
-# --- processes, cores and recordings -------------------------------------------------------------
-
-
 def local_rows(options: argparse.Namespace) -> RankReports:
-    """The rows of what is examined on this machine. Raises UsageError, TargetError."""
+    """Examine the cores, recordings or processes that the options name. Raises UsageError, TargetError."""
     if options.cores:
         paths = _files(options.cores, _is_core)
         sources = [_source(str(path), partial(CoreTarget, str(path), options.sysroot)) for path in paths]
@@ -267,7 +258,7 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
-    """The rows of running processes; a rank that has run since it was seen waiting is examined again."""
+    """The rows of running processes. A rank that ran since it waited is examined again, up to three times."""
     processes = rank_processes.local_processes()
     if options.pid is not None:
         pids = rank_processes.job_of_process(options.pid, processes)
@@ -278,7 +269,7 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _partition(_examine(map(_process_source, pids), options))
-    endless = "its environment is longer than any program is started with, so its job and rank are not known"
+    endless = "its environment is longer than execve(2) allows, so its job and rank are unknown"
     unreached += [Unreached(f"pid {pid}", endless) for pid in rank_processes.endless_environments(processes, pids)]
     if not is_settled(reports):
         for _ in range(6):  # 0.05 s is enough for a job that runs to leave a collective, but on a busy machine
@@ -295,7 +286,7 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
 
 
 def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:
-    """The row of each source, in the order in which the reports arrive."""
+    """The row of each source, in the order in which the reports arrive; Unreached if there is no report."""
     for name, output, problem in collect(list(sources), options.jobs, options.timeout, options.memory):
         pid = number(name.rpartition(" ")[2]) if name.startswith("pid ") else None
         if problem:
@@ -313,7 +304,7 @@ def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iter
 
 
 def _with_slurm_rank(report: RankReport) -> RankReport:
-    """If the process is a task of Slurm's that has not loaded torch, the report with the rank that Slurm gave it."""
+    """The report, with the rank given by Slurm if the process is a Slurm task that has not loaded torch yet."""
     process = rank_processes.read_process(report.pid) if report.rank is None else None
     if not process or not process.rank or not process.tasks or rank_processes.has_torch(report.pid):
         return report
@@ -321,21 +312,23 @@ def _with_slurm_rank(report: RankReport) -> RankReport:
 
 
 def _has_ended(pid: int | None) -> bool:
-    """The process is dead; False if there is none."""
+    """True if the process is dead; False for None."""
     try:
-        return bool(pid) and thread_state(pid or 0, pid or 0) in "ZX"
+        return pid is not None and thread_state(pid, pid) in "ZX"
     except OSError:
         return True
 
 
 def _process_source(pid: int) -> RankSource:
-    """The source of a process's report; one without its memory if the kernel does not let us read that."""
+    """The source of a process's report. If reading its memory would block in the kernel, the report is made without
+    it, from /proc alone."""
     source = _source(f"pid {pid}", partial(briefly_stopped, pid))
 
     def without_memory() -> bytes:
         return running.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
 
     def run() -> str:
+        """Make the report; in a child with a time limit if the process may block its readers."""
         if not supervision.may_block_readers(pid):
             return source.run()
         output = supervision.run_in_child(lambda: source.run().encode(), supervision.STUCK_SECONDS)
@@ -352,53 +345,42 @@ def _source(name: str, open_target: Callable[[], Target]) -> RankSource:
     """A source that opens a target, reports on it, and closes it."""
 
     def run() -> str:
-        targets: list[Target] = []
+        with ExitStack() as stack:
 
-        def open_session() -> Session:
-            targets.append(open_target())
-            return Session(targets[0])
+            def open_session() -> Session:
+                target = open_target()
+                stack.callback(target.close)
+                return Session(target)
 
-        try:
             return running.execute(COMMAND, ["--json"], open_session).output
-        finally:
-            for target in targets:
-                target.close()
 
     return RankSource(name, run)
 
 
 def _partition(examined: Iterable[RankReport | Unreached]) -> tuple[list[RankReport], list[Unreached]]:
-    """(the reports, what gave none)."""
-    reports: list[RankReport] = []
-    unreached: list[Unreached] = []
-    for row in examined:
-        if isinstance(row, RankReport):
-            reports.append(row)
-        else:
-            unreached.append(row)
-    return reports, unreached
-
-
-# --- files ---------------------------------------------------------------------------------------
+    """Split rows into (reports, sources without a report)."""
+    rows_of = list(examined)
+    reports = [row for row in rows_of if isinstance(row, RankReport)]
+    return reports, [row for row in rows_of if isinstance(row, Unreached)]
 
 
 def report_rows(names: Iterable[str]) -> RankReports:
-    """The rows of JSON files that were made elsewhere, and of folders of them. Raises UsageError."""
+    """The rows of JSON reports made elsewhere, on one or many processes, or in folders. Raises UsageError."""
     with no_garbage_collection():  # thousands of documents make millions of values
-        single: list[RankReport | Unreached] = []
-        merged, parser = rows(), ReportParser()
+        examined: list[RankReport | Unreached] = []
+        parser = ReportParser()
         for path in _files(names, lambda path: path.suffix == ".json"):
             try:
                 value = parser.parse(read_file(str(path)))
                 if isinstance(value, dict) and value.get("schema") == SCHEMA:
-                    merged = merge(merged, rows(*read_rows(value, path.name)))
+                    examined += chain(*read_rows(value, path.name))
                 else:
-                    single.append(rank_report_reader.read(value, path.name))
+                    examined.append(rank_report_reader.read(value, path.name))
             except (OSError, ValueError, GdbextError) as error:
                 text = error.what if isinstance(error, GdbextError) else getattr(error, "strerror", None) or str(error)
                 text = text.partition("\n")[0]
-                single.append(Unreached(path.name, f"its report cannot be read: {text}"))
-        return merge(merged, rows(*_partition(single)))
+                examined.append(Unreached(path.name, f"its report cannot be read: {text}"))
+        return rows(*_partition(examined))
 
 
 def _files(names: Iterable[str], is_wanted: Callable[[Path], bool]) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from gdbext.diagnosis.kinds import kind_of
 from gdbext.engine.rank_sets import fold
@@ -10,16 +11,7 @@ from gdbext.engine.terminal import cut
 from gdbext.engine.vocabulary import or_unknown
 from gdbext.render import Style, counted, escape
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
-from gdbext.tools.ranks.job_report import (
-    CollectiveMatch,
-    JobReport,
-    JobVerdictKind,
-    RankReport,
-    RasAnswer,
-    TreeNode,
-    ranks_of,
-    stretches,
-)
+from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.job_sentences import NAMED
 
 _ODD, _GROUPS, _TREE, _NOTES, _RAS = 4, 4, 14, 3, 40
@@ -30,15 +22,13 @@ _ROWS = 2000
 """Rows of the page's table of ranks; a browser shows no more in reasonable time."""
 
 
-# --- text ----------------------------------------------------------------------------------------
-
-
-def render(report: JobReport, color: bool = False) -> str:
+def render(report: job_report.JobReport, color: bool = False) -> str:
     """The whole text, ending in a newline."""
     return "\n".join(_lines(report, Style(color))) + "\n"
 
 
-def _lines(report: JobReport, style: Style) -> Iterator[str]:
+def _lines(report: job_report.JobReport, style: Style) -> Iterator[str]:
+    """The lines of the text: verdict, headline, then a block for each part of the report."""
     is_known = bool(report.reports)  # else the verdict names what was not reached
     heading = f"{report.verdict.heading}: " if is_known else ""
     yield style(escape(f"{heading}{report.verdict.summary}"), "bold")
@@ -47,8 +37,8 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
         yield escape(_headline(report))
     unreached = [f"{process.where}: {process.reason}" for process in report.unreached]
     yield from _first_lines("Not reached", unreached if is_known or len(unreached) > NAMED else [], style)
-    if advice := next((process.help for process in report.unreached[:_NOTES] if process.help), ""):
-        yield _screen_line(f"  try: {advice}")
+    helps = (process.help for process in report.unreached[:_NOTES] if process.help)
+    yield from (_screen_line(f"  try: {advice}") for advice in islice(helps, 1))
     yield from _first_lines("Note", list(report.notes), style)
     yield from map(escape, _known_bugs(report))
     yield from _odd_lines(report.odd, style)
@@ -64,16 +54,16 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
         yield from _ras_lines(report.ras, style)
 
 
-def _headline(report: JobReport) -> str:
+def _headline(report: job_report.JobReport) -> str:
     """``4 processes, ranks 0-3 of 8, on 2 hosts; no report of ranks 4-7; job 1``."""
-    ranks = ranks_of(report.reports)
+    ranks = job_report.ranks_of(report.reports)
     unknown = len(report.reports) - len(ranks)
     headline = counted(len(report.reports), "process") + (f", ranks {_cut_set(ranks)}" if ranks else "")
     headline += f" of {report.size}" if report.size is not None else ""
     headline += f", {unknown} of unknown rank" if unknown else ""
     hosts = {rank.host for rank in report.reports if rank.host}
-    headline += f", on {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
-    headline += f"; no report of ranks {_cut_set(report.missing)}" if report.missing else ""
+    headline += f", on {counted(len(hosts), 'host')}" if hosts else ""
+    headline += f"; no report from ranks {_cut_set(report.missing)}" if report.missing else ""
     return headline + (f"; job {report.job}" if report.job else "")
 
 
@@ -85,18 +75,18 @@ def _first_lines(title: str, lines: Sequence[str], style: Style) -> Iterator[str
         yield f"  … and {len(lines) - _NOTES} more: --json"
 
 
-def _known_bugs(report: JobReport) -> Iterator[str]:
+def _known_bugs(report: job_report.JobReport) -> Iterator[str]:
     """A line for each known bug, with the ranks that show it."""
-    showing: dict[str, list[RankReport]] = {}
+    showing: dict[str, list[job_report.RankReport]] = {}
     for rank in report.reports:
         for bug in rank.known:
             showing.setdefault(bug, []).append(rank)
     for bug, reports in showing.items():
-        ranks = ranks_of(reports)
+        ranks = job_report.ranks_of(reports)
         yield f"Known ({f'ranks {_cut_set(ranks)}' if ranks else f'{len(reports)} of unknown rank'}): {bug}"
 
 
-def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
+def _odd_lines(reports: Sequence[job_report.RankReport], style: Style) -> Iterator[str]:
     """The ranks that explain the verdict, each with its innermost frames."""
     if reports:
         yield ""
@@ -111,8 +101,8 @@ def _odd_lines(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
         yield f"  … and {len(reports) - _ODD} more"
 
 
-def _match_lines(match: CollectiveMatch) -> Iterator[str]:
-    """A collective by its group and number, what the ranks issued under it, and which ranks are where."""
+def _match_lines(match: job_report.CollectiveMatch) -> Iterator[str]:
+    """A collective by its group and number, what the ranks issued under that number, and how far each rank is."""
     yield f"group {match.group} ({_cut_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
         yield f"  {_cut_set(variant.ranks):{_SET}} {variant.op}"
@@ -120,18 +110,18 @@ def _match_lines(match: CollectiveMatch) -> Iterator[str]:
         ("pending", match.pending),
         ("completed", match.completed),
         ("never enqueued", match.never_enqueued),
-        ("no report of", match.missing),
+        ("no report from", match.missing),
     )
     yield f"  {'; '.join(f'{name} {_cut_set(ranks)}' for name, ranks in parts if ranks)}"
 
 
-def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
+def _tree_lines(nodes: Sequence[job_report.TreeNode], style: Style) -> Iterator[str]:
     """The tree of paths, a line for each stretch of frames without a branch."""
     if not nodes:
         return
     yield ""
     yield style("Where they are (outermost first; equal paths folded)", "bold")
-    lines = list(stretches(nodes))
+    lines = list(job_report.stretches(nodes))
     for depth, frames, node in lines[:_TREE]:
         shown = frames if len(frames) < 4 else (frames[0], "…", *frames[-2:])
         ranks = _cut_set(node.ranks) + (f" +{node.unranked} of unknown rank" if node.unranked else "")
@@ -140,16 +130,16 @@ def _tree_lines(nodes: Sequence[TreeNode], style: Style) -> Iterator[str]:
         yield f"  … and {len(lines) - _TREE} more branches: --json, --html FILE, --dot FILE"
 
 
-def _ras_lines(answer: RasAnswer, style: Style) -> Iterator[str]:
+def _ras_lines(answer: job_report.RasAnswer, style: Style) -> Iterator[str]:
     """The answer of NCCL's RAS in its own words."""
     yield ""
     by = "" if answer.user is None else f" (a process of user {answer.user})"
     where = f"{escape(answer.address)}{by}"
-    yield style(f"NCCL's RAS at {where}, a second witness, which the verdict does not follow", "bold")
+    yield style(f"NCCL's RAS at {where}: a second opinion, not used for the verdict", "bold")
     if answer.problem:
         yield _screen_line(f"  no answer: {answer.problem}")
     if answer.says_ok:
-        yield "  It says OK of all communicators, as it also does where all ranks have launched what does not end."
+        yield "  It reports OK for all communicators, as it also does if all ranks launched an operation that hangs."
     yield from (_screen_line(f"  {line}") for line in answer.lines[:_RAS])
     if len(answer.lines) > _RAS:
         yield f"  … and {len(answer.lines) - _RAS} more lines: --json"
@@ -162,23 +152,22 @@ def _cut_set(ranks: Collection[int]) -> str:
 
 
 def _screen_line(line: str) -> str:
+    """The line, escaped and cut to the width of a terminal."""
     return cut(escape(line), 118)
 
 
-# --- page ----------------------------------------------------------------------------------------
-
-
-def render_page(report: JobReport, origin: Origin = NO_ORIGIN) -> str:
+def render_page(report: job_report.JobReport, origin: Origin = NO_ORIGIN) -> str:
     """The page, ending in a newline."""
     title = f"Diagnosis of {f'job {report.job}' if report.job else 'a job'}: {report.verdict.heading}"
     return Page(title).whole(_page_body(title, report, origin))
 
 
-def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
+def _page_body(title: str, report: job_report.JobReport, origin: Origin) -> Iterator[str]:
+    """The lines of HTML: the same parts as in the text, and a table of all ranks."""
     yield f"<h1>{text(title)}</h1>"
-    is_fine = report.verdict.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
+    is_fine = report.verdict.kind in (job_report.JobVerdictKind.ALL_BUSY, job_report.JobVerdictKind.ALL_IDLE)
     yield verdict_box("good" if is_fine else "hangs", report.verdict.heading, report.verdict.summary)
-    yield from facts((("looked at", _headline(report)), *origin.facts))
+    yield from facts((("examined", _headline(report)), *origin.facts))
     notes = [f"Note: {note}" for note in report.notes]
     silent = [f"Not reached: {process.where}: {process.reason}" for process in report.unreached]
     yield from (f'<p class="warning">{text(line)}</p>' for line in (*_known_bugs(report), *notes, *silent))
@@ -194,7 +183,8 @@ def _page_body(title: str, report: JobReport, origin: Origin) -> Iterator[str]:
     yield from _ranks_table(report)
 
 
-def _collectives_html(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
+def _collectives_html(matches: Sequence[job_report.CollectiveMatch]) -> Iterator[str]:
+    """The table of collectives: group, number, state, and the ranks of each operation."""
     yield '<h2>Collectives</h2><div class="searched">'
     yield "<table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:
@@ -204,11 +194,11 @@ def _collectives_html(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _tree_html(report: JobReport) -> Iterator[str]:
+def _tree_html(report: job_report.JobReport) -> Iterator[str]:
     """The tree of paths as nested ``<details>``, one for each stretch of frames without a branch."""
     depths: list[int] = []
     odd = set(report.verdict.ranks)
-    for depth, frames, node in stretches(report.tree):
+    for depth, frames, node in job_report.stretches(report.tree):
         while depths and depths[-1] >= depth:
             depths.pop()
             yield "</div></details>"
@@ -220,7 +210,7 @@ def _tree_html(report: JobReport) -> Iterator[str]:
     yield from ("</div></details>" for _ in depths)
 
 
-def _ranks_table(report: JobReport) -> Iterator[str]:
+def _ranks_table(report: job_report.JobReport) -> Iterator[str]:
     """A table with a row for each rank and, for each group, its last numbers ``enqueued / completed``."""
     names = list(dict.fromkeys(group.label for rank in report.reports for group in rank.groups))[:12]
     heads = "".join(f"<th>{text(name)}" for name in names)
@@ -241,13 +231,11 @@ def _ranks_table(report: JobReport) -> Iterator[str]:
 
 
 def _ranks_html(ranks: Collection[int]) -> str:
+    """A set of ranks (``0-3,7``) as HTML."""
     return f'<span class="ranks">{fold(ranks)}</span>'
 
 
-# --- graph ---------------------------------------------------------------------------------------
-
-
-def render_dot(report: JobReport) -> str:
+def render_dot(report: job_report.JobReport) -> str:
     """The graph, ending in a newline. Nodes are stretches of frames: their ranks and three innermost frames."""
     verdict = report.verdict
     lines = [
@@ -257,7 +245,7 @@ def render_dot(report: JobReport) -> str:
     ]
     above: list[int] = []
     odd = set(verdict.ranks)
-    for number, (depth, frames, node) in enumerate(stretches(report.tree)):
+    for number, (depth, frames, node) in enumerate(job_report.stretches(report.tree)):
         label = "\\n".join(_dot_text(frame) for frame in (fold(node.ranks) or "?", *frames[-3:]))
         color = ", color=red" if odd and set(node.ranks) <= odd else ""
         lines.append(f'  n{number} [label="{label}"{color}];')
@@ -269,5 +257,5 @@ def render_dot(report: JobReport) -> str:
 
 
 def _dot_text(line: str) -> str:
-    """The line as a quoted string of graphviz' language can hold it."""
+    """The line, escaped for a quoted string of graphviz's language."""
     return escape(line).replace("\\", "\\\\").replace('"', '\\"')

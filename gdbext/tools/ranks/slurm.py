@@ -1,11 +1,10 @@
-"""The answers of other machines as rows; those of a Slurm job, whose step srun passes on in one stream, line by line.
+"""Turns the answers of other machines into rows; those of a Slurm job come through srun in one stream of lines.
 
 srun passes on whole lines of up to 1024 bytes (src/slurmd/slurmstepd/io.c of Slurm 22.05: MAX_MSG_LEN), and mixes
-the pieces of longer ones. So an answer is compressed and cut into lines, ``gdbext NUMBER/COUNT BASE64``. The sender is
-never read in the text: ``srun --label`` puts the number of the task before each line (write_labelled_message.c), by the
-connection that it came through, and Slurm's controller names the machines, of which each has one task, in their order.
-
-On each machine, this module as a program frames the answer.
+the pieces of longer ones. So each machine runs this module as a program, which compresses its answer and cuts it into
+lines ``gdbext NUMBER/COUNT BASE64``. The sender is known by its connection: ``srun --label`` puts the task's number
+before each line (write_labelled_message.c), and Slurm's controller names the machines, which have one task each, in
+order.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gdbext.tools.ranks.job_report import RankReports, Unreached, merge, read_ro
 SAID = 300
 """Characters that are shown of what a program printed instead of an answer."""
 _PIECE = 600
-"""Bytes of a piece: 800 characters."""
+"""Compressed bytes in a line, which are 800 characters of it."""
 _LARGEST = 64 << 20
 """Bytes of an answer, at most."""
 MOST_OF_ALL = 256 << 20
@@ -40,10 +39,11 @@ _LONGEST = 4096
 
 
 class FairShares:
-    """Lines of many senders, at most ``of_one`` bytes of one and ``of_all`` of all together. If that is exceeded, the
-    sender with most bytes loses all of its lines; so one that writes little keeps them, whatever others write."""
+    """Keeps lines of many senders in limited memory. If there are too many bytes, the sender with most of them loses
+    all of its lines; so a sender that writes little keeps them, whatever others write."""
 
     def __init__(self, of_one: int, of_all: int) -> None:
+        """``of_one``, ``of_all``: bytes of one sender and of all together, at most."""
         self._of_one, self._left = of_one, of_all
         self._lines: dict[str, list[tuple[str, bytes]]] = {}
         self._sizes: dict[str, int] = {}
@@ -68,11 +68,11 @@ class FairShares:
         self.too_large.add(sender)
 
     def senders(self) -> list[str]:
-        """All that have written something."""
+        """All senders, including those that wrote too much."""
         return [*self._lines, *self.too_large]
 
     def lines(self, sender: str, stream: str = "") -> list[bytes]:
-        """Its lines on that stream; none of a sender that wrote too much."""
+        """The sender's lines on that stream; [] for one that wrote too much."""
         return [line for name, line in self._lines.get(sender, ()) if name == stream]
 
 
@@ -81,7 +81,7 @@ def answer(where: str, output: bytes, status: int) -> RankReports:
     host is that machine, whatever they say: else one could replace another's. ``status``: its program's exit status."""
     if len(output) > MAX_BYTES:
         return rows(unreached=[Unreached(where, f"its answer has more than {MAX_BYTES} bytes")])
-    merged, documents = rows(), 0
+    parts = []
     for line in output.splitlines():
         if not line.lstrip().startswith(b"{"):
             continue
@@ -89,24 +89,21 @@ def answer(where: str, output: bytes, status: int) -> RankReports:
             document = parse_json(line)
             if isinstance(document, dict) and document.get("errors"):  # there is no rank on that machine
                 row = rank_report_reader.failure(json_report.read(document, where), where)
-                merged = merge(merged, rows(unreached=[row]))
+                parts.append(rows(unreached=[row]))
             else:
                 reports, unreached = read_rows(document, where)
                 host = where.rpartition("/")[2]  # pod/NAME
-                own = [report._replace(host=host) for report in reports]
-                silent = [process._replace(where=f"{where}: {process.where}") for process in unreached]
-                merged = merge(merged, rows(own, silent))
-            documents += 1
+                own = (report._replace(host=host) for report in reports)
+                parts.append(rows(own, (row._replace(where=f"{where}: {row.where}") for row in unreached)))
         except BadData as error:
             return rows(unreached=[Unreached(where, f"its answer cannot be read: {error.what}")])
-    if documents:
-        return merged
     said = output.decode("utf-8", "replace").strip()[-SAID:]
-    return rows(unreached=[Unreached(where, f"no report (status {status})" + (f": {said}" if said else ""))])
+    silent = Unreached(where, f"no report (status {status})" + (f": {said}" if said else ""))
+    return merge(*parts) if parts else rows(unreached=[silent])
 
 
 def framed(answer: bytes) -> Iterator[bytes]:
-    """The lines ``gdbext NUMBER/COUNT BASE64`` of this machine's answer."""
+    """This machine's answer, compressed and cut into lines ``gdbext NUMBER/COUNT BASE64``."""
     packed = zlib.compress(answer, 9)
     pieces = [packed[start : start + _PIECE] for start in range(0, len(packed), _PIECE)]
     for number, piece in enumerate(pieces):
@@ -114,7 +111,7 @@ def framed(answer: bytes) -> Iterator[bytes]:
 
 
 class LabelledAnswers:
-    """The answers in the output of ``srun --label``, which arrives in pieces; other lines are left out."""
+    """Collects the answers in the output of ``srun --label``, which arrives in pieces; other lines are left out."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -123,7 +120,7 @@ class LabelledAnswers:
         self._lines = FairShares(_LARGEST, MOST_OF_ALL)
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the output."""
+        """Take the next piece of the output. A line that is longer than gdbext's is skipped, not stored."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             match = _LINE.fullmatch(line) if not self._is_long else None
@@ -134,7 +131,7 @@ class LabelledAnswers:
             self._rest, self._is_long = b"", True
 
     def by_task(self) -> dict[int, bytes | None]:
-        """The answers by the number of the task, None for one that is not whole or too large."""
+        """Number of a task → its answer, None if that is incomplete or too large."""
         whole = FairShares(_LARGEST, MOST_OF_ALL)
         for task in self._lines.senders():
             answer = _join_pieces(self._lines.lines(task))
@@ -144,7 +141,7 @@ class LabelledAnswers:
 
 
 def _join_pieces(lines: Sequence[bytes]) -> bytes | None:
-    """The answer in lines of the form ``NUMBER/COUNT BASE64``; None if it is not whole, too large or damaged."""
+    """The answer in lines ``NUMBER/COUNT BASE64``; None if it is incomplete, too large or damaged."""
     pieces: dict[int, bytes] = {}
     count = 0
     for line in lines:
@@ -163,42 +160,41 @@ def _join_pieces(lines: Sequence[bytes]) -> bytes | None:
 
 
 def command(job: str, script: str) -> list[str]:
-    """The srun command that runs ``script`` once on each machine of the job, beside what runs there, whatever the job
-    has reserved. Standard input goes to all tasks. The tasks have no terminal (``--unbuffered`` would make one). The
-    exit of a task does not end the others."""
-    options = ["--overlap", f"--jobid={_job_number(job)}", "--ntasks-per-node=1", "--distribution=block", "--label"]
-    if names := _machines(job):  # a batch script's own SLURM_NTASKS, its number of ranks, would count otherwise
+    """The srun command that runs ``script`` once on each machine of the job (``77``, or a step ``77.0``), whatever runs
+    there and the job has reserved. Standard input goes to all tasks. The tasks have no terminal (``--unbuffered`` would
+    make one). The exit of a task does not end the others."""
+    number, _, _ = job.partition(".")
+    options = ["--overlap", f"--jobid={number}", "--ntasks-per-node=1", "--distribution=block", "--label"]
+    if names := _machines(number):  # a batch script's own SLURM_NTASKS, its number of ranks, would count otherwise
         options.append(f"--ntasks={len(names)}")
     return ["srun", *options, "--kill-on-bad-exit=0", "--wait=0", "--input=all", "sh", "-c", script]
 
 
-def _job_number(job: str) -> str:
-    """The job's number without its step: ``77`` of ``77.0``."""
-    return job.partition(".")[0]
-
-
 def answers(output: LabelledAnswers, job: str, silent: str) -> RankReports:
-    """The rows of all machines in srun's output. ``silent``: why there is no answer of the others."""
+    """The rows of all machines in srun's output. ``silent``: the reason why other machines did not answer."""
     answered = output.by_task()
     if not answered:
         return rows(unreached=[Unreached("srun", silent)])
-    names = _machines(job)
+    number, _, _ = job.partition(".")
+    names = _machines(number)
     if max(answered) >= len(names):  # not the machines of that step: each is named by its task
         names = []
-    merged = rows()
+    unreached = [Unreached(name, silent) for task, name in enumerate(names) if task not in answered]
+    if not names:
+        unreached = [Unreached("squeue", f"it does not name the machines of job {number}: some may be missing")]
+    parts = []
     for task, text in sorted(answered.items()):
         where = names[task] if names else f"task {task}"
-        cut = rows(unreached=[Unreached(where, f"its answer was cut short; {silent}")]) if text is None else None
-        merged = merge(merged, cut or answer(where, text or b"", 0))
-    missing = [Unreached(name, silent) for task, name in enumerate(names) if task not in answered]
-    if not names:
-        missing = [Unreached("squeue", f"it does not name the machines of job {_job_number(job)}: some may be missing")]
-    return merge(merged, rows(unreached=missing))
+        if text is None:
+            unreached.append(Unreached(where, f"its answer was cut short; {silent}"))
+        else:
+            parts.append(answer(where, text, 0))
+    return merge(*parts, rows(unreached=unreached))
 
 
-def _machines(job: str) -> Sequence[str]:
-    """The machines of the job in the order of its tasks, by Slurm's controller; [] if it does not say."""
-    nodes = _output(["squeue", "--noheader", f"--jobs={_job_number(job)}", "--format=%N"]).split()
+def _machines(number: str) -> Sequence[str]:
+    """The machines of that job in the order of its tasks, by Slurm's controller; [] if it does not say."""
+    nodes = _output(["squeue", "--noheader", f"--jobs={number}", "--format=%N"]).split()
     try:
         return _output(["scontrol", "--", "show", "hostnames", argument(nodes[0])]).split() if len(nodes) == 1 else []
     except BadData:

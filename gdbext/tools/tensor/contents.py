@@ -26,7 +26,7 @@ Progress = Callable[[float], None]
 
 
 class NothingToRead(BadData):
-    """A tensor without elements in readable memory: not an error."""
+    """Raised for a tensor without elements in readable memory (meta, sparse, CUDA), which is not an error."""
 
 
 class Geometry(NamedTuple):
@@ -61,8 +61,8 @@ class Contents:
         progress: Progress = lambda _: None,
         chunk: int = 1 << 22,
     ) -> None:
-        """``read`` reads memory past all caches; ``numpy`` gives the module if it may be used; ``chunk``: bytes read at
-        once."""
+        """``read(address, size)`` reads memory past all caches; ``conjugate`` and ``negative``: the tensor's lazy
+        bits, which must be applied; ``numpy`` gives the module if it may be used; ``chunk``: bytes read at once."""
         self._read = read
         self.geometry = geometry
         self._element = geometry.element
@@ -71,18 +71,16 @@ class Contents:
         self._negative = negative
         self._progress = progress
         self._chunk = chunk
-        self._numbers: NumpyNumbers | None = None
+        self._numpy: NumpyNumbers | None = None
         is_plain = not (quantization or conjugate or negative)
         if is_plain and geometry.numel >= _NUMPY_FROM and NumpyNumbers.handles(self._element):
             module = numpy()
-            self._numbers = NumpyNumbers(module, self._element) if module else None
+            self._numpy = NumpyNumbers(module, self._element) if module else None
 
     def part(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
-        """The contents of the elements with that geometry; ``cut`` gives the part of the quantizer for them."""
+        """The contents of a part with the layout ``geometry``; ``cut`` turns the quantizer into the part's."""
         quantization = cut(self._quantization) if self._quantization else None
         return Contents(self._read, geometry, quantization, self._conjugate, self._negative)
-
-    # --- reading ---------------------------------------------------------------------------------
 
     def _bytes(self, piece: elements.Piece) -> bytes:
         """The memory from the first element of a piece to its last."""
@@ -95,11 +93,9 @@ class Contents:
         if packed != self._element.numbers:
             return self._read(self.geometry.address + piece.offset // packed, -(-piece.span // packed))
         raw, size = self._bytes(piece), self._element.size
-        return (
-            raw
-            if piece.is_dense
-            else b"".join([raw[offset * size : (offset + 1) * size] for offset in piece.offsets()])
-        )
+        if piece.is_dense:
+            return raw
+        return b"".join([raw[offset * size : (offset + 1) * size] for offset in piece.offsets()])
 
     def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
         """The piece's numbers in its order, with its quantizer and the conjugate and negative bits applied."""
@@ -128,16 +124,15 @@ class Contents:
         return [_float32((number - zeros[channel]) * scales[channel]) for number, channel in zip(numbers, channels)]
 
     def _pieces(self, dimensions: Sequence[elements.Dimension], chunk: int = 0) -> Iterator[elements.Piece]:
+        """All elements in the order of ``dimensions``, in pieces of ``chunk`` bytes (0: the usual size)."""
         if self.geometry.numel:
             yield from elements.pieces(dimensions, self._element.size, chunk or self._chunk)
-
-    # --- what is made of them --------------------------------------------------------------------
 
     def statistics(self, limit: int = 0) -> Statistics:
         """Statistics of all elements; with a ``limit``, of every n-th piece if there are more elements than that."""
         dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
         collector = collector_for(self._element)
-        whole = max(1, math.prod(dimension.size for dimension in dimensions))
+        whole = max(1, elements.numel_of(dimensions))
         every = max(1, whole // limit) if limit else 1
         if every > 1:
             self._chunk = max(self._element.size, min(self._chunk, limit * self._element.size // 64))
@@ -148,9 +143,9 @@ class Contents:
             def position_of(number: int, piece: elements.Piece = piece) -> int:
                 return piece.position_of(number // numbers)
 
-            if self._numbers:
-                stored = self._numbers.elements(self._bytes(piece), piece)
-                self._numbers.collect(collector, stored, position_of, repeated)
+            if self._numpy:
+                stored = self._numpy.elements(self._bytes(piece), piece)
+                self._numpy.collect(collector, stored, position_of, repeated)
             else:
                 collector.add(self._decoded(piece), position_of, repeated)
             done += piece.elements
@@ -166,23 +161,23 @@ class Contents:
         return tuple(reversed(reversed_index))
 
     def histogram(self, low: float, high: float) -> Histogram | None:
-        """The histogram of the finite numbers; None if they are all the same, closer together than doubles can divide,
-        or complex."""
+        """The histogram of the finite numbers, which lie between ``low`` and ``high``; None if these are equal, or too
+        close or too far apart to be divided in double precision."""
         if not (math.isfinite(low) and math.isfinite(high)) or low >= high or not math.isfinite(high - low):
             return None
         step = (high - low) / BINS
         if step < sys.float_info.min or low + step == low or high - step == high:
             return None
         dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
-        limit = 1 << 24 if self._numbers else 1 << 20  # elements that are counted; of more, every n-th piece
-        every = max(1, -(-math.prod(dimension.size for dimension in dimensions) // limit))
+        limit = 1 << 24 if self._numpy else 1 << 20  # elements that are counted; of more, every n-th piece
+        every = max(1, -(-elements.numel_of(dimensions) // limit))
         # The pieces of a sample are many more than the bins, for numbers that are in order.
         chunk = min(self._chunk, max(self._element.size, limit * self._element.size // 500))
         counts, scale = [0] * BINS, BINS / (high - low)
         for piece in islice(self._pieces(dimensions, chunk if every > 1 else 0), 0, None, every):
-            if self._numbers:
-                stored = self._numbers.elements(self._bytes(piece), piece)
-                for index, count in enumerate(self._numbers.counts(stored, low, high, BINS)):
+            if self._numpy:
+                stored = self._numpy.elements(self._bytes(piece), piece)
+                for index, count in enumerate(self._numpy.counts(stored, low, high, BINS)):
                     counts[index] += int(count) * repeated
             else:
                 for number in self._decoded(piece):
@@ -197,16 +192,15 @@ class Contents:
         return _nested(numbers, sizes if self._element.numbers == 1 else (*sizes, self._element.numbers))
 
     def values_if_few(self, limit: int) -> Any:
-        """The values; None if there are more than ``limit``, or more empty lists: sizes may be [1 << 40, 0]."""
+        """The values as of values(); None if there are more than ``limit`` of them, or of empty lists in place of them
+        (sizes may be [1 << 40, 0])."""
         sizes = self.geometry.sizes
         lists = math.prod(sizes[: sizes.index(0)]) if 0 in sizes else 0
         return self.values() if max(self.geometry.numel, lists) <= limit else None
 
     def stored(self) -> Iterator[bytes]:
-        """The bytes of all elements in row-major order, piece by piece, as a file wants them.
-
-        Conjugate and negative bits are applied; quantized numbers stay as they are.
-        """
+        """The bytes of all elements for a file, piece by piece, in row-major order: conjugate and negative bits are
+        applied, quantized numbers stay as they are."""
         size = self._element.size
         # The bits change signs: the top bit of an element, or of the two parts of a complex one.
         tops = {size - 1: self._negative}

@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.vocabulary import counted
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import vector_span
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class CppObject(NamedTuple):
-    """A C++ object. ``type`` is the qualified name without typedefs, ``const`` and ``&``. An object in registers has
-    its bytes (``raw``) instead of an address."""
+    """A C++ object. ``type`` is the qualified name without typedefs, ``const`` and ``&``."""
 
     type: str
     address: int
+    """0 for an object in registers, which has its bytes (``raw``) instead."""
     raw: bytes = b""
     element: str = ""
     """The type's first template argument; "" if there is none or the debugger does not know it."""
@@ -34,17 +35,15 @@ class CppObject(NamedTuple):
 
     def number(self, memory: Memory, offset: int, size: int) -> int:
         """The unsigned integer of ``size`` bytes at ``offset``. Raises MemoryFault, BadData."""
-        if self.address:
-            return int.from_bytes(memory.read(self.address + offset, size), "little")
-        return int.from_bytes(self.bytes(memory, offset + size)[offset:], "little")
+        return int.from_bytes(self.bytes(memory, size, offset), "little")
 
-    def bytes(self, memory: Memory, size: int) -> bytes:
-        """Its first ``size`` bytes. Raises MemoryFault, BadData if it has less."""
+    def bytes(self, memory: Memory, size: int, offset: int = 0) -> bytes:
+        """Its ``size`` bytes from ``offset`` on. Raises MemoryFault, BadData if it has less."""
         if self.address:
-            return memory.read(self.address, size)
-        if len(self.raw) < size:
+            return memory.read(self.address + offset, size)
+        if len(self.raw) < offset + size:
             raise BadData("it is not in memory")
-        return self.raw[:size]
+        return self.raw[offset : offset + size]
 
     def memory_address(self) -> int:
         """Its address. Raises BadData if it has none."""
@@ -54,56 +53,36 @@ class CppObject(NamedTuple):
 
 
 class SummarizedType(NamedTuple):
-    """A C++ class or enumeration by its qualified name; of a template, the name without arguments."""
+    """A C++ type that debuggers show with a summary: its qualified name, without template arguments."""
 
     name: str
     is_template: bool = False
     has_children: bool = False
-    """Something is shown inside of it, besides the summary."""
+    """It can be expanded to show its parts."""
 
 
-_TENSOR_CLASSES = (
-    "c10::TensorImpl",
-    "c10::UndefinedTensorImpl",
-    "at::SparseTensorImpl",
-    "at::SparseCsrTensorImpl",
-    "at::QTensorImpl",
-    "at::FunctionalTensorWrapper",
-    "at::native::NestedTensorImpl",
-    "at::functorch::BatchedTensorImpl",
-    "at::functorch::TensorWrapper",
+_TENSORS = (
+    "c10::TensorImpl c10::UndefinedTensorImpl at::SparseTensorImpl at::SparseCsrTensorImpl at::QTensorImpl "
+    "at::FunctionalTensorWrapper at::native::NestedTensorImpl at::functorch::BatchedTensorImpl "
+    "at::functorch::TensorWrapper"
 )
-
-SUMMARIZED_TYPES = (
-    SummarizedType("c10::DispatchKeySet"),
-    SummarizedType("c10::DispatchKey"),
-    SummarizedType("c10::OperatorName"),
-    SummarizedType("c10::OperatorHandle", has_children=True),
-    SummarizedType("c10::TypedOperatorHandle", is_template=True, has_children=True),
-    SummarizedType("c10::KernelFunction", has_children=True),
-    SummarizedType("c10::FunctionSchema"),
-    SummarizedType("at::Tensor", has_children=True),
-    SummarizedType("at::TensorBase", has_children=True),
-    *(SummarizedType(name, has_children=True) for name in _TENSOR_CLASSES),
-    SummarizedType("c10::Storage"),
-    SummarizedType("c10::StorageImpl"),
-    SummarizedType("c10::Scalar"),
-    SummarizedType("c10::IValue", has_children=True),
-    SummarizedType("c10::Device"),
-    SummarizedType("c10::ScalarType"),
-    SummarizedType("caffe2::TypeMeta"),
-    SummarizedType("c10::SymInt"),
-    SummarizedType("c10::ArrayRef", is_template=True, has_children=True),
-    SummarizedType("c10::intrusive_ptr", is_template=True, has_children=True),
-    SummarizedType("c10::SmallVector", is_template=True, has_children=True),
-    SummarizedType("c10::SmallVectorImpl", is_template=True, has_children=True),
-    SummarizedType("c10::Dict", is_template=True, has_children=True),
-    SummarizedType("c10::List", is_template=True, has_children=True),
-)
-
-_BY_NAME = {summarized.name: summarized for summarized in SUMMARIZED_TYPES}
-TENSOR_CLASSES = frozenset(_TENSOR_CLASSES)
+TENSOR_CLASSES = frozenset(_TENSORS.split())
 """c10::TensorImpl and the classes derived from it."""
+_WITHOUT_CHILDREN = (
+    "c10::DispatchKeySet c10::DispatchKey c10::OperatorName c10::FunctionSchema c10::Storage c10::StorageImpl "
+    "c10::Scalar c10::Device c10::ScalarType caffe2::TypeMeta c10::SymInt"
+)
+_WITH_CHILDREN = "c10::OperatorHandle c10::KernelFunction at::Tensor at::TensorBase c10::IValue"
+_TEMPLATES = (
+    "c10::TypedOperatorHandle c10::ArrayRef c10::intrusive_ptr c10::SmallVector c10::SmallVectorImpl c10::Dict "
+    "c10::List"
+)
+SUMMARIZED_TYPES = (
+    *map(SummarizedType, _WITHOUT_CHILDREN.split()),
+    *(SummarizedType(name, has_children=True) for name in (*_WITH_CHILDREN.split(), *_TENSORS.split())),
+    *(SummarizedType(name, is_template=True, has_children=True) for name in _TEMPLATES.split()),
+)
+_BY_NAME = {summarized.name: summarized for summarized in SUMMARIZED_TYPES}
 
 
 def summarized_type(name: str) -> SummarizedType | None:
@@ -125,22 +104,25 @@ class Child(NamedTuple):
 
 
 class TypeSummary(NamedTuple):
-    """A C++ object in one line, and its parts. ``shape``: "array" if the children are elements, "map" if they are keys
-    and values in turn, else "".
-    """
+    """A C++ object in one line (``text``), and its parts."""
 
     text: str
     children: tuple[Child, ...] = ()
     shape: str = ""
+    """Either "array" (the children are elements), "map" (they are keys and values in turn) or empty."""
 
 
 ELEMENT_LIMIT = 200
-_LONGEST = 1 << 32
+"""Elements that are shown of a container."""
+LONGEST = 1 << 32
 """Elements of a container, at most: more are damage."""
 
 
 class BoxedValues:
-    """Summarizes boxed values. Raises BadData, MemoryFault, LayoutError."""
+    """Summarizes boxed values (c10::IValue) and their containers. Raises BadData, MemoryFault, LayoutError.
+
+    At most ``limit`` elements of a container become children.
+    """
 
     def __init__(self, memory: Memory, layout: Layout, values: CppValues) -> None:
         self._memory = memory
@@ -150,7 +132,7 @@ class BoxedValues:
         self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
 
     def of_value(self, address: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
-        """The IValue there: its tag and its value; at most ``limit`` elements of a container are children."""
+        """The IValue at ``address``: its tag and its value."""
         value = structures.IValue(self._space, address)
         tag = self._tags.get(value.tag)
         if not tag:
@@ -172,33 +154,32 @@ class BoxedValues:
             return TypeSummary(f"ComplexDouble {complex(*parts)!r}")
         return TypeSummary(f"{tag} at {word:#x}")
 
-    # --- containers ------------------------------------------------------------------------------
+    def of_list(self, address: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
+        """The elements of the c10::detail::ListImpl at ``address``."""
+        items = structures.ListImpl(self._space, address).list
+        return self._sequence(*vector_span(self._memory, items, self._size, LONGEST), limit)
 
-    def of_list(self, implementation: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
-        """The elements of the c10::detail::ListImpl at an address."""
-        items = structures.ListImpl(self._space, implementation).list
-        return self._sequence(*vector_span(self._memory, items, self._size, _LONGEST), limit)
-
-    def _tuple(self, implementation: int, limit: int) -> TypeSummary:
-        """The elements of the c10::ivalue::Tuple at an address."""
-        elements = structures.BoxedTuple(self._space, implementation).elements_
+    def _tuple(self, address: int, limit: int) -> TypeSummary:
+        """The elements of the c10::ivalue::Tuple at ``address``: up to three are stored inline (ATen/core/ivalue.h),
+        more in a std::vector."""
+        elements = structures.BoxedTuple(self._space, address).elements_
         inline = elements.inlineSize_
-        if inline > 3:  # as many as TupleElements holds in itself (ATen/core/ivalue.h)
-            raise BadData(f"a tuple with {inline} values in itself")
+        if inline > 3:
+            raise BadData(f"a tuple with {inline} inline values")
         if inline:
             return self._sequence(elements.elementsInline_, inline, limit)
-        return self._sequence(*vector_span(self._memory, elements.elementsVector_, self._size, _LONGEST), limit)
+        return self._sequence(*vector_span(self._memory, elements.elementsVector_, self._size, LONGEST), limit)
 
     def _sequence(self, first: int, count: int, limit: int) -> TypeSummary:
-        """``first``: the address of the first element."""
+        """The ``count`` IValues that are stored one after the other, beginning at the address ``first``."""
         children = tuple(self._child(f"[{index}]", first + self._size * index) for index in range(min(count, limit)))
         return TypeSummary(count_text(count, min(count, ELEMENT_LIMIT)), children, "array")
 
-    def of_dict(self, implementation: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
-        """The c10::detail::DictImpl there: its entries in the order in which they were inserted."""
-        table = structures.DictImpl(self._space, implementation).dict
+    def of_dict(self, address: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
+        """The entries of the c10::detail::DictImpl at ``address``, in the order in which they were inserted."""
+        table = structures.DictImpl(self._space, address).dict
         count = table.num_elements
-        if count > _LONGEST:
+        if count > LONGEST:
             raise BadData(f"a dict of {count} elements")
         children: list[Child] = []
         end = entry = structures.DictEntry(self._space, table.sentinel)
@@ -221,6 +202,5 @@ class BoxedValues:
 
 
 def count_text(count: int, shown: int) -> str:
-    """``3 elements``; says how many are shown if that is not all."""
-    more = f", the first {shown} shown" if shown < count else ""
-    return f"{count} element{'' if count == 1 else 's'}{more}"
+    """``3 elements``; ``300 elements, the first 200 shown``."""
+    return counted(count, "element") + (f", the first {shown} shown" if shown < count else "")

@@ -1,4 +1,4 @@
-"""Summaries of C++ objects of PyTorch, from memory alone; an uninitialized object's summary says that it is none.
+"""Summaries of C++ objects of PyTorch, from memory alone, for the debuggers' pretty-printers.
 
 Layouts: c10/util/ArrayRef.h, SmallVector.h, intrusive_ptr.h, ATen/core/Dict.h, List.h, dispatch/Dispatcher.h, 2.13.0.
 """
@@ -9,10 +9,12 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Callable
 
-from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.layouts.declarations import Member, Space
+from gdbext.engine.vocabulary import counted
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.cpp_object import (
     ELEMENT_LIMIT,
+    LONGEST,
     TENSOR_CLASSES,
     BoxedValues,
     Child,
@@ -31,15 +33,12 @@ from gdbext.torch.values.value_text import nested_text
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.layouts.declarations import Member
 
     Summarize = Callable[[CppObject], TypeSummary]
 
-_LONGEST = 1 << 32
-
 
 class TypeSummaries:
-    """Summarizes the objects of one session's process."""
+    """Summarizes the objects of one session's process. An uninitialized one raises BadData, which becomes its text."""
 
     def __init__(self, session: Session) -> None:
         """Prepare the readers. Raises NotTorch, LayoutError."""
@@ -94,18 +93,16 @@ class TypeSummaries:
         except GdbextError as error:
             return TypeSummary(f"<{error.what}>")
 
-    # --- the dispatcher --------------------------------------------------------------------------
-
     def _keyset_text(self, bits: int) -> str:
         """``DispatchKeySet(CPU, AutogradCPU)``. Raises BadData for bits that are no key set."""
         keys = self._session.dispatch_keys
-        stray = keys.stray(bits)
-        if stray:
+        if keys.stray(bits):
             raise BadData(f"{bits:#x} is not a DispatchKeySet")
         names = keys.decode(bits)
         return f"DispatchKeySet({', '.join(names)})" if names or not bits else f"DispatchKeySet({bits:#x})"
 
     def _key(self, value: CppObject) -> TypeSummary:
+        """The name of a c10::DispatchKey, a 16-bit enumerator."""
         names = self._session.dispatch_keys.key_names
         number = value.number(self._memory, 0, 2)
         if number >= len(names):
@@ -113,12 +110,14 @@ class TypeSummaries:
         return TypeSummary(names[number])
 
     def _operator_name(self, value: CppObject) -> TypeSummary:
+        """``aten::add.Tensor``: a c10::OperatorName is two strings."""
         strings = self._session.dispatcher.strings
         name = strings.read(value.memory_address(), 4096)
         overload = strings.read(value.memory_address() + strings.size, 4096)
         return TypeSummary(f"{name}.{overload}" if overload else name)
 
     def _operator_handle(self, value: CppObject) -> TypeSummary:
+        """The operator's name, and its schema as a child."""
         address = self._number(value, OperatorHandle.operatorDef_)
         operator = self._session.dispatcher.by_def(address)
         if not operator:
@@ -126,6 +125,7 @@ class TypeSummaries:
         return TypeSummary(operator.qualified, (Child("schema", operator.schema.text),) if operator.schema else ())
 
     def _kernel(self, value: CppObject) -> TypeSummary:
+        """The kernel's C++ function, and the pointers that a c10::KernelFunction holds as children."""
         reader = self._session.dispatcher.kernels
         kernel = reader.parse(value.bytes(self._memory, reader.size), 0)
         name = reader.name(kernel)
@@ -135,26 +135,25 @@ class TypeSummaries:
         children = tuple(Child(member, f"{address:#x}") for member, address in members if address)
         return TypeSummary(name.function or "no kernel", children)
 
-    # --- tensors ---------------------------------------------------------------------------------
-
     def _tensor(self, value: CppObject) -> TypeSummary:
+        """An at::Tensor, which is a pointer to a TensorImpl."""
         address = value.number(self._memory, 0, 8)
         if not address:
             raise BadData("there is no tensor: it was moved from, or is not initialized")
         return self._tensor_at(address)
 
     def _tensor_at(self, address: int) -> TypeSummary:
+        """The TensorImpl at ``address``, with its keys, strides and up to 16 values as children."""
         facts = self._session.tensors.read_alive(address)
         if facts.implementation == UNDEFINED_TENSOR:
             return TypeSummary(facts.short)
-        text, values = facts.short, None
+        text = facts.short
         with suppress(GdbextError):
             text += " requires_grad" if self._reporter().fields.requires_grad(address) else ""
         children = [Child("keys", self._keyset_text(facts.key_set))]
         if facts.strides is not None:
             children.append(Child("strides", f"[{', '.join(map(str, facts.strides))}]"))
-        with suppress(GdbextError):
-            values = self._reporter().contents(self._reporter().facts(address)).values_if_few(16)
+        values = self._reporter().values(address, 16)
         if values is not None:
             children.append(Child("values", nested_text(values)))
         return TypeSummary(text, tuple(children))
@@ -164,28 +163,28 @@ class TypeSummaries:
         return self._storage_at(address) if address else TypeSummary("no storage")
 
     def _storage_at(self, address: int) -> TypeSummary:
+        """The StorageImpl at ``address``; one without references is a freed one."""
         storage = self._reporter().fields.storage_at(address)
         if not storage.shared_by:
             raise BadData(f"there is no storage at {address:#x}")
         where = f" at {storage.data:#x}" if storage.data else ", no memory"
-        return TypeSummary(f"{storage.size} bytes on {storage.device}{where}, {_references(storage.shared_by)}")
-
-    # --- values ----------------------------------------------------------------------------------
+        references = counted(storage.shared_by, "reference")
+        return TypeSummary(f"{storage.size} bytes on {storage.device}{where}, {references}")
 
     def _symint(self, value: CppObject) -> TypeSummary:
         word = value.number(self._memory, 0, 8)
         return TypeSummary(self._values.symint(word - (1 << 64) if word >> 63 else word).text)
 
     def _number(self, value: CppObject, member: Member[int]) -> int:
+        """The 8-byte ``member`` of the object."""
         return value.number(self._memory, member.offset(self._space), 8)
-
-    # --- lists -----------------------------------------------------------------------------------
 
     def _array(self, value: CppObject) -> TypeSummary:
         first = self._number(value, ArrayRef.Data)
         return self._elements(value, first, self._number(value, ArrayRef.Length))
 
     def _small_vector(self, value: CppObject) -> TypeSummary:
+        """The elements of a c10::SmallVector; size and capacity are checked against each other."""
         size = SmallVector.Size.field(self._layout)
         # c10/util/SmallVector.h: vectors of elements of less than 4 bytes count them in 64 bits, all others in 32.
         width = 8 if 0 < value.element_size < 4 else size.size
@@ -195,10 +194,10 @@ class TypeSummaries:
         return self._elements(value, self._number(value, SmallVector.BeginX), count)
 
     def _elements(self, value: CppObject, first: int, count: int) -> TypeSummary:
-        """``first``: the address of the first element. Raises BadData, MemoryFault for elements that cannot be
-        there."""
+        """The ``count`` elements of the list ``value``, the first one at the address ``first``. Raises BadData or
+        MemoryFault if elements cannot be there."""
         size, kind = value.element_size, value.element
-        if count > _LONGEST:
+        if count > LONGEST:
             raise BadData(f"a list of {count} elements")
         if count and size:
             self._memory.read(first + size * (min(count, ELEMENT_LIMIT) - 1), size)
@@ -225,8 +224,4 @@ class TypeSummaries:
             raise BadData(f"there is no object at {address:#x}: it has {strong} references")
         pointee = self.of(CppObject(value.element, address))
         child = Child("*", pointee.text if pointee else f"{address:#x}", value.element, address)
-        return TypeSummary(f"{address:#x}, {_references(strong)}, {weak} weak", (child,))
-
-
-def _references(count: int) -> str:
-    return "1 reference" if count == 1 else f"{count} references"
+        return TypeSummary(f"{address:#x}, {counted(strong, 'reference')}, {weak} weak", (child,))

@@ -12,7 +12,7 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import NamedTuple, Union
@@ -39,15 +39,15 @@ class ElementType(NamedTuple):
         return 1 if self.is_quantized else self.packed
 
     def decode(self, raw: bytes) -> Sequence[Number]:
-        """The numbers in ``raw``, in order; an array if they are many. Quantized ones as they are stored."""
-        if self.dtype in _ARRAYS:
-            return _array(_ARRAYS[self.dtype], raw)
+        """The numbers in ``raw``, in order. Quantized ones as they are stored."""
+        if self.dtype in ARRAY_CODES:
+            return _array(ARRAY_CODES[self.dtype], raw)
         if self.dtype in _TABLES:
             return list(map(code_values(self.dtype).__getitem__, raw))
         return _DECODERS[self.dtype](raw)
 
 
-_ARRAYS = {
+ARRAY_CODES = {
     "uint8": "B",
     "int8": "b",
     "int16": "h",
@@ -69,6 +69,7 @@ _ARRAYS = {
     **{f"uint{width}": "B" for width in range(1, 8)},
     **{f"int{width}": "b" for width in range(1, 8)},
 }
+"""Type codes of the module array (and of numpy) for the dtypes that are stored as C types."""
 _TABLES = {
     "float8_e5m2": (5, 2, 15),
     "float8_e4m3fn": (4, 3, 7),
@@ -88,24 +89,26 @@ def _array(code: str, raw: bytes) -> Sequence[Number]:
     return numbers
 
 
-def _halves(raw: bytes) -> Sequence[Number]:
+def _float16(raw: bytes) -> Sequence[Number]:
     return array("d", struct.unpack(f"<{len(raw) // 2}e", raw))
 
 
 def _bfloat16(raw: bytes) -> Sequence[Number]:
-    """Each is the upper half of a float32 (torch/headeronly/util/BFloat16.h)."""
+    """Decode bfloat16, the upper half of a float32 each (torch/headeronly/util/BFloat16.h)."""
     wide = bytearray(2 * len(raw))
     wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
     return _array("f", bytes(wide))
 
 
-def _pairs(parts: Sequence[Number]) -> list[Number]:
+def _complex(parts: Sequence[Number]) -> list[Number]:
+    """The complex numbers whose real and imaginary parts alternate in ``parts``."""
     return list(map(complex, parts[0::2], parts[1::2]))
 
 
-def _nibbles(raw: bytes) -> list[int]:
-    """Two numbers a byte, the low bits first."""
-    return [part for byte in raw for part in (byte & 15, byte >> 4)]
+def _packed(raw: bytes, bits: int) -> list[int]:
+    """The numbers of ``bits`` bits each in ``raw``, the low bits of a byte first."""
+    mask, shifts = (1 << bits) - 1, range(0, 8, bits)
+    return [byte >> shift & mask for byte in raw for shift in shifts]
 
 
 _FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -113,14 +116,14 @@ _FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2
 
 _DECODERS: Mapping[str, Callable[[bytes], Sequence[Number]]] = {
     "bool": lambda raw: [byte != 0 for byte in raw],
-    "float16": _halves,
+    "float16": _float16,
     "bfloat16": _bfloat16,
-    "complex32": lambda raw: _pairs(_halves(raw)),
-    "complex64": lambda raw: _pairs(_array("f", raw)),
-    "complex128": lambda raw: _pairs(_array("d", raw)),
-    "quint4x2": _nibbles,
-    "quint2x4": lambda raw: [byte >> shift & 3 for byte in raw for shift in (0, 2, 4, 6)],
-    "float4_e2m1fn_x2": lambda raw: [_FOUR_BITS[code] for code in _nibbles(raw)],
+    "complex32": lambda raw: _complex(_float16(raw)),
+    "complex64": lambda raw: _complex(_array("f", raw)),
+    "complex128": lambda raw: _complex(_array("d", raw)),
+    "quint4x2": lambda raw: _packed(raw, 4),
+    "quint2x4": lambda raw: _packed(raw, 2),
+    "float4_e2m1fn_x2": lambda raw: [_FOUR_BITS[code] for code in _packed(raw, 4)],
 }
 _PACKED = {"quint4x2": 2, "quint2x4": 4, "float4_e2m1fn_x2": 2}
 
@@ -130,7 +133,7 @@ def code_values(dtype: str) -> tuple[float, ...]:
     """The value of each of the 256 codes of a float8 type."""
     exponent_bits, mantissa_bits, bias = _TABLES[dtype]
 
-    def value(code: int) -> float:
+    def value(code: int) -> float:  # by the module's docstring: the formats differ in their top codes
         if dtype == "float8_e8m0fnu":
             return math.nan if code == 0xFF else math.ldexp(1.0, code - bias)
         sign = -1.0 if code & 0x80 else 1.0
@@ -151,9 +154,8 @@ def code_values(dtype: str) -> tuple[float, ...]:
 
 
 def element_type(dtype: str, size: int) -> ElementType | None:
-    """The storage of elements of ``dtype`` (of ``torch.float32``: "float32") with ``size`` bytes each; None for an
-    unknown type."""
-    if dtype not in _ARRAYS and dtype not in _TABLES and dtype not in _DECODERS:
+    """The storage of elements of ``dtype`` ("float32") with ``size`` bytes each; None for an unknown type."""
+    if not any(dtype in table for table in (ARRAY_CODES, _TABLES, _DECODERS)):
         return None
     families = {"bool": "bool", "bits": "bits", "complex": "complex", "float": "float", "bfloat": "float"}
     kind = next((kind for start, kind in families.items() if dtype.startswith(start)), "int")
@@ -174,8 +176,8 @@ class Dimension(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Elements that are read together: ``offset`` is the first one's distance from the tensor's first, in elements;
-    ``position`` its place in row-major order."""
+    """Elements that are read together: ``offset`` is the first one's distance in memory from the tensor's first, in
+    elements; ``position`` its position in row-major order."""
 
     offset: int
     position: int
@@ -183,7 +185,8 @@ class Piece(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return math.prod(dimension.size for dimension in self.dimensions)
+        """Number of elements."""
+        return numel_of(self.dimensions)
 
     @property
     def span(self) -> int:
@@ -192,7 +195,7 @@ class Piece(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Every element of the span belongs to the tensor, once, in memory order."""
+        """True if every element of the span belongs to the tensor, once, in memory order."""
         step = 1
         for dimension in reversed(self.dimensions):
             if dimension.stride != step:
@@ -209,12 +212,17 @@ class Piece(NamedTuple):
         return offsets
 
     def position_of(self, number: int) -> int:
-        """The place in row-major order of the piece's element ``number``."""
+        """The position in the tensor's row-major order of the piece's element ``number``."""
         position = self.position
         for dimension in reversed(self.dimensions):
             number, index = divmod(number, dimension.size)
             position += index * dimension.weight
         return position
+
+
+def numel_of(dimensions: Iterable[Dimension]) -> int:
+    """Number of elements of these dimensions."""
+    return math.prod(dimension.size for dimension in dimensions)
 
 
 def span_of(dimensions: Sequence[Dimension]) -> int:
@@ -223,8 +231,7 @@ def span_of(dimensions: Sequence[Dimension]) -> int:
 
 
 def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimension, ...]:
-    """The dimensions with more than one element, outermost first; adjacent dimensions are joined if they have one
-    stride."""
+    """The dimensions of more than one element, outermost first; neighbors that share a stride are joined."""
     weight = 1
     innermost_first: list[Dimension] = []
     for size, stride in zip(reversed(sizes), reversed(strides)):
@@ -241,13 +248,14 @@ def dimensions_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[Dimensi
 def in_memory_order(dimensions: Sequence[Dimension]) -> tuple[tuple[Dimension, ...], int]:
     """(the dimensions without expanded ones (stride 0), the longest strides first; how often each of their elements
     counts, since all elements along an expanded dimension are the same)."""
-    repeated = math.prod(dimension.size for dimension in dimensions if not dimension.stride)
+    repeated = numel_of(dimension for dimension in dimensions if not dimension.stride)
     moving = (dimension for dimension in dimensions if dimension.stride)
     return tuple(sorted(moving, key=lambda dimension: -dimension.stride)), repeated
 
 
 def pieces(dimensions: Sequence[Dimension], element: int, chunk: int) -> Iterator[Piece]:
-    """All elements, in the order of ``dimensions``. ``element``: bytes of an element; ``chunk``: bytes read at once."""
+    """Cut all elements into pieces, in the order of ``dimensions``. ``element``: bytes of an element; ``chunk``: bytes
+    of memory that a piece may span."""
     # The innermost dimensions are read together, the first of them in parts; the outer ones are walked.
     first = len(dimensions)
     while first > 0:
@@ -272,9 +280,9 @@ def pieces(dimensions: Sequence[Dimension], element: int, chunk: int) -> Iterato
 
 
 def _steps_at_once(dimensions: Sequence[Dimension], element: int, chunk: int) -> int:
-    """Number of steps of the first dimension that are read at once, each with all of the others."""
+    """Steps of the first dimension that are read at once, each with all of the others; at least 1."""
     outer, inside = dimensions[0], dimensions[1:]
-    count, limit = math.prod(dimension.size for dimension in inside), chunk // element
+    count, limit = numel_of(inside), chunk // element
     if not outer.stride:
         return max(1, limit // count)
     if outer.stride > _SPARSE * count and outer.stride * element > _PAGE:

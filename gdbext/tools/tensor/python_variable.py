@@ -1,4 +1,4 @@
-"""Finds a Python variable by the name that people write: ``x``, ``self.weight``, ``batch[0]``, ``state["step"]``."""
+"""Finds a Python variable by an expression such as ``x``, ``self.weight``, ``batch[0]``, ``state["step"]``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _STEP = re.compile(r"""\.(\w+)|\[(-?\d{1,18})\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
-"""A key needs no quotes: shells and debuggers take the quotes in a word away. An attribute may be a number:
+"""A key needs no quotes, since shells and debuggers remove them. An attribute may be a number:
 ``layers.0.weight`` is the name of a parameter.
 """
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 """Dictionaries in which torch.nn.Module keeps what its __getattr__ finds (torch/nn/modules/module.py)."""
 _NAMES_SHOWN = 8
 _NAMES_READ = 2000
+"""Names read of a namespace, at most."""
 
 
 class Step(NamedTuple):
-    """One step of a path: an attribute, an index, or a key that is a str."""
+    """One step of a path; ``kind``: "attribute", "index" or "key" (a str)."""
 
     kind: str
     text: str
@@ -41,11 +42,11 @@ class Step(NamedTuple):
 
 
 def parse(path: str) -> tuple[str, tuple[Step, ...]]:
-    """Parse a path into (name, steps). Raises UsageError."""
+    """Parse a path into (variable name, steps from its object). Raises UsageError."""
     head = _NAME.match(path)
     steps: list[Step] = []
-    at = head.end() if head else 0
-    while head and (match := _STEP.match(path, at)):
+    end = head.end() if head else 0
+    while head and (match := _STEP.match(path, end)):
         attribute, index, *keys = match.groups()
         if attribute:
             steps.append(Step("attribute", attribute))
@@ -53,8 +54,8 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
             steps.append(Step("index", index))
         else:
             steps.append(Step("key", next(key for key in keys if key is not None)))
-        at = match.end()
-    if not head or at < len(path):
+        end = match.end()
+    if not head or end < len(path):
         raise UsageError(
             f"{path!r} is not the name of a variable",
             why="names, attributes, and indices that are numbers or strings can be read without running the program",
@@ -64,7 +65,7 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
 
 
 class FoundVariable(NamedTuple):
-    """An object, and the frame whose variable leads to it."""
+    """An object, and the frame whose local or (``is_global``) module variable leads to it."""
 
     value: PyRef
     frame: PythonFrame
@@ -72,7 +73,7 @@ class FoundVariable(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """``train.py:8 (step)``; of a global the module's file."""
+        """``train.py:8 (step)``; ``train.py, global``."""
         line = or_unknown(self.frame.line)
         return f"{self.frame.file}, global" if self.is_global else f"{self.frame.file}:{line} ({self.frame.function})"
 
@@ -84,35 +85,36 @@ class VariableFinder:
         self._stack = stack
 
     def find(self, path: str, is_wanted: Callable[[PyRef], bool] = bool) -> FoundVariable:
-        """The object, in the innermost frame that has the whole path: many of them have a ``self``. If some of these
-        objects are wanted ones (tensors: an optimizer's own ``loss`` is None), the innermost of those.
+        """Find the object in the innermost frame in which the whole path exists: many frames have a ``self``. A frame
+        whose object ``is_wanted`` comes first: for a tensor ``loss``, an optimizer's own ``loss`` that is None is not.
 
-        All frames' own variables come first, then their modules'. Raises UsageError with the nearest names,
+        The locals of all frames come before the globals of their modules. Raises UsageError with the nearest names,
         MemoryFault, BadData.
         """
         name, steps = parse(path)
         refusal: UsageError | None = None
         first: FoundVariable | None = None
         seen: set[PyRef] = set()
-        for frame, is_global in [(frame, is_global) for is_global in (False, True) for frame in self._stack]:
-            value = self._stack.globals(frame)[name] if is_global else self._stack.locals(frame)[name]
-            if not value or value in seen:
-                continue
-            seen.add(value)
-            try:
-                variable = FoundVariable(_follow_path(value, name, steps), frame, is_global)
-            except UsageError as error:
-                refusal = refusal or error
-                continue
-            if is_wanted(variable.value):
-                return variable
-            first = first or variable
+        for is_global, namespace_of in ((False, self._stack.locals), (True, self._stack.globals)):
+            for frame in self._stack:
+                value = namespace_of(frame)[name]
+                if not value or value in seen:
+                    continue
+                seen.add(value)
+                try:
+                    variable = FoundVariable(_follow_path(value, name, steps), frame, is_global)
+                except UsageError as error:
+                    refusal = refusal or error
+                    continue
+                if is_wanted(variable.value):
+                    return variable
+                first = first or variable
         if first:
             return first
         raise refusal or self._unknown(name)
 
     def _unknown(self, name: str) -> UsageError:
-        """The error of a name that no frame has, with the names that are nearest: tensors and the user's code first."""
+        """The error for an unknown name, with the nearest names: tensors and the user's code first."""
         if not self._stack:
             return UsageError(
                 f"there is no Python variable {name!r}: the thread runs no Python code",
@@ -141,7 +143,7 @@ def _follow_path(value: PyRef, name: str, steps: Sequence[Step]) -> PyRef:
 
 
 def hint_at(path: str, value: PyRef) -> str:
-    """What can be asked of an object that is no tensor, for the user."""
+    """A hint for the user, who named an object that is not a tensor: its items, attributes or keys."""
     items = _sequence(value)
     if items is not None:
         return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
@@ -153,7 +155,7 @@ def hint_at(path: str, value: PyRef) -> str:
 
 
 def _follow(value: PyRef, step: Step) -> PyRef | None:
-    """The object that the step leads to; None if there is none."""
+    """The object at the attribute, index or key ``step`` of ``value``; None if it has none."""
     if step.kind == "attribute":
         return _attributes(value).get(step.text)
     if value.is_dict and step.kind == "key":
@@ -167,7 +169,8 @@ def _follow(value: PyRef, step: Step) -> PyRef | None:
     # nn.Sequential, ModuleList, ModuleDict, ParameterList and ParameterDict name their items by numbers or keys
     members = _module_members(value)
     if step.kind == "index" and integer(step.text) < 0:
-        return members.get(str(sum(name.isdecimal() for name in members) + integer(step.text)))
+        numbered = sum(name.isdecimal() for name in members)
+        return members.get(str(numbered + integer(step.text)))
     return members.get(step.text)
 
 
@@ -204,7 +207,7 @@ def _module_members(value: PyRef) -> dict[str, PyRef]:
 
 
 def _no_step(value: PyRef, name: str, step: Step) -> UsageError:
-    """``name``: the path to ``value``, from which the step leads nowhere."""
+    """The error for a ``step`` that ``value`` does not have; ``name``: the path to ``value``."""
     kind = value.read(type_name)
     keys = _keys(value)
     if step.kind == "attribute":
@@ -221,17 +224,18 @@ def _no_step(value: PyRef, name: str, step: Step) -> UsageError:
 
 
 def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:
-    """The frames to search: the frame of number ``wanted`` (0: innermost), or all frames of that function. For None all
-    frames, beginning at the one selected in the debugger; None if none is selected. Raises UsageError."""
+    """The frames to search for --frame ``wanted``: the frame of that number (0: innermost), or all frames of that
+    function. Without the option all frames, beginning at the native frame selected in the debugger; None if no frame is
+    selected. Raises UsageError."""
     pointer = session.target.memory.selected_stack_pointer() if wanted is None else None
     if wanted is None and pointer is None:
         return None
-    placed = python_frames_of(session, session.threads.snapshot(thread))
-    frames = [source for _, source in placed]
+    reported_and_read = python_frames_of(session, session.threads.snapshot(thread))
+    frames = [source for _, source in reported_and_read]
     if wanted is None:
         stack = session.stacks.of(thread).frames
         level = next((number for number, frame in enumerate(stack) if frame.sp == pointer), 0)
-        start = next((at for at, (frame, _) in enumerate(placed) if frame.level >= level), 0)
+        start = next((index for index, (frame, _) in enumerate(reported_and_read) if frame.level >= level), 0)
         return [*frames[start:], *frames[:start]]
     index = number(wanted)
     if index is not None:
@@ -249,8 +253,8 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
 
 
 def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
-    """The error ``what``, with the ``names`` that are nearest to ``name``."""
+    """The error ``what`` about ``name``, with those of ``names`` that are spelled most like it."""
     near = words_like(name, names, _NAMES_SHOWN, 0.65)
     shown = list(dict.fromkeys([*near, *names]))[:_NAMES_SHOWN]
     why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"
-    return UsageError(what, why=why, help=f"there is: {', '.join(shown)}" if shown else "there are no names at all")
+    return UsageError(what, why=why, help=f"available: {', '.join(shown)}" if shown else "there are no names at all")

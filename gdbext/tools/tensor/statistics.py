@@ -12,12 +12,15 @@ import math
 import site
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import mul
 from typing import Any, NamedTuple
 
-from gdbext.tools.tensor.elements import ElementType, Piece, code_values
+from gdbext.tools.tensor.elements import ARRAY_CODES, ElementType, Piece, code_values
 from gdbext.torch.values.value_text import Statistics
+
+PositionOf = Callable[[int], int]
+"""The position in the tensor's row-major order of a piece's element, given the element's index in the piece."""
 
 
 class Moments(NamedTuple):
@@ -44,37 +47,33 @@ class Tally(NamedTuple):
     """The contribution of a piece of floating-point numbers; ``minimum`` and ``maximum`` of the finite numbers.
     ``nans``, ``plus`` and ``minus``: the indices, within the piece, of its NaNs and infinities."""
 
-    moments: Moments
-    minimum: float | None
-    maximum: float | None
-    zeros: int
+    moments: Moments = Moments()
+    minimum: float | None = None
+    maximum: float | None = None
+    zeros: int = 0
     subnormals: int = 0
     nans: Sequence[int] = ()
     plus: Sequence[int] = ()
     minus: Sequence[int] = ()
 
 
-NO_NUMBERS = Tally(Moments(), None, None, 0)
-
-
 class Collector(ABC):
-    """Takes pieces in, gives statistics. ``repeated``: how often each number of a piece counts."""
+    """Takes in the pieces of a tensor and gives its statistics.
+
+    Each number of a piece counts ``repeated`` times: the elements along an expanded dimension are read only once.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.zeros = 0
-        self.subnormals = 0
-        self.minimum: Any = None
-        self.maximum: Any = None
-        self.nans = 0
-        self.infinities = 0
+        self.count = self.zeros = self.subnormals = self.nans = self.infinities = 0
+        self.finite: tuple[Any, Any] | None = None
+        """The lowest and the highest finite number."""
         self.first_nan: int | None = None
         self.first_inf: int | None = None
         """Positions in row-major order."""
 
     @abstractmethod
-    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
-        """Take in a piece; ``position_of(number)`` is the position of its element ``number`` in row-major order."""
+    def add(self, numbers: Sequence[Any], position_of: PositionOf, repeated: int) -> None:
+        """Take in a piece."""
 
     @abstractmethod
     def mean(self) -> complex | None:
@@ -84,16 +83,18 @@ class Collector(ABC):
     def std(self) -> float | None:
         """The standard deviation, with Bessel's correction."""
 
-    def finite(self) -> tuple[float, float] | None:
-        """The lowest and the highest finite number."""
-        return None if self.minimum is None else (self.minimum, self.maximum)
+    def extremes(self) -> tuple[Any, Any]:
+        """(minimum, maximum) of all but NaNs; None without numbers, and for complex ones."""
+        return self.finite or (None, None)
 
-    def result(self, index: Any, sampled: bool = False) -> Statistics:
-        """``index(position)`` is the index of an element."""
+    def result(self, index: Callable[[int], tuple[int, ...]], sampled: bool = False) -> Statistics:
+        """The statistics of all pieces. ``index`` turns a position into the element's index; ``sampled``: the pieces
+        are not the whole tensor."""
+        minimum, maximum = self.extremes()
         return Statistics(
             numel=self.count,
-            min=self.minimum,
-            max=self.maximum,
+            min=minimum,
+            max=maximum,
             mean=self.mean(),
             std=self.std(),
             nan=self.nans,
@@ -102,18 +103,19 @@ class Collector(ABC):
             first_nan=None if self.first_nan is None else index(self.first_nan),
             first_inf=None if self.first_inf is None else index(self.first_inf),
             sampled=sampled,
-            finite=self.finite(),
+            finite=self.finite,
             subnormals=self.subnormals,
         )
 
-    def add_extremes(self, low: Any, high: Any) -> None:
-        """Take in the lowest and highest number of a piece; None if it has none."""
-        if low is not None:
-            self.minimum = low if self.minimum is None else min(self.minimum, low)
-            self.maximum = high if self.maximum is None else max(self.maximum, high)
+    def add_finite(self, low: Any, high: Any) -> None:
+        """Take in the lowest and the highest finite number of a piece."""
+        minimum, maximum = self.finite or (low, high)
+        self.finite = min(low, minimum), max(high, maximum)
 
-    def add_odd_ones(self, nans: Sequence[int], infinities: Sequence[int], position_of: Any, repeated: int) -> None:
-        """Take in the numbers, within a piece, of its NaNs and infinities."""
+    def add_non_finite(
+        self, nans: Sequence[int], infinities: Sequence[int], position_of: PositionOf, repeated: int
+    ) -> None:
+        """Count the NaNs and infinities at these indices of a piece."""
         self.nans += len(nans) * repeated
         self.infinities += len(infinities) * repeated
         if nans:
@@ -132,14 +134,14 @@ class IntegerCollector(Collector):
         self._sum = 0
         self._squares = 0
 
-    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
-        del position_of
+    def add(self, numbers: Sequence[Any], position_of: PositionOf, repeated: int) -> None:
+        del position_of  # no integer is a NaN
         self.add_sums(len(numbers), sum(numbers), sum(map(mul, numbers, numbers)), repeated)
         self.zeros += numbers.count(0) * repeated
-        self.add_extremes(min(numbers), max(numbers))
+        self.add_finite(min(numbers), max(numbers))
 
     def add_sums(self, count: int, total: int, squares: int, repeated: int) -> None:
-        """Take in a piece whose numbers and squares are summed already."""
+        """Take in the sum of ``count`` numbers and the sum of their squares."""
         self.count += count * repeated
         self._sum += total * repeated
         self._squares += squares * repeated
@@ -155,46 +157,42 @@ class IntegerCollector(Collector):
 
 
 class FloatCollector(Collector):
-    """Floating-point numbers of any width."""
+    """Collects floating-point numbers of any width."""
 
     def __init__(self, least_normal: float = 0.0) -> None:
         """``least_normal``: the smallest normal number of the type; 0 if subnormals are not counted."""
         super().__init__()
         self.least_normal = least_normal
         self._moments = Moments()
-        self._plus = 0
-        self._minus = 0
-        self._finite: tuple[float, float] | None = None
+        self._infinities: set[float] = set()
+        """Those that occur."""
 
-    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
+    def add(self, numbers: Sequence[Any], position_of: PositionOf, repeated: int) -> None:
         self.add_tally(_tally(numbers, self.least_normal), len(numbers), position_of, repeated)
 
-    def add_tally(self, tally: Tally, count: int, position_of: Any, repeated: int) -> None:
-        """Take in a piece of ``count`` numbers that is tallied already."""
+    def add_tally(self, tally: Tally, count: int, position_of: PositionOf, repeated: int) -> None:
+        """Take in the tally of a piece of ``count`` numbers."""
         self.count += count * repeated
         self.zeros += tally.zeros * repeated
         self.subnormals += tally.subnormals * repeated
         number, mean, deviation = tally.moments
         self._moments = self._moments.joined(Moments(number * repeated, mean, deviation * repeated))
-        self.add_extremes(tally.minimum, tally.maximum)
-        if tally.minimum is not None and tally.maximum is not None:
-            low, high = self._finite or (tally.minimum, tally.maximum)
-            self._finite = min(low, tally.minimum), max(high, tally.maximum)
-        self._plus += len(tally.plus) * repeated
-        self._minus += len(tally.minus) * repeated
+        if tally.minimum is not None:
+            self.add_finite(tally.minimum, tally.maximum)
         if tally.plus:
-            self.add_extremes(math.inf, math.inf)
+            self._infinities.add(math.inf)
         if tally.minus:
-            self.add_extremes(-math.inf, -math.inf)
-        self.add_odd_ones(tally.nans, [*tally.plus, *tally.minus], position_of, repeated)
+            self._infinities.add(-math.inf)
+        self.add_non_finite(tally.nans, [*tally.plus, *tally.minus], position_of, repeated)
 
-    def finite(self) -> tuple[float, float] | None:
-        return self._finite
+    def extremes(self) -> tuple[Any, Any]:
+        numbers = [*(self.finite or ()), *self._infinities]
+        return (min(numbers), max(numbers)) if numbers else (None, None)
 
     def mean(self) -> complex | None:
         """The mean, as IEEE 754 adds: NaN of infinities of both signs."""
-        if self._plus or self._minus:
-            return math.nan if self._plus and self._minus else math.inf if self._plus else -math.inf
+        if self._infinities:
+            return sum(self._infinities)
         return self._moments.mean if self._moments.number else None
 
     def std(self) -> float | None:
@@ -205,15 +203,15 @@ class FloatCollector(Collector):
 
 
 class ComplexCollector(Collector):
-    """Real and imaginary parts apart; the variance is the sum of both, as in ``torch.var``."""
+    """Collects real and imaginary parts apart; the variance is the sum of both, as in ``torch.var``."""
 
     def __init__(self) -> None:
         super().__init__()
         self._real = FloatCollector()
         self._imaginary = FloatCollector()
 
-    def add(self, numbers: Sequence[Any], position_of: Any, repeated: int) -> None:
-        """A number with a NaN in either part is a NaN; one with an infinity and no NaN is infinite."""
+    def add(self, numbers: Sequence[Any], position_of: PositionOf, repeated: int) -> None:
+        """Take in a piece. A number with a NaN in either part is a NaN; one with an infinity and no NaN is infinite."""
         self.count += len(numbers) * repeated
         self.zeros += numbers.count(0) * repeated
         nans = [index for index, number in enumerate(numbers) if number != number]
@@ -222,7 +220,7 @@ class ComplexCollector(Collector):
             for index, number in enumerate(numbers)
             if number == number and (math.isinf(number.real) or math.isinf(number.imag))
         ]
-        self.add_odd_ones(nans, infinite, position_of, repeated)
+        self.add_non_finite(nans, infinite, position_of, repeated)
         whole = [number for number in numbers if number == number] if nans else numbers
         if whole:
             self._real.add([number.real for number in whole], position_of, repeated)
@@ -251,7 +249,7 @@ def collector_for(element: ElementType) -> Collector:
 
 
 def _tally(numbers: Sequence[float], least_normal: float) -> Tally:
-    """The tally of a piece, with nothing but Python; ``least_normal`` as of FloatCollector."""
+    """The tally of a piece, without numpy; ``least_normal`` as in FloatCollector."""
     total = _sum(numbers)
     if math.isfinite(total):
         tally = _tally_finite(numbers, total)
@@ -273,7 +271,7 @@ def _tally(numbers: Sequence[float], least_normal: float) -> Tally:
 def _tally_finite(numbers: Sequence[float], total: float) -> Tally:
     """The tally of finite numbers with the sum ``total``."""
     if not numbers:
-        return NO_NUMBERS
+        return Tally()
     mean = total / len(numbers)
     deviations = [number - mean for number in numbers]
     moments = Moments(len(numbers), mean, _sum(list(map(mul, deviations, deviations))))
@@ -290,26 +288,13 @@ def _sum(numbers: Sequence[float]) -> float:
 
 _PART = 1 << 16
 """Elements: half a megabyte of doubles."""
-_TYPES = {
-    "uint8": "u1",
-    "int8": "i1",
-    "int16": "<i2",
-    "int32": "<i4",
-    "int64": "<i8",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "uint64": "<u8",
-    "float16": "<f2",
-    "float32": "<f4",
-    "float64": "<f8",
-    "complex64": "<c8",
-    "complex128": "<c16",
-    "bool": "u1",
-}
+_TYPE_CODES = {"float16": "e", "complex64": "F", "complex128": "D", "bool": "B", "bfloat16": "H"}
+"""numpy's type codes for the dtypes that the module array lacks; those that both have are the same."""
 
 
 def import_numpy() -> Any:
-    """The module; None if there is none. scripts/dispatch starts without site-packages, which are added meanwhile."""
+    """The module numpy, None if there is none. scripts/dispatch starts Python without its site-packages, so these are
+    on sys.path only while numpy is imported."""
     try:
         missing = [folder for folder in site.getsitepackages() if folder not in sys.path]
         sys.path.extend(missing)
@@ -323,7 +308,7 @@ def import_numpy() -> Any:
 
 
 class NumpyNumbers:
-    """Decodes and tallies pieces of one dtype."""
+    """Decodes and tallies pieces of one dtype with numpy (``numpy``: the module)."""
 
     def __init__(self, numpy: Any, element: ElementType) -> None:
         self._numpy = numpy
@@ -333,11 +318,13 @@ class NumpyNumbers:
     @staticmethod
     def handles(element: ElementType) -> bool:
         """Numpy has the type, or a line of code converts to one that it has."""
-        return element.dtype in _TYPES or element.dtype == "bfloat16" or element.dtype.startswith("float8")
+        dtype = element.dtype
+        return dtype in _TYPE_CODES or dtype in ARRAY_CODES or dtype.startswith("float8")
 
     def elements(self, raw: bytes, piece: Piece) -> Any:
         """The piece's numbers as they are stored, in its order, in an array of one dimension."""
-        stored = self._numpy.frombuffer(raw, _TYPES.get(self._element.dtype) or f"<u{self._element.size}")
+        dtype = self._element.dtype
+        stored = self._numpy.frombuffer(raw, f"<{_TYPE_CODES.get(dtype) or ARRAY_CODES.get(dtype, 'B')}")
         if piece.is_dense:
             return stored
         shape = [dimension.size for dimension in piece.dimensions]
@@ -354,71 +341,68 @@ class NumpyNumbers:
             return (stored != 0).view("u1")
         return stored.astype("f4") if self._element.dtype == "float16" else stored
 
-    def collect(self, collector: Any, stored: Any, position_of: Any, repeated: int) -> None:
-        """Add all of them to a collector, part by part; arguments as of Collector.add."""
-        add = _COLLECT[type(collector)]
+    def collect(self, collector: Collector, stored: Any, position_of: PositionOf, repeated: int) -> None:
+        """Add ``stored``, as elements() returns it, to the collector, part by part; the rest as of Collector.add."""
         with self._numpy.errstate(all="ignore"):
             for start in range(0, len(stored), _PART):
                 values = self._values(stored[start : start + _PART])
-                add(self._numpy, collector, values, lambda number: position_of(int(number) + start), repeated)  # noqa: B023
+
+                def position(number: int, start: int = start) -> int:
+                    return position_of(int(number) + start)
+
+                if isinstance(collector, IntegerCollector):
+                    self._collect_integers(collector, values, repeated)
+                elif isinstance(collector, FloatCollector):
+                    tally = self._tally(values, collector.least_normal)
+                    collector.add_tally(tally, len(values), position, repeated)
+                else:
+                    collector.add(values.tolist(), position, repeated)
 
     def counts(self, stored: Any, low: float, high: float, bins: int) -> Any:
-        """Numbers of finite elements in each bin of the range."""
+        """Numbers of finite elements in each of ``bins`` equal parts of the range from ``low`` to ``high``."""
         numpy = self._numpy
         values = self._values(stored).astype("f8")
         return numpy.histogram(values[numpy.isfinite(values)], bins, (low, high))[0]
 
+    def _collect_integers(self, collector: IntegerCollector, values: Any, repeated: int) -> None:
+        """Add an array to the collector: in 64 bits if the sum of squares fits them, else in Python's integers."""
+        low, high = int(values.min()), int(values.max())
+        if max(abs(low), abs(high)) < 1 << 23:  # squares of 65,536 of them fit 64 bits
+            wide = values.astype("i8")
+            total, squares = int(wide.sum()), int(self._numpy.dot(wide, wide))
+        else:
+            exact = values.tolist()
+            total, squares = sum(exact), sum(map(mul, exact, exact))
+        collector.add_sums(len(values), total, squares, repeated)
+        collector.zeros += self._zeros(values) * repeated
+        collector.add_finite(low, high)
 
-def _collect_integers(numpy: Any, collector: IntegerCollector, values: Any, position_of: Any, repeated: int) -> None:
-    del position_of
-    low, high = int(values.min()), int(values.max())
-    collector.zeros += int(len(values) - numpy.count_nonzero(values)) * repeated
-    if max(abs(low), abs(high)) < 1 << 23:  # squares of 65,536 of them fit 64 bits
-        wide = values.astype("i8")
-        total, squares = int(wide.sum()), int(numpy.dot(wide, wide))
-    else:
-        exact = values.tolist()
-        total, squares = sum(exact), sum(number * number for number in exact)
-    collector.add_sums(len(values), total, squares, repeated)
-    collector.add_extremes(low, high)
+    def _tally(self, values: Any, least_normal: float) -> Tally:
+        """The tally of an array; ``least_normal`` as in FloatCollector."""
+        numpy = self._numpy
+        is_finite = numpy.isfinite(values)
+        tally = self._tally_finite(values if is_finite.all() else values[is_finite])
+        if tally.moments.number < len(values):
+            tally = tally._replace(
+                nans=numpy.flatnonzero(numpy.isnan(values)).tolist(),
+                plus=numpy.flatnonzero(values == numpy.inf).tolist(),
+                minus=numpy.flatnonzero(values == -numpy.inf).tolist(),
+            )
+        if least_normal:
+            small = numpy.count_nonzero((values < least_normal) & (values > -least_normal))
+            tally = tally._replace(subnormals=int(small) - tally.zeros)
+        return tally
 
+    def _tally_finite(self, values: Any) -> Tally:
+        """The tally of an array of finite numbers."""
+        if not len(values):
+            return Tally()
+        wide = values.astype("f8")
+        mean = float(wide.sum()) / len(wide)
+        wide -= mean
+        self._numpy.multiply(wide, wide, out=wide)  # not dot(): its threads cost more than they bring
+        moments = Moments(len(wide), mean, float(wide.sum()))
+        return Tally(moments, float(values.min()), float(values.max()), self._zeros(values))
 
-def _collect_floats(numpy: Any, collector: FloatCollector, values: Any, position_of: Any, repeated: int) -> None:
-    low, high = float(values.min()), float(values.max())
-    if numpy.isfinite(low) and numpy.isfinite(high):
-        tally = _numpy_tally_finite(numpy, values, low, high)
-    else:
-        finite = values[numpy.isfinite(values)]
-        tally = (
-            _numpy_tally_finite(numpy, finite, float(finite.min()), float(finite.max())) if len(finite) else NO_NUMBERS
-        )
-        tally = tally._replace(
-            nans=numpy.flatnonzero(numpy.isnan(values)).tolist(),
-            plus=numpy.flatnonzero(values == numpy.inf).tolist(),
-            minus=numpy.flatnonzero(values == -numpy.inf).tolist(),
-        )
-    if collector.least_normal:
-        small = numpy.count_nonzero((values < collector.least_normal) & (values > -collector.least_normal))
-        tally = tally._replace(subnormals=int(small) - tally.zeros)
-    collector.add_tally(tally, len(values), position_of, repeated)
-
-
-def _numpy_tally_finite(numpy: Any, values: Any, low: float, high: float) -> Tally:
-    """The tally of an array of finite numbers, whose extremes are ``low`` and ``high``."""
-    wide = values.astype("f8")
-    mean = float(wide.sum()) / len(wide)
-    wide -= mean
-    numpy.multiply(wide, wide, out=wide)  # not dot(): its threads cost more than they bring
-    moments = Moments(len(wide), mean, float(wide.sum()))
-    return Tally(moments, low, high, int(len(values) - numpy.count_nonzero(values)))
-
-
-def _collect_complex(_numpy: Any, collector: ComplexCollector, values: Any, position_of: Any, repeated: int) -> None:
-    collector.add(values.tolist(), position_of, repeated)
-
-
-_COLLECT: dict[Any, Any] = {
-    IntegerCollector: _collect_integers,
-    FloatCollector: _collect_floats,
-    ComplexCollector: _collect_complex,
-}
+    def _zeros(self, values: Any) -> int:
+        return int(len(values) - self._numpy.count_nonzero(values))

@@ -23,33 +23,32 @@ from gdbext.torch.values.value_text import GradFunction, Quantization, StorageRe
 
 
 class TensorKind(NamedTuple):
-    """The kind of a tensor by its C++ class, keys and device. ``unreadable`` says why there are no elements to read, ""
-    if there are.
-
-    ``wrapped`` and ``parts`` are members of its class that are tensors: those of a wrapper, and those that together are
-    a sparse or nested tensor. ``layout`` is the name in ``torch.layout``; "" if the tensor has it (``layout_``).
-    """
+    """How the tensors of a C++ class are stored."""
 
     layout: str = "strided"
+    """The name in ``torch.layout``; "" if the tensor's member ``layout_`` says it."""
     unreadable: str = ""
+    """The reason why there are no elements to read; "" if there are."""
     wrapped: tuple[Member[int], ...] = ()
+    """Members that are the tensors of a wrapper."""
     parts: tuple[Member[int], ...] = ()
+    """Members that are tensors and together are a sparse or nested tensor."""
     is_buffer: bool = False
-    """Its elements are all that is in its storage."""
+    """The elements are the whole storage (a nested tensor)."""
 
 
-WRAPPER = "it is a wrapper; the elements are those of what it wraps"
+WRAPPER = "it is a wrapper; the elements belong to the wrapped tensor"
 _ROWS, _NESTED = structures.SparseRowTensor, structures.NestedTensor
 _WRAPPERS = (structures.BatchedTensor, structures.GradTensor, structures.FunctionalTensor)
 _CLASSES = {
     structures.SparseTensor.OF: TensorKind(
         "sparse_coo",
-        "it is sparse; the elements are those of its values",
+        "it is sparse; its elements are in its values tensor",
         parts=(structures.SparseTensor.indices_, structures.SparseTensor.values_),
     ),
     _ROWS.OF: TensorKind(
         "",
-        "it is sparse; the elements are those of its values",
+        "it is sparse; its elements are in its values tensor",
         parts=(_ROWS.crow_indices_, _ROWS.col_indices_, _ROWS.values_),
     ),
     _NESTED.OF: TensorKind(
@@ -58,10 +57,10 @@ _CLASSES = {
     **{wrapper.OF: TensorKind(unreadable=WRAPPER, wrapped=(wrapper.value_,)) for wrapper in _WRAPPERS},
 }
 _UNREADABLE_KEYS = {
-    "Meta": "a meta tensor has sizes and no elements",
-    "Lazy": "a lazy tensor has elements only when something asks for them",
-    "ZeroTensor": "all its elements are zeros, and none is stored",
-    "MkldnnCPU": "its elements are in a format of oneDNN's own",
+    "Meta": "a meta tensor has sizes but no elements",
+    "Lazy": "a lazy tensor is computed only when its elements are needed",
+    "ZeroTensor": "all its elements are zero and not stored",
+    "MkldnnCPU": "its elements are in oneDNN's own format",
 }
 
 
@@ -74,9 +73,9 @@ def kind_of(implementation: str, keys: Collection[str], device: str | None) -> T
         if key in keys:
             return kind._replace(unreadable=why, layout="_mkldnn" if key == "MkldnnCPU" else kind.layout)
     if "OpaqueTensorImpl" in implementation:
-        return kind._replace(unreadable="its elements are in a format of its backend's own")
+        return kind._replace(unreadable="its elements are in its backend's own format")
     if device == "meta":
-        return kind._replace(unreadable="a fake tensor has sizes and no elements")
+        return kind._replace(unreadable="a fake tensor has sizes but no elements")
     if device and device.partition(":")[0] != "cpu":
         return kind._replace(unreadable=f"its elements are in the memory of {device}")
     return kind
@@ -87,40 +86,11 @@ _SCHEMES = {
     "PerChannelAffineQuantizer": "per_channel_affine",
     "PerChannelAffineFloatQParamsQuantizer": "per_channel_affine_float_qparams",
 }
-
-
-class QuantizerReader:
-    """Reads the quantizers of tensors."""
-
-    def __init__(self, memory: Memory, layout: Layout, classes: ClassNames, values: Callable[[int], Any]) -> None:
-        """``values``: the numbers of the one-dimensional tensor at an address."""
-        self._space = Space(memory, layout)
-        self._classes = classes
-        self._values = values
-
-    def read(self, tensor: int) -> Quantization:
-        """Read the quantizer of the QTensorImpl at ``tensor``. Raises BadData, MemoryFault, LayoutError."""
-        quantizer = structures.QuantizedTensor(self._space, tensor).quantizer_
-        name = next((plain_class(name) for name in self._classes.of(quantizer)), "")
-        scheme = _SCHEMES.get(name)
-        if scheme is None:
-            raise BadData(f"the quantizer at {quantizer:#x} is a {name or 'class without a name'}")
-        if scheme == "per_tensor_affine":
-            whole = structures.PerTensorQuantizer(self._space, quantizer)
-            return Quantization(scheme, (whole.scale_,), (whole.zero_point_,), None)
-        channels = structures.PerChannelQuantizer(self._space, quantizer)
-        axis = channels.axis_
-        if not 0 <= axis < 64:
-            raise BadData(f"the quantizer at {quantizer:#x} has axis {axis}")
-        scales, zeros = self._values(channels.scales_), self._values(channels.zero_points_)
-        if not isinstance(scales, list) or not isinstance(zeros, list):
-            raise BadData(f"the quantizer at {quantizer:#x} has no list of scales and zero points")
-        return Quantization(scheme, tuple(scales), tuple(zeros), axis)
-
-
+"""Names in Python (``torch.per_tensor_affine``) of the classes of quantizers."""
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
 """c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
 _DIMENSIONS = 64
+"""Dimensions of a tensor, at most."""
 _STORAGE_LIMIT = 1 << 50
 """Bytes: no machine has a petabyte."""
 _CONTIGUITY: Mapping[BitField, str] = {
@@ -132,7 +102,7 @@ _CONTIGUITY: Mapping[BitField, str] = {
 
 
 class TensorFields:
-    """Reads fields of tensors; ``address`` is that of a TensorImpl. All methods raise MemoryFault."""
+    """Reads fields of tensors; ``address`` is a TensorImpl's. All methods raise MemoryFault."""
 
     def __init__(self, memory: Memory, layout: Layout, classes: ClassNames) -> None:
         """Prepare the reader. Raises LayoutError."""
@@ -152,13 +122,33 @@ class TensorFields:
         return counter.version_ if counter.address else None
 
     def contiguity(self, address: int) -> tuple[str, ...]:
-        """The flags of the tensor that are set."""
+        """The memory formats that the tensor's flags name: ``contiguous``, ``channels_last`` …"""
         raw = self._memory.read(address, structures.TensorImpl.size(self._space))
         return tuple(name for flag, name in _CONTIGUITY.items() if flag.of(self._layout, raw))
 
     def python_object(self, address: int) -> int:
-        """Its PyObject*; 0 without one. The lowest bits of older versions say who owns it."""
+        """The tensor's PyObject*, 0 without one. In older releases its low bits are flags (which side owns it)."""
         return self.tensor(address).pyobj_slot_.pyobj_ & ~7
+
+    def quantizer(self, address: int, values: Callable[[int], Any]) -> Quantization:
+        """The quantizer of a QTensorImpl. ``values`` gives the numbers of the one-dimensional tensor at an address, for
+        scales and zero points of channels. Raises BadData, LayoutError."""
+        quantizer = structures.QuantizedTensor(self._space, address).quantizer_
+        name = next((plain_class(name) for name in self._classes.of(quantizer)), "")
+        scheme = _SCHEMES.get(name)
+        if scheme is None:
+            raise BadData(f"the quantizer at {quantizer:#x} is a {name or 'class without a name'}")
+        if scheme == "per_tensor_affine":
+            whole = structures.PerTensorQuantizer(self._space, quantizer)
+            return Quantization(scheme, (whole.scale_,), (whole.zero_point_,), None)
+        channels = structures.PerChannelQuantizer(self._space, quantizer)
+        axis = channels.axis_
+        if not 0 <= axis < _DIMENSIONS:
+            raise BadData(f"the quantizer at {quantizer:#x} has axis {axis}")
+        scales, zeros = values(channels.scales_), values(channels.zero_points_)
+        if not isinstance(scales, list) or not isinstance(zeros, list):
+            raise BadData(f"the quantizer at {quantizer:#x} has no list of scales and zero points")
+        return Quantization(scheme, tuple(scales), tuple(zeros), axis)
 
     def dimension_names(self, address: int) -> tuple[int | None, ...] | None:
         """The ``c10::Symbol`` of each dimension's name, None for one without; None for a tensor without names.
@@ -175,26 +165,21 @@ class TensorFields:
         names = structures.Dimname.array(self._space, first, count)
         return tuple(None if name.type_ else name.name_ for name in names)  # a wildcard's type is not 0
 
-    # --- storage ---------------------------------------------------------------------------------
-
     def storage(self, address: int) -> StorageReport | None:
         """The tensor's storage; None without one. Raises BadData for an impossible one."""
         storage = self.tensor(address).storage_
         return self.storage_at(storage) if storage else None
 
     def storage_at(self, address: int) -> StorageReport:
-        """The StorageImpl there. Raises BadData for an impossible one."""
+        """The StorageImpl at ``address``. Raises BadData for an impossible one."""
         storage = structures.StorageImpl(self._space, address)
         data, size = storage.data_ptr_.ptr_, storage.size_bytes_
         if size <= _MAX_UNREPRESENTABLE:
             raise BadData(f"the size of the storage at {address:#x} is symbolic, or damaged")
         if not 0 <= size < _STORAGE_LIMIT:
             raise BadData(f"the storage at {address:#x} claims {size} bytes")
-        kind, index = self._memory.read(storage.data_ptr_.device_, 2)
-        device = device_text(self._devices, kind, index)
+        device = self._device(storage.data_ptr_.device_)
         return StorageReport(address, data, size, device, strong_references(self._space, address))
-
-    # --- autograd --------------------------------------------------------------------------------
 
     def requires_grad(self, address: int) -> bool:
         """The value of ``tensor.requires_grad``: set, or computed from tensors that require it."""
@@ -202,7 +187,7 @@ class TensorFields:
         return bool(meta.address) and (meta.requires_grad_ or bool(meta.grad_fn_))
 
     def is_view(self, address: int) -> bool:
-        """Autograd knows it as a view of another tensor."""
+        """True if autograd tracks it as a view of another tensor."""
         meta = self.tensor(address).autograd_meta_
         return bool(meta.address) and meta.is_view_
 
@@ -217,7 +202,7 @@ class TensorFields:
         return meta.grad_ if meta.address else 0
 
     def node(self, address: int) -> GradFunction:
-        """A Node's name and sequence number. Raises BadData, MemoryFault."""
+        """Name and sequence number of the torch::autograd::Node at ``address``. Raises BadData if there is none."""
         names = self._classes.of(address)
         if not names:
             raise BadData(f"there is no autograd node at {address:#x}")
@@ -226,14 +211,13 @@ class TensorFields:
             sequence = structures.Node(self._space, address).sequence_nr_
         return GradFunction(plain_class(names[0]), sequence)
 
-    # --- sizes that are symbolic -----------------------------------------------------------------
-
-    def symbolic(self, address: int, which: Inner[SmallVector]) -> tuple[int | None, ...] | None:
-        """Sizes or strides of a tensor with symbolic shape: None for each that is an expression."""
+    def symbolic(self, address: int, member: Inner[SmallVector]) -> tuple[int | None, ...] | None:
+        """Sizes or strides of a tensor with symbolic shape, by the ``member`` of SymbolicShapeMeta: None for each that
+        is an expression. None for a tensor without symbolic shape."""
         extra = self.tensor(address).extra_meta_
         if not extra.address or not extra.symbolic_shape_meta_.address:
             return None
-        vector = SmallVector(self._space, extra.symbolic_shape_meta_.place(which))
+        vector = SmallVector(self._space, extra.symbolic_shape_meta_.place(member))
         count = vector.Size
         if count > _DIMENSIONS:
             raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
@@ -242,22 +226,25 @@ class TensorFields:
         return tuple(None if number <= _MAX_UNREPRESENTABLE else number for number in numbers)
 
     def fake_device(self, address: int) -> str | None:
-        """The device that a fake tensor claims; None for any other tensor, and in versions in which only Python knows
-        it."""
+        """The device of a fake tensor; None for others, and in releases in which only Python knows it."""
         extra = self.tensor(address).extra_meta_
         if not extra.address or not extra.has(structures.ExtraMeta.fake_device_):
             return None
         shape = optional_shape(self._layout, "c10::Device")
-        kind, index = self._memory.read(extra.fake_device_ + shape.value, 2)
         if not self._memory.u8(extra.fake_device_ + shape.engaged):
             return None
-        return device_text(self._devices, kind, index)
+        return self._device(extra.fake_device_ + shape.value)
 
     def device_at(self, address: int) -> str:
-        """The c10::Device there. Raises BadData, MemoryFault."""
-        kind, index = self._memory.read(address, 2)
+        """The c10::Device at ``address``: ``cuda:0``. Raises BadData for an unknown device type."""
+        kind = self._memory.u8(address)
         if kind not in self._devices:
             raise BadData(f"there is no device type {kind}")
+        return self._device(address)
+
+    def _device(self, address: int) -> str:
+        """The c10::Device at ``address`` (c10/core/Device.h: a byte for the type, one for the index)."""
+        kind, index = self._memory.read(address, 2)
         return device_text(self._devices, kind, index)
 
     def tensor_member(self, address: int, member: Member[int]) -> int:

@@ -1,8 +1,7 @@
 """The files that ``dispatch-tensor`` writes: safetensors, and a page with a slice as a heat map and the histogram.
 
 A safetensors file (https://huggingface.co/docs/safetensors, "Format") is eight bytes with the header's length, the
-header as JSON, and the tensors' bytes, row-major, little-endian, one after the other. If the format lacks a tensor's
-dtype, the tensor becomes other entries.
+header as JSON, and the tensors' bytes, row-major, little-endian, one after the other.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ TYPES = {
 
 
 class StoredTensor(NamedTuple):
-    """One tensor of a file: ``size`` bytes that come in pieces."""
+    """One entry of a safetensors file; ``data`` gives its ``size`` bytes in pieces."""
 
     name: str
     dtype: str
@@ -59,21 +58,19 @@ class StoredTensor(NamedTuple):
 
 
 def write(path: str, tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> None:
-    """Write the file, for its owner only: it is whole, or it is not there.
-
-    Raises TargetError, and whatever ``data`` raises.
-    """
+    """Write a safetensors file that only its owner can read. After an error there is no file. Raises TargetError, and
+    whatever the tensors' ``data`` raises."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    at = 0
+    end = 0
     for tensor in tensors:
-        offsets = [at, at + tensor.size]
+        offsets = [end, end + tensor.size]
         entries[tensor.name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
-        at += tensor.size
+        end += tensor.size
     header = json.dumps(entries, ensure_ascii=True).encode()
     header += b" " * (-len(header) % 8)  # the data is aligned
     try:
         with WholeFile(path, PRIVATE) as file:
-            file.need(at)
+            file.need(end)
             file.write(len(header).to_bytes(8, "little") + header)
             for tensor in tensors:
                 written = 0
@@ -87,8 +84,8 @@ def write(path: str, tensors: Sequence[StoredTensor], metadata: Mapping[str, str
 
 
 def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> None:
-    """Write the tensor to ``path``. Raises TargetError (it cannot be written, or has no elements), MemoryFault,
-    BadData."""
+    """Write the tensor to ``path``, a sparse or nested one as its parts. Raises TargetError (it cannot be written, or
+    has no elements), MemoryFault, BadData."""
     name = tensor.name_ if tensor.name_.isidentifier() else "tensor"
     entries = list(entries_of(reporter, tensor.address, name))
     for part in tensor.parts:
@@ -97,7 +94,7 @@ def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> None:
         raise TargetError(
             f"{tensor.name_} has no elements that can be saved",
             why="; ".join((*tensor.notes, *tensor.problems)) or None,
-            help="leave out --save to see what there is",
+            help="omit --save to see the tensor",
         )
     metadata = {"dtype": tensor.dtype, "layout": tensor.layout, "sizes": str(list(tensor.sizes or ()))}
     if tensor.quantization:
@@ -107,38 +104,35 @@ def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> None:
 
 
 def entries_of(reporter: TensorReporter, address: int, name: str) -> Iterator[StoredTensor]:
-    """The tensor's elements as an entry; nothing if there are none to read. Raises BadData, MemoryFault."""
+    """The tensor at ``address`` as one entry, none if it has no elements to read. A dtype that the format lacks becomes
+    another one: complex numbers get a last dimension (real, imaginary), other types become bytes. Raises BadData,
+    MemoryFault."""
     try:
         contents = reporter.contents(reporter.facts(address))
     except NothingToRead:
         return
-    yield entry(contents, name)
-
-
-def entry(contents: Contents, name: str) -> StoredTensor:
-    """The elements, in a dtype that the format has."""
     element, shape = contents.geometry.element, contents.geometry.sizes
     size = contents.geometry.numel * element.size
     dtype = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}.get(element.dtype, element.dtype)
     parts = {"complex128": "float64", "complex32": "float16"}.get(dtype)
-    if parts:  # the real and the imaginary part are the last dimension
+    if parts:
         dtype, shape = parts, (*shape, 2)
     elif dtype not in TYPES:
         dtype = "uint8"
         if element.size > 1:
             shape = (*shape, element.size)
-        if element.packed != element.numbers:
+        if element.packed != element.numbers:  # several elements a byte
             size = -(-contents.geometry.numel // element.packed)
             shape = (size,)
-    return StoredTensor(name, dtype, shape, size, contents.stored())
+    yield StoredTensor(name, dtype, shape, size, contents.stored())
 
 
 class TensorSlice(NamedTuple):
-    """A slice, thinned to what a picture can show. ``leading`` is the index of the dimensions before the last two; a
-    tensor of fewer dimensions is one row.
+    """A two-dimensional slice for a heat map. ``leading`` is the index in the dimensions before the last two; a tensor
+    of fewer dimensions is one row.
 
-    ``rows`` and ``columns`` are the slice's own sizes; ``values`` has every ``row_step``-th and ``column_step``-th of
-    them. Of complex numbers the absolute values are shown (``is_magnitude``).
+    ``rows`` and ``columns`` are the slice's own sizes; ``values`` has only every ``row_step``-th row and
+    ``column_step``-th column. ``is_magnitude``: they are the absolute values of complex numbers.
     """
 
     leading: tuple[int, ...]
@@ -151,14 +145,14 @@ class TensorSlice(NamedTuple):
 
 
 CELLS = 256
-"""Rows, and columns, of a picture at most."""
+"""Rows, and columns, of a heat map at most."""
 _ROW_CELLS = 1024
-"""Columns where there is one row."""
+"""Columns of a heat map that has one row."""
 
 
 def read_slice(contents: Contents, index: Sequence[int] = ()) -> TensorSlice:
     """The slice at ``index`` of the leading dimensions (default: the first one). Raises UsageError for an index that
-    does not exist, NothingToRead for a tensor that cannot be cut, MemoryFault."""
+    does not exist, NothingToRead for an empty tensor or a slice that does not start at a byte, MemoryFault."""
     geometry = contents.geometry
     leading = geometry.sizes[:-2]
     if index and (len(index) != len(leading) or any(not -size <= at < size for at, size in zip(index, leading))):
@@ -195,7 +189,11 @@ def read_slice(contents: Contents, index: Sequence[int] = ()) -> TensorSlice:
 def _cut_quantizer(
     quantization: Quantization, index: Sequence[int], dimensions: int, steps: Sequence[int]
 ) -> Quantization:
-    """The part of the quantizer for the slice, if each channel has numbers of its own."""
+    """The quantizer of a slice: per channel, only the scales and zero points of the slice's channels are kept.
+
+    ``index``: the slice's index in the leading dimensions; ``dimensions``: how many the tensor has; ``steps``: the
+    slice's row_step and column_step.
+    """
     scale, zero_point, axis = quantization.scale, quantization.zero_point, quantization.axis
     if axis is None:
         return quantization
@@ -207,25 +205,28 @@ def _cut_quantizer(
 
 
 def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", origin: Origin = NO_ORIGIN) -> str:
-    """The page; ``reason``: why there is no slice."""
+    """The HTML page of --html, with ``part`` as a heat map; ``reason``: why there is no part, "" if that is obvious."""
     title = f"{tensor.name_}: {tensor_section.headline(tensor)}"
     return Page(title, ("heatmap",)).whole(_body(title, tensor, part, reason, origin))
 
 
 def _body(title: str, tensor: TensorSection, part: TensorSlice | None, reason: str, origin: Origin) -> Iterator[str]:
+    """The page's lines: fields, notes, statistics, histogram, heat map."""
     yield f"<h1>{text(title)}</h1>"
     yield from facts((*tensor_section.fields(tensor), *origin.facts))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)
     if tensor.statistics and tensor.statistics.numel:
         yield f"<h2>Statistics</h2><p>{text(statistics_text(tensor.statistics))}</p>"
-        yield from (f'<p class="warning">{text(line)}</p>' for line in tensor_section.first_odd_ones(tensor.statistics))
+        yield from (
+            f'<p class="warning">{text(line)}</p>' for line in tensor_section.first_non_finite(tensor.statistics)
+        )
     if tensor.histogram:
         yield from _histogram(tensor.histogram)
     if part:
         yield from _heat_map(part)
     elif reason:
-        yield f'<p class="note">There is no picture: {text(reason)}</p>'
+        yield f'<p class="note">There is no heat map: {text(reason)}</p>'
 
 
 def _heat_map(part: TensorSlice) -> Iterator[str]:
@@ -237,27 +238,27 @@ def _heat_map(part: TensorSlice) -> Iterator[str]:
         ordinals = {1: "single", 2: "2nd", 3: "3rd"}
         row, column = (ordinals.get(step, f"{step}th") for step in (part.row_step, part.column_step))
         which = f"every {row} row and every {column} column"
-        yield f'<p class="warning">It is a sample, {which}: what lies between is not seen here.</p>'
+        yield f'<p class="warning">This is a sample, {which}: elements between them are not shown.</p>'
     yield '<canvas class="heat" id="heat"></canvas><p id="legend" class="note"></p>'
     yield '<div class="tip" id="tip" hidden></div>'
 
-    def shown(value: float) -> float | str:  # short; JSON has no NaN
+    def json_number(value: float) -> float | str:  # short; JSON has no NaN
         if math.isfinite(value):
             return float(f"{value:.6g}")
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
 
     members = {
         "index": part.leading,
         "rowStep": part.row_step,
         "columnStep": part.column_step,
-        "values": [[shown(value) for value in row] for row in part.values],
+        "values": [[json_number(value) for value in row] for row in part.values],
         "hasRows": part.rows > 1,
     }
     yield embedded("slice", members)
 
 
 def _histogram(histogram: Histogram) -> Iterator[str]:
-    """Bars from the lowest number to the highest."""
+    """The histogram as an SVG drawing; each bar's tooltip has its range and count."""
     width, height = 640, 160  # pixels
     counts, low, high = histogram.counts, histogram.low, histogram.high
     most, step = max(counts, default=0) or 1, width / max(1, len(counts))

@@ -1,9 +1,4 @@
-"""Everything about one tensor: its fields, what it wraps, and what its elements are; and the tensors of Python objects.
-
-THPVariable (torch/csrc/autograd/python_variable.h) holds an ``at::Tensor``, in older versions a ``MaybeOwned`` of one,
-right behind the object's header. Where exactly is not measured: a word counts if it is the address of a TensorImpl that
-points back to this very object.
-"""
+"""Reads tensors by the address of a TensorImpl or of a Python object: fields, elements, wrapped tensors."""
 
 from __future__ import annotations
 
@@ -17,22 +12,21 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress
 from gdbext.tools.tensor.elements import element_type, span_of
 from gdbext.tools.tensor.statistics import import_numpy
-from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
+from gdbext.tools.tensor.tensor_fields import TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames
-from gdbext.torch.values.value_text import python_name
+from gdbext.torch.values.value_text import Quantization, Statistics, StorageReport, python_name
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.torch.state.tensor import TensorFacts
-    from gdbext.torch.values.value_text import Quantization, Statistics, StorageReport
 
 
 class TensorReporter:
-    """Describes the tensors of one session."""
+    """Describes the tensors of one session. ``address`` is that of a TensorImpl."""
 
     def __init__(self, session: Session, progress: Progress = lambda _: None) -> None:
-        """Prepare the readers. Raises NotTorch, LayoutError."""
+        """Prepare the readers; ``progress`` is told how far a long reading has got. Raises NotTorch, LayoutError."""
         self._session = session
         self.memory = session.memory
         self.layout = session.layout
@@ -42,24 +36,19 @@ class TensorReporter:
         self.fields = TensorFields(session.memory, session.layout, self._classes)
         sizes = session.layout.dispatch("scalar_types")
         self._element_sizes = {python_name(name): int(size) for name, size in sizes}
-        self.python = PythonTensors(self.is_tensor, self.fields)
-        self.quantizers = QuantizerReader(session.memory, session.layout, self._classes, self._plain_values)
-
-    # --- Python ----------------------------------------------------------------------------------
 
     def is_tensor(self, address: int) -> bool:
-        """There is a TensorImpl at ``address``."""
-        try:
+        """True if there is a TensorImpl at ``address``."""
+        with suppress(GdbextError):
             self._facts.key_set(address)
-        except GdbextError:
-            return False
-        return True
+            return True
+        return False
 
-    def is_undefined(self, address: int) -> bool:
-        """The TensorImpl at ``address`` is the one that represents no tensor (c10/core/UndefinedTensorImpl.h)."""
-        return self._facts.read(address).implementation == UNDEFINED_TENSOR
-
-    # --- one tensor ------------------------------------------------------------------------------
+    def grad(self, address: int) -> int:
+        """The TensorImpl of ``tensor.grad``; 0 if that is None, which is stored as a null pointer or as the undefined
+        tensor (c10/core/UndefinedTensorImpl.h)."""
+        grad = self.fields.grad(address)
+        return 0 if not grad or self._facts.read(grad).implementation == UNDEFINED_TENSOR else grad
 
     def short(self, address: int) -> str:
         """``f32[4, 4] cpu``; the reason if it cannot be read."""
@@ -69,17 +58,22 @@ class TensorReporter:
             return f"unknown ({error.what})"
 
     def facts(self, address: int) -> TensorFacts:
+        """The tensor's main fields. Raises BadData (no tensor, a freed one), MemoryFault."""
         return self._facts.read_alive(address)
 
+    def quantization(self, address: int) -> Quantization:
+        """The quantizer of a quantized tensor. Raises BadData, MemoryFault, LayoutError."""
+        return self.fields.quantizer(address, self._plain_values)
+
     def contents(self, facts: TensorFacts) -> Contents:
-        """The elements of a tensor that has them in memory. Raises BadData saying why there is nothing to read."""
+        """The elements of a tensor. Raises NothingToRead if there are none in memory, BadData, MemoryFault."""
         geometry = self._geometry(facts)
         keys = set(self._session.dispatch_keys.decode(facts.key_set))
-        quantization = self.quantizers.read(facts.address) if geometry.element.is_quantized else None
+        quantization = self.quantization(facts.address) if geometry.element.is_quantized else None
         if quantization:
             check_channels(geometry, quantization)
 
-        def numpy() -> Any:  # a debugger's Python may have another one than expected
+        def numpy() -> Any:  # not within a debugger, whose Python may load a numpy that is built for another one
             return import_numpy() if self._session.target.debugger == "none" else None
 
         return Contents(
@@ -87,10 +81,11 @@ class TensorReporter:
         )
 
     def _plain_values(self, address: int) -> Any:
-        """The values of a tensor of scales or zero points. Raises BadData."""
+        """The values of a quantizer's tensor of scales or zero points. Raises BadData: such a tensor is not quantized
+        itself (a damaged one could refer to itself) and has at most 1 << 20 elements."""
         facts = self.facts(address)
         if facts.dtype.startswith("q"):
-            raise BadData(f"what should be scales at {address:#x} is a tensor of {facts.dtype}")
+            raise BadData(f"expected scales at {address:#x}, but found a tensor of {facts.dtype}")
         contents = self.contents(facts)
         if contents.geometry.numel > 1 << 20:
             raise BadData(f"{contents.geometry.numel} channels")
@@ -103,17 +98,17 @@ class TensorReporter:
         return self._session.target.memory.read(address, size)
 
     def kind(self, facts: TensorFacts) -> TensorKind:
+        """How the tensor is stored, and whether it has elements to read."""
         return kind_of(facts.implementation, self._session.dispatch_keys.decode(facts.key_set), facts.device)
 
     def _geometry(self, facts: TensorFacts) -> Geometry:
-        """The layout of the elements in memory. Raises NothingToRead, and BadData for metadata that contradicts
-        itself."""
+        """The layout of the elements. Raises NothingToRead, BadData for inconsistent metadata, MemoryFault."""
         kind = self.kind(facts)
         if kind.unreadable:
             raise NothingToRead(kind.unreadable)
         element = element_type(facts.dtype, self._element_sizes.get(facts.dtype, 0))
         if not element:
-            raise NothingToRead(f"how elements of {facts.dtype} are stored is not known")
+            raise NothingToRead(f"the storage format of {facts.dtype} is unknown")
         storage = self.fields.storage(facts.address)
         if kind.is_buffer and storage:
             return Geometry(storage.data, (storage.size // element.size,), (1,), element)
@@ -129,35 +124,84 @@ class TensorReporter:
         return geometry
 
     def statistics(self, address: int, limit: int = 0) -> Statistics | None:
-        """Statistics of a tensor that has elements to read, None for any other; a sample if there are more than
-        ``limit``."""
-        try:
+        """Statistics of a tensor, of a sample if it has more than ``limit`` elements; None without readable ones."""
+        with suppress(GdbextError):
             return self.contents(self.facts(address)).statistics(limit)
-        except GdbextError:
-            return None
+        return None
 
     def values(self, address: int, limit: int) -> Any:
         """Values of a tensor that has at most ``limit`` elements to read; None for any other."""
-        try:
+        with suppress(GdbextError):
             return self.contents(self.facts(address)).values_if_few(limit)
-        except GdbextError:
+        return None
+
+    def tensor_of(self, value: PyRef) -> int | None:
+        """The TensorImpl behind a Python object; None if it is no tensor. Raises MemoryFault, BadData.
+
+        THPVariable (torch/csrc/autograd/python_variable.h) holds an ``at::Tensor``, in older versions a ``MaybeOwned``
+        of one, near the object's header: the word that is the address of a TensorImpl that points back to the object.
+        """
+        for word in value.read(lambda python, _: python.memory.words(value.body, 6)):
+            with suppress(GdbextError):
+                is_candidate = word and not word & 7 and self.fields.python_object(word) == value.address
+                if is_candidate and self.is_tensor(word):  # the cheap test first: most words are no tensor
+                    return word
+        return None
+
+    def tensor_or_none(self, value: PyRef) -> int | None:
+        """The TensorImpl behind a Python object; None if it is no tensor, or cannot be read."""
+        with suppress(GdbextError):
+            return self.tensor_of(value)
+        return None
+
+    def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
+        """(attribute, TensorImpl) of the first 16 tensors among a tensor's own attributes, which a Python subclass
+        wraps. Raises MemoryFault, BadData."""
+        own = value.variables(200)
+        tensors = ((name, self.tensor_or_none(attribute)) for name, attribute in own.items())
+        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), 16)
+        own.checked()
+
+    def placements(self, value: PyRef) -> str | None:
+        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py), ``Shard(0), Replicate``;
+        None for another tensor. Raises MemoryFault, BadData."""
+        placements = value["_spec"]["placements"]
+        if placements.is_absent:
             return None
+        texts = []
+        for placement in placements.elements().checked():
+            dimension = placement["dim"]
+            arguments = "" if dimension.is_absent else f"({self.brief(dimension)})"
+            texts.append(placement.read(type_name).rpartition(".")[2] + arguments)
+        return ", ".join(texts)
+
+    def brief(self, value: PyRef) -> str:
+        """A str, int or device as Python shows it, anything else by its class. Raises MemoryFault, BadData."""
+        for read in (text, integer):
+            with suppress(BadData):
+                return repr(value.read(read))
+        kind = value.read(type_name)
+        if kind == "torch.device":  # a c10::Device right behind the object's header (torch/csrc/Device.h)
+            return self.fields.device_at(value.body)
+        return kind
 
 
 _WHY = "it was read while the program changed it, or it was overwritten"
 
 
 def check_shape(geometry: Geometry, numel: int, offset: int) -> None:
-    """Raises BadData for metadata that contradicts itself."""
+    """Raises BadData for negative sizes, strides or offset (in elements), or sizes that are not those of ``numel``
+    elements, the number that the tensor stores."""
     sizes, strides = list(geometry.sizes), list(geometry.strides)
     if min((*sizes, *strides, offset, 0)) < 0:
-        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} cannot be", why=_WHY)
+        raise BadData(f"sizes {sizes}, strides {strides}, offset {offset} are impossible", why=_WHY)
     if geometry.numel != numel:
-        raise BadData(f"sizes {sizes} are not those of {numel} elements", why=_WHY)
+        raise BadData(f"sizes {sizes} do not give {numel} elements", why=_WHY)
 
 
 def check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:
-    """Raises BadData for elements that lie outside of the storage, NothingToRead if it has no memory."""
+    """Raises BadData for elements that lie outside of the storage, NothingToRead if it has no memory. ``offset``: the
+    tensor's storage offset in elements, for the message."""
     if not storage or not storage.data:
         raise NothingToRead("its storage has no memory")
     element = geometry.element
@@ -183,64 +227,3 @@ def check_channels(geometry: Geometry, quantization: Quantization) -> None:
 def tensor_statistics(session: Session) -> Callable[[int], Statistics | None]:
     """The statistics of all elements of the tensor at an address. Raises NotTorch, LayoutError."""
     return TensorReporter(session).statistics
-
-
-class PythonTensors:
-    """Reads the tensors behind Python objects."""
-
-    def __init__(self, is_tensor: Callable[[int], bool], fields: TensorFields) -> None:
-        """``is_tensor``: there is a TensorImpl at the address."""
-        self._is_tensor = is_tensor
-        self._fields = fields
-
-    def tensor_of(self, value: PyRef) -> int | None:
-        """The TensorImpl behind a Python object; None if it is no tensor. Raises MemoryFault, BadData."""
-        for word in value.read(lambda python, _: python.memory.words(value.body, 6)):
-            with suppress(GdbextError):
-                is_candidate = word and not word & 7 and self._fields.python_object(word) == value.address
-                if is_candidate and self._is_tensor(word):  # the cheap test first: most words are no tensor
-                    return word
-        return None
-
-    def tensor_or_none(self, value: PyRef) -> int | None:
-        """The TensorImpl behind a Python object; None if it is no tensor, or cannot be read."""
-        try:
-            return self.tensor_of(value)
-        except GdbextError:
-            return None
-
-    def wrapped(self, value: PyRef) -> Iterator[tuple[str, int]]:
-        """(attribute, TensorImpl) of each tensor among a tensor's own attributes. Raises MemoryFault, BadData."""
-        own = value.variables(200)
-        tensors = ((name, self.tensor_or_none(attribute)) for name, attribute in own.items())
-        yield from islice(((name, tensor) for name, tensor in tensors if tensor is not None), 16)
-        own.checked()
-
-    def attribute_text(self, value: PyRef, name: str) -> str | None:
-        """An attribute of a tensor object for people, see _brief(); None if it is absent. Raises MemoryFault,
-        BadData."""
-        attribute = value[name]
-        return None if attribute.is_absent else self._brief(attribute)
-
-    def placements(self, value: PyRef) -> str | None:
-        """The layout of a DTensor over its mesh (torch/distributed/tensor/_dtensor_spec.py), ``Shard(0), Replicate``;
-        None for another tensor. Raises MemoryFault, BadData."""
-        placements = value["_spec"]["placements"]
-        if placements.is_absent:
-            return None
-        texts = []
-        for placement in placements.elements().checked():
-            dimension = placement["dim"]
-            arguments = "" if dimension.is_absent else f"({self._brief(dimension)})"
-            texts.append(placement.read(type_name).rpartition(".")[2] + arguments)
-        return ", ".join(texts)
-
-    def _brief(self, value: PyRef) -> str:
-        """A str, int or device as Python shows it, anything else by its class. Raises MemoryFault, BadData."""
-        for read in (text, integer):
-            with suppress(BadData):
-                return repr(value.read(read))
-        kind = value.read(type_name)
-        if kind == "torch.device":  # a c10::Device right behind the object's header (torch/csrc/Device.h)
-            return self._fields.device_at(value.body)
-        return kind

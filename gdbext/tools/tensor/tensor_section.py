@@ -1,4 +1,4 @@
-"""The report of ``dispatch-tensor`` on a tensor, as JSON and as text."""
+"""The report of ``dispatch-tensor`` on a tensor: its record and its text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorSection(Section):
-    """Everything that is known of a tensor. None where something is unknown; ``problems`` says why."""
+    """Everything known about a tensor. A field is None if it is unknown (``problems`` says why) or does not apply."""
 
     name: ClassVar[str] = "tensor"
     address: Hexadecimal
@@ -60,17 +60,17 @@ class TensorSection(Section):
     wraps: tuple[Part, ...]
     parts: tuple[Part, ...]
     notes: tuple[str, ...]
-    """Notes that a reader must know: why there are no values, how a wrapper is to be understood."""
+    """Remarks for the reader: why there are no values, what a wrapper stands for."""
     statistics: Internal[Statistics | None] = None
     histogram: Histogram | None = None
     values: Any = None
-    """Nested as ``tolist()`` gives them, where there are at most 64; complex ones as complex."""
+    """Nested lists as of ``tolist()``; None if there are more than 64."""
     saved: str | None = None
-    """The file that was written."""
+    """The file of --save."""
     page: str | None = None
-    """The file that --html names."""
+    """The file of --html."""
     whose: str = ""
-    """The frame whose variable it was found by: ``train.py:8 (step)``."""
+    """The frame with the variable of --py: ``train.py:8 (step)``."""
     problems: tuple[str, ...] = ()
     name_: str = ""
     """The name that the user gave."""
@@ -85,7 +85,7 @@ _INDENT = "  "
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """The lines of the report: what it is, how it is stored, what is in it."""
+    """The text of the report, line by line: fields, parts, notes, statistics, values."""
     tensor = report.section(TensorSection)
     whose = f"  of {escape(tensor.whose)}" if tensor.whose else ""
     yield style(f"{escape(tensor.name_)}: {headline(tensor)}", "bold") + whose
@@ -106,7 +106,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def headline(tensor: TensorSection) -> str:
-    """The tensor in short: ``f32[4, 4] cpu``."""
+    """dtype, sizes and device: ``f32[4, 4] cpu``."""
     sizes = "?" if tensor.sizes is None else ", ".join(map(or_unknown, tensor.sizes))
     return f"{short_name(tensor.dtype)}[{sizes}] {tensor.device or ''}".rstrip()
 
@@ -134,18 +134,19 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     bits = (("conjugate", tensor.conjugate), ("negative", tensor.negative))
     yield "marked", ", ".join(word for word, on in bits if on)
     if tensor.quantization:
-        scheme, scales, zeros, number = tensor.quantization
-        axis = "" if number is None else f", axis {number}"
-        yield "quantised", f"{scheme}: scale {_first_numbers(scales)}, zero point {_first_numbers(zeros)}{axis}"
+        scheme, scales, zeros, channel_axis = tensor.quantization
+        axis = "" if channel_axis is None else f", axis {channel_axis}"
+        yield "quantized", f"{scheme}: scale {_first_numbers(scales)}, zero point {_first_numbers(zeros)}{axis}"
 
 
 def _first_numbers(numbers: Sequence[float]) -> str:
-    texts = [number_text(number) for number in numbers[:6]]
-    return texts[0] if len(numbers) == 1 else f"[{', '.join(texts)}{', …' if len(numbers) > 6 else ''}]"
+    """The first six numbers as a list; a single one without brackets."""
+    texts = [*map(number_text, numbers[:6]), *(["…"] if len(numbers) > 6 else [])]
+    return texts[0] if len(numbers) == 1 else f"[{', '.join(texts)}]"
 
 
 def _autograd(tensor: TensorSection) -> Iterator[str]:
-    """The words on autograd: ``requires_grad=True``, ``grad_fn=<AddBackward0>``, ``leaf`` …"""
+    """The items of the line "autograd": ``requires_grad=True``, ``grad_fn=<AddBackward0>``, ``leaf`` …"""
     if tensor.requires_grad is None:
         return
     yield f"requires_grad={tensor.requires_grad}"
@@ -161,7 +162,7 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
 
 
 def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
-    """A line for each part, the first one after ``title``."""
+    """A line for each tensor that this one wraps or consists of, the first one after ``title``."""
     for part in parts:
         line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
         title = ""
@@ -169,32 +170,28 @@ def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
         yield f"{line}  {statistics_text(part.statistics)}{values}" if part.statistics else line
 
 
-def first_odd_ones(statistics: Statistics) -> Iterator[str]:
-    """Positions of the first NaN and the first infinity."""
+def first_non_finite(statistics: Statistics) -> Iterator[str]:
+    """A line with the index of the first NaN, and one of the first infinity, if there are any."""
     for name, index in (("NaN", statistics.first_nan), ("Inf", statistics.first_inf)):
         if index is not None:
             yield f"{'first ' + name:<14}at {list(index)}"
 
 
 def _statistics(statistics: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
-    yield f"{_INDENT}{'elements':<14}{statistics.numel}" + (
-        f": {statistics_text(statistics)}" if statistics.numel else ""
-    )
-    yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(statistics))
+    """Lines on the elements: statistics, positions of the first NaN and infinity, histogram."""
+    text = f": {statistics_text(statistics)}" if statistics.numel else ""
+    yield f"{_INDENT}{'elements':<14}{statistics.numel}{text}"
+    yield from (style(f"{_INDENT}{line}", "red") for line in first_non_finite(statistics))
     if histogram and histogram.total:
         low, high = number_text(histogram.low), number_text(histogram.high)
         sampled = f"  ({counted(histogram.total, 'element')} sampled)" if histogram.sampled else ""
-        yield f"{_INDENT}{'histogram':<14}{low} {bars(histogram.counts)} {high}{sampled}"
-
-
-def bars(counts: tuple[int, ...]) -> str:
-    """A block character for each count, as high as its share of the largest; each that is not zero is visible."""
-    most = max(counts)
-    return "".join(" ▁▂▃▄▅▆▇█"[-(-count * 8 // most)] for count in counts)
+        most = max(histogram.counts)
+        bars = "".join(" ▁▂▃▄▅▆▇█"[-(-count * 8 // most)] for count in histogram.counts)  # each count but 0 is visible
+        yield f"{_INDENT}{'histogram':<14}{low} {bars} {high}{sampled}"
 
 
 def value_lines(values: Any) -> list[str]:
-    """The values as nested lists, a line for each innermost one."""
+    """Nested lists as text, a line for each innermost list; a single number as one line."""
     if not isinstance(values, list):
         return [number_text(values)]
     if not values or not isinstance(values[0], list):

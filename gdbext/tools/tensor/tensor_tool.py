@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gdbext.cpython.objects.py_ref import type_name
 from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.reporting import make_report, page_origin
-from gdbext.diagnosis.tool import Tool
+from gdbext.diagnosis.tool import Tool, ToolHost
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, find_thread, number, register_value
 from gdbext.engine.formats import whole_file
 from gdbext.engine.layouts.declarations import Inner, Member, Space
@@ -23,7 +23,7 @@ from gdbext.engine.terminal import escape
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.tools.tensor import tensor_files
 from gdbext.tools.tensor.contents import VALUES_LIMIT, NothingToRead
-from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames, hint_at
+from gdbext.tools.tensor.python_variable import FoundVariable, VariableFinder, chosen_frames, hint_at
 from gdbext.tools.tensor.tensor_fields import WRAPPER
 from gdbext.tools.tensor.tensor_files import read_slice, save
 from gdbext.tools.tensor.tensor_report import TensorReporter
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.render import Style
-    from gdbext.tools.tensor.python_variable import FoundVariable
 
 Result = TypeVar("Result")
 _BY_COLUMN: dict[Member[int], str] = {
@@ -54,9 +52,10 @@ _BY_COLUMN: dict[Member[int], str] = {
 
 
 class _Description:
-    """One tensor: a field that cannot be read is None, and one of the problems."""
+    """Describes one tensor; a field that cannot be read becomes None and one of the problems."""
 
     def __init__(self, reporter: TensorReporter, session: Session, address: int, label: str) -> None:
+        """``address`` is that of the TensorImpl; ``label`` is what the user called it."""
         self._reporter = reporter
         self._fields = reporter.fields
         self._session = session
@@ -70,6 +69,7 @@ class _Description:
         self._kind = reporter.kind(self._facts)
 
     def section(self) -> TensorSection:
+        """Read every field, then the elements."""
         facts, fields, address, field = self._facts, self._fields, self._address, self._field
         tensor = fields.tensor(address)
         sizes = self._shape(facts.sizes, SymbolicShapeMeta.sizes_)
@@ -100,7 +100,7 @@ class _Description:
             conjugate="Conjugate" in self._names,
             negative="Negative" in self._names,
             storage=field("storage", lambda: fields.storage(address)),
-            quantization=field("quantizer", lambda: self._reporter.quantizers.read(address)) if is_quantized else None,
+            quantization=field("quantizer", lambda: self._reporter.quantization(address)) if is_quantized else None,
             wraps=(*self._wraps(), *self._python_wraps()),
             parts=tuple(self._parts()),
             notes=(),
@@ -119,13 +119,14 @@ class _Description:
             return None
 
     def _shape(self, stored: tuple[int, ...] | None, member: Inner[SmallVector]) -> tuple[int | None, ...] | None:
-        """Sizes or strides: ``stored`` if they are numbers, else by the ``member`` of the symbolic shape, None for each
-        that is an expression."""
+        """Sizes or strides: ``stored`` if they are numbers, else the ``member`` of the symbolic shape, with None for
+        each that is an expression."""
         if stored is not None:
             return stored
         return self._field(_name_of(member), lambda: self._fields.symbolic(self._address, member))
 
     def _dimension_names(self) -> tuple[str | None, ...] | None:
+        """The names of a named tensor's dimensions, None for one without name; None for any other tensor."""
         symbols = self._fields.dimension_names(self._address)
         if symbols is None:
             return None
@@ -135,7 +136,7 @@ class _Description:
     def _layout(self) -> str:
         """The name in ``torch.layout``: ``strided``, ``sparse_csr``; ``unknown`` with a problem."""
 
-        def stored_layout() -> str:  # in the C++ class: ``SparseCsr`` is torch.sparse_csr
+        def stored_layout() -> str:  # the enumerator SparseCsr is torch.sparse_csr
             number = self._fields.tensor_member(self._address, SparseRowTensor.layout_)
             names = {value: name for name, value in self._reporter.layout.enum("c10::Layout").items()}
             if number not in names:
@@ -144,32 +145,26 @@ class _Description:
 
         return self._kind.layout or self._field("layout", stored_layout) or "unknown"
 
-    # --- autograd, Python ------------------------------------------------------------------------
-
     def _grad_fn(self) -> GradFunction | None:
+        """The node of ``grad_fn``; None for a leaf. A PyNode is named after its torch.autograd.Function in Python."""
         node = self._fields.grad_node(self._address)
         if not node:
             return None
         function = self._fields.node(node)
-        name = (
-            self._session.python_object(node_object(Space(self._reporter.memory, self._reporter.layout), node)).type
-            if function.name == "PyNode"
-            else ""
-        )
-        return function._replace(name=name) if name else function
+        if function.name == "PyNode":
+            python_node = node_object(Space(self._reporter.memory, self._reporter.layout), node)
+            return function._replace(name=self._session.python_object(python_node).type or function.name)
+        return function
 
     def _grad(self) -> str | None:
         """The gradient in short (``f32[4] cpu``); None without one."""
-        grad = self._fields.grad(self._address)
-        if not grad or self._reporter.is_undefined(grad):
-            return None
-        return self._reporter.short(grad)
+        grad = self._reporter.grad(self._address)
+        return self._reporter.short(grad) if grad else None
 
     def _python_type(self) -> str | None:
+        """The class of the tensor's Python object; None if there is no object, or Python cannot be read."""
         value = self._session.python_object(self._fields.python_object(self._address))
         return value.read(type_name) if value and value.python else None
-
-    # --- wrappers and parts ----------------------------------------------------------------------
 
     def _wraps(self) -> Iterator[Part]:
         """The tensors in a C++ wrapper."""
@@ -182,24 +177,25 @@ class _Description:
             self._notes.append(f"it stands for a tensor on {fake}")
 
     def _member(self, what: str, member: Member[int]) -> int | None:
+        """The TensorImpl in a member of the tensor's C++ class; ``what`` names it in a problem."""
         return self._field(what, lambda: self._fields.tensor_member(self._address, member))
 
     def _python_wraps(self) -> Iterator[Part]:
-        """The tensors in a Python subclass; notes what else the subclass says of itself."""
-        python = self._reporter.python
+        """The tensors in the attributes of a Python subclass; notes its fake device, mesh and placements."""
+        reporter = self._reporter
         try:
             value = self._session.python_object(self._fields.python_object(self._address))
             if not value.python or not value or value.read(type_name) in ("Tensor", "Parameter"):
                 return
             if value.type in ("UninitializedParameter", "UninitializedBuffer"):  # torch/nn/parameter.py
-                self._notes.append("nothing to read: a lazy module gives it its sizes in the first forward pass")
-            for name, address in python.wrapped(value):
+                self._notes.append("nothing to read: a lazy module sets its sizes in the first forward pass")
+            for name, address in reporter.wrapped(value):
                 yield self._part(name, address)
             for name in ("fake_device", "_fake_device", "device_mesh"):  # of FakeTensor and DTensor
-                text = python.attribute_text(value, name)
-                if text is not None:
-                    self._notes.append(f"{name.lstrip('_')} is {text}")
-            placements = python.placements(value)
+                attribute = value[name]
+                if not attribute.is_absent:
+                    self._notes.append(f"{name.lstrip('_')} is {reporter.brief(attribute)}")
+            placements = reporter.placements(value)
             if placements is not None:
                 self._notes.append(f"placements: {placements}")
         except GdbextError as error:
@@ -215,7 +211,7 @@ class _Description:
                 yield self._part(name or _name_of(member), address, has_statistics=True)
 
     def _part(self, name: str, address: int, has_statistics: bool = False) -> Part:
-        """The report on a tensor that this one consists of or wraps."""
+        """The report on the TensorImpl at ``address``, which this tensor wraps or consists of."""
         sizes = None
         try:
             sizes = self._reporter.facts(address).sizes
@@ -224,8 +220,6 @@ class _Description:
         statistics = self._reporter.statistics(address) if has_statistics else None
         values = self._reporter.values(address, 16) if statistics else None
         return Part(name, address, self._reporter.short(address), sizes, statistics, values)
-
-    # --- elements --------------------------------------------------------------------------------
 
     def _with_elements(self, section: TensorSection) -> TensorSection:
         """The section with statistics, histogram and values; a note or a problem says why there are none."""
@@ -237,8 +231,8 @@ class _Description:
                 histogram = contents.histogram(*statistics.finite)
             values = contents.values_if_few(VALUES_LIMIT)
         except NothingToRead as reason:
-            what = reason.what if not section.storage or section.storage.data or not section.wraps else WRAPPER
-            self._notes.append(f"nothing to read: {what}")
+            is_wrapper = section.wraps and section.storage and not section.storage.data
+            self._notes.append(f"nothing to read: {WRAPPER if is_wrapper else reason.what}")
             return section
         except GdbextError as error:
             self._problems.append(f"elements: {error.what}")
@@ -252,7 +246,7 @@ def _name_of(member: Member[Any]) -> str:
 
 
 def describe(session: Session, reporter: TensorReporter, address: int, label: str) -> TensorSection:
-    """The tensor at ``address`` with its statistics; ``label``: what the user called it. Raises BadData (no tensor, a
+    """The report on the TensorImpl at ``address``; ``label``: what the user called it. Raises BadData (no tensor, a
     freed one), MemoryFault."""
     return _Description(reporter, session, address, label).section()
 
@@ -260,25 +254,25 @@ def describe(session: Session, reporter: TensorReporter, address: int, label: st
 _EPILOG = """\
   dispatch-tensor 0x55d0c1a2b340        a TensorImpl, an at::Tensor or a Python object at that address
   dispatch-tensor '*$REGISTER'          what a register of the selected thread points at
-  dispatch-tensor 'inputs[0]'           inside gdb or LLDB: a C++ variable of the selected frame, where there is debug
-                                        information: a TensorImpl*, an at::Tensor, a PyObject*, or what has one
+  dispatch-tensor 'inputs[0]'           inside gdb or LLDB, with debug information: a C++ variable of the selected
+                                        frame (a TensorImpl*, at::Tensor or PyObject*, or an object that holds one)
   dispatch-tensor --py self.weight      a Python variable of the selected thread; also batch[0], state["step"],
                                         net.layers.0.weight.grad
 
-Nothing is called in the process: all of it is read from memory, of a core as well. NaNs are counted and take no part in
-min, max, mean and std; infinities do. In JSON they are the strings "NaN", "Infinity" and "-Infinity".
+The tensor is read from the memory of a process or core; no code runs in the process. NaNs are counted but excluded from
+min, max, mean and std; infinities are included. In JSON they are the strings "NaN", "Infinity" and "-Infinity".
 
 --save writes the elements in row-major order as a safetensors file (safetensors.torch.load_file reads it), via a
 temporary file: FILE is never partial. Quantized tensors are saved as the integers that they store, sparse ones as their
 parts; complex128 and complex32, which the format does not support, with a trailing real/imaginary dimension; float4,
 bits and integers of 1 to 7 bits as bytes.
 
---html writes a page that needs nothing else: the histogram, and the first two-dimensional slice (or that of --slice) as
-a heat map of at most 256 x 256 cells; of a larger one, every n-th row and column is shown.
+--html writes a self-contained page: the histogram, and the first two-dimensional slice (or that of --slice) as a heat
+map of at most 256 x 256 cells; for a larger slice, every n-th row and column is shown.
 
-Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debugger, as it does by default, and its
-Python has numpy (GDBEXT_PYTHON names another Python), and some minutes without numpy, with progress on standard error.
-Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
+Cost: 1 GiB of float32 takes 1 to 3 s without a debugger (the default) if gdbext's Python has numpy (GDBEXT_PYTHON names
+another Python), else several minutes, with progress on standard error. Memory is read in pieces of 4 MiB; there is
+never a second copy of the tensor.
 """
 
 
@@ -291,11 +285,11 @@ class TensorTool(Tool):
         parser.add_argument("address", nargs="*", metavar="ADDRESS|EXPR", help=address_help)
         py_help = "find the tensor by a Python variable, with attributes and indices"
         parser.add_argument("--py", metavar="NAME", help=py_help)
-        thread_help = "the thread whose variables are meant (default: the selected one)"
+        thread_help = "look for the variable in this thread (default: the selected one)"
         parser.add_argument("--thread", metavar="TID|N", help=thread_help)
         frame_help = (
-            "the Python frame whose variable is meant: 0 is the innermost one (default: all, beginning "
-            "at the frame that up and down have selected)"
+            "look for the variable in this Python frame; 0 is the innermost (default: all frames, starting at the one "
+            "selected with up and down)"
         )
         parser.add_argument("--frame", metavar="N|FUNCTION", help=frame_help)
         parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")
@@ -311,15 +305,14 @@ class TensorTool(Tool):
             raise UsageError("give one address or expression, or --py NAME", help="dispatch-tensor --py x")
 
         def read(session: Session) -> tuple[TensorReporter, TensorSection]:
+            """Find the tensor by address or name, and describe it."""
             reporter = TensorReporter(session, _ProgressLine("read"))
             if not args.py:
                 label = " ".join(args.address)
-                return reporter, describe(
-                    session, reporter, tensor_at(session, reporter, evaluate(session, label)), label
-                )
-            thread = (
-                find_thread(session.target, args.thread) if args.thread else session.target.memory.selected_thread()
-            )
+                address = tensor_at(session, reporter, evaluate(session, label))
+                return reporter, describe(session, reporter, address, label)
+            target = session.target
+            thread = find_thread(target, args.thread) if args.thread else target.memory.selected_thread()
             address, variable = tensor_named(session, reporter, args.py, thread, args.frame)
             return reporter, replace(describe(session, reporter, address, args.py), whose=variable.whose)
 
@@ -353,14 +346,14 @@ def _indices(words: str) -> tuple[int, ...]:
 
 
 class _ProgressLine:
-    """Prints each second on standard error which part is done."""
+    """Prints the progress on standard error each second: ``dispatch-tensor: read 40%``."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._next = time.monotonic() + 1.0
 
     def __call__(self, done: float) -> None:
-        """``done``: the part of the elements, 0 to 1."""
+        """Report that the part ``done`` (0 to 1) of the elements is finished."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + 1.0
@@ -386,8 +379,8 @@ def evaluate(session: Session, expression: str) -> int:
         return value
     raise refusal or UsageError(
         f"{expression!r} is not an address",
-        why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object; without a "
-        "debugger there are no C++ variables",
+        why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object; C++ variables "
+        "need a debugger",
         help="dispatch-tensor 0x7f…   dispatch-tensor '$NAME'   dispatch-tensor '*$NAME+8'   dispatch-tensor --py NAME",
     )
 
@@ -399,19 +392,18 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
     word = session.memory.try_u64(address)
     if word and reporter.is_tensor(word):
         return word
-    tensor = reporter.python.tensor_or_none(session.python_object(address))
+    tensor = reporter.tensor_or_none(session.python_object(address))
     if tensor is not None:
         return tensor
     if word is None:
         raise BadData(
-            f"there is no tensor at {address:#x}: nothing can be read there",
-            why="no memory of the process is mapped there",
+            f"there is no tensor at {address:#x}: the address is not mapped",
             help="check the address",
         )
     raise BadData(
         f"there is no tensor at {address:#x}",
-        why="no TensorImpl of libtorch is there, no at::Tensor and no Python object that is a tensor; one that was "
-        "freed looks like that, too",
+        why="the address is not that of a TensorImpl of libtorch, an at::Tensor or a Python tensor, or the tensor was "
+        "freed",
         help="find tensors by name: dispatch-tensor --py NAME; arguments of operators: dispatch-bt --args",
     )
 
@@ -419,34 +411,34 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
 def tensor_named(
     session: Session, reporter: TensorReporter, name: str, thread: TargetThread | None, frame: str | None = None
 ) -> tuple[int, FoundVariable]:
-    """The TensorImpl of a Python variable, and that variable. All frames of the thread are searched, or the ``frame``
-    of that number or name. Raises UsageError with the nearest names."""
+    """The TensorImpl of a Python variable, and that variable. ``frame`` is the option --frame as of chosen_frames().
+    Raises UsageError with the nearest names."""
     table = session.python_threads
     if not table.runtime:
         raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")
     if not thread:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
     frames = chosen_frames(session, thread, frame)
-    python, stack = reporter.python, table.frames(thread.tid)
+    stack = table.frames(thread.tid)
     variables = VariableFinder(stack if frames is None else PyStack(stack.python, frames))
     owner = name[: -len(".grad")] if name.endswith(".grad") else ""
-    if owner:  # no dictionary has the .grad of a tensor
+    if owner:  # the .grad of a tensor is no attribute of a Python object
         variable = variables.find(owner)
-        tensor = python.tensor_of(variable.value)
+        tensor = reporter.tensor_of(variable.value)
         if tensor is not None:
-            grad = reporter.fields.grad(tensor)
-            if not grad or reporter.is_undefined(grad):
+            grad = reporter.grad(tensor)
+            if not grad:
                 why = "backward() has not reached it, or zero_grad() was called"
                 raise UsageError(f"{owner}.grad is None", why=why)
             return grad, variable
-    variable = variables.find(name, lambda value: python.tensor_of(value) is not None)
-    tensor = python.tensor_of(variable.value)
+    variable = variables.find(name, lambda value: reporter.tensor_of(value) is not None)
+    tensor = reporter.tensor_of(variable.value)
     if tensor is None:
         class_name = variable.value.read(type_name)
         if class_name in ("Tensor", "Parameter"):
-            what = f"{name} is a tensor that was just being made or replaced: its memory cannot be read"
-            raise UsageError(what, why="the process runs meanwhile", help="look again")
+            what = f"{name} is a tensor that was being created or replaced: its memory cannot be read"
+            raise UsageError(what, why="the process runs meanwhile", help="try again")
         kind = "None" if class_name == "NoneType" else f"a {class_name}"
         hint = hint_at(name, variable.value)
-        raise UsageError(f"{name} is not a tensor but {kind}", why=f"it is that of {variable.whose}", help=hint)
+        raise UsageError(f"{name} is not a tensor but {kind}", why=f"found in {variable.whose}", help=hint)
     return tensor, variable

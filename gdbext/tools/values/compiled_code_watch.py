@@ -345,7 +345,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
         if "*" not in argument.parameter and argument.parameter:
             return _number(_plain(argument.parameter), word)
         try:
-            tensor = self._reporter.python.tensor_or_none(argument.value)
+            tensor = self._reporter.tensor_or_none(argument.value)
             if tensor is None or self._reporter.contents(self._reporter.facts(tensor)).geometry.address != word:
                 return None
             return self._values.tensor(tensor)

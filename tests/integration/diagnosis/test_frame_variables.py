@@ -68,4 +68,4 @@ def check_whose_they_are(process: Inferior) -> None:
     assert tensor("x", "--frame", "0")["tensor"]["whose"] == place
     assert "no Python variable 'x'" in tensor("x", "--frame", "train")["errors"][0]["what"]
     assert "0 (scale_cpu)" in tensor("x", "--frame", "nowhere")["errors"][0]["why"]
-    assert tensor("zzzz")["errors"][0]["help"].startswith("there is: x, weight, loss, by, dims")
+    assert tensor("zzzz")["errors"][0]["help"].startswith("available: x, weight, loss, by, dims")

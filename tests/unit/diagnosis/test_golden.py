@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -110,7 +109,7 @@ MEMORY = MemorySection(
         LargeStorage(0x2000, 100, "i64[4] cuda", ""),
     ),
     truncated=("Python objects, truncated at 250000",),
-    problems=("3 tensors without a storage that can be read",),
+    problems=("the storage of 3 tensors",),
     cuda=(CudaMemory(1, ALLOCATED),),
 )
 IEEE, TF32 = ({"cuda.conv": precision, "cuda.all": "none"} for precision in ("ieee", "tf32"))
@@ -139,8 +138,10 @@ SETTINGS = SettingsSection(
 )
 
 
-def made(command: str, view: ModuleType, *sections: Section, **more: Any) -> Report:
-    return Report(f"dispatch-{command}", None, view.render, sections=sections, **more)
+def made(command: str, view: Any, *sections: Section, **more: Any) -> Report:
+    """``view``: a module with render(), or a tool with view()."""
+    render = getattr(view, "render", None) or view.view
+    return Report(f"dispatch-{command}", None, render, sections=sections, **more)
 
 
 def top(*facts: Any, **more: Any) -> Report:
@@ -155,14 +156,14 @@ MADE = {
     "tensor-floats": made("tensor", tensor_section, made_tensors.FLOATS),
     "tensor-odd": made("tensor", tensor_section, made_tensors.ODD),
     "memory": made("info", held_memory, MEMORY),
-    "compile-used": made("compile", compilation, made_compile.USED),
-    "compile-imported": made("compile", compilation, made_compile.IMPORTED),
-    "compile-unused": made("compile", compilation, made_compile.UNUSED),
-    "compile-unknown": made("compile", compilation, made_compile.UNKNOWN),
-    "compile-disabled": made("compile", compilation, made_compile.DISABLED),
+    "compile-used": made("compile", compilation.CompileTool(), made_compile.USED),
+    "compile-imported": made("compile", compilation.CompileTool(), made_compile.IMPORTED),
+    "compile-unused": made("compile", compilation.CompileTool(), made_compile.UNUSED),
+    "compile-unknown": made("compile", compilation.CompileTool(), made_compile.UNKNOWN),
+    "compile-disabled": made("compile", compilation.CompileTool(), made_compile.DISABLED),
     "bt-backward": made("bt", bt, threads=(made_autograd.BACKWARD,)),
-    "autograd-busy": made("autograd", autograd, made_autograd.BUSY),
-    "autograd-quiet": made("autograd", autograd, made_autograd.QUIET),
+    "autograd-busy": made("autograd", autograd.AutogradTool(), made_autograd.BUSY),
+    "autograd-quiet": made("autograd", autograd.AutogradTool(), made_autograd.QUIET),
     "settings": made("info", settings_view, SETTINGS),
     "trace-open": made("trace", trace_section, TRACE_OPEN),
     "trace-one": made("trace", trace_section, ONE_TRACED),

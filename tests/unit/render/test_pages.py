@@ -135,7 +135,7 @@ def test_a_page_without_anything_to_show_says_so() -> None:
     assert (tags.open, tags.data) == ([], {"dispatches": [0], "kinds": []})
     assert "may be hung" in top_view.render_page(TopSection(2.0, "probes", 0, 0, 3, ()), None)
     page = tensor_files.render(made_pages.made_tensors.ODD, None, "it is on the moon")
-    assert "There is no picture: it is on the moon" in page
+    assert "There is no heat map: it is on the moon" in page
     assert "<canvas" not in page
     assert list(diagnose_page.drawing(made_pages.deadlocked().threads[2:])) == []
 

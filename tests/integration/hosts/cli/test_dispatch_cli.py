@@ -325,7 +325,7 @@ def test_a_crash_outside_of_the_dispatcher_is_shown_with_ten_frames(tmp_path: Pa
 def test_a_program_that_ends_and_one_that_is_not_there() -> None:
     outcome = dispatch("dispatch-bt", "--json", "--", "/bin/sh", "-c", "echo said; exit 3")
     assert outcome.status == 3
-    own = "dispatch: the program ended by itself with exit status 3: it neither crashed nor hung"
+    own = "dispatch: the program exited with status 3: it neither crashed nor hung"
     assert outcome.stderr.splitlines() == ["said", own]
     assert "status 3" in outcome.document["errors"][0]["what"]
     absent = dispatch("dispatch-bt", "--json", "--", "/nowhere/program")

@@ -119,7 +119,7 @@ def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
     assert len(truth) > 400
     assert names == Counter(truth)
     assert (graph["nodes"], graph["truncated"], graph["root"]["name"]) == (len(truth), False, "SumBackward0")
-    stale = "self: f32[3, 6] cpu, version 0: modified in place since, it is at version 1 now"
+    stale = "self: f32[3, 6] cpu, version 0: modified in place since then, now at version 1"
     assert [line for line in lines if "modified" in line] == [f"    saved {stale}"]
     assert [each["node"]["name"] for each in graph["stale"]] == ["MmBackward0"]
     assert any(line.startswith("    saved saved_tensors[0]: f32[3, 6] cpu, version 0") for line in lines)

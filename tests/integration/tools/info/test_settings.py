@@ -25,7 +25,7 @@ def test_settings(inferior: Start, program: str, core: bool) -> None:
 
 def test_settings_that_nobody_changed(inferior: Start) -> None:
     outcome = inferior("settings", "unchanged").dispatch("dispatch-info", "--settings", debugger="none", json=False)
-    assert not re.search("Set in this process|Not known", outcome.stdout)
+    assert not re.search("Changed in this process|Unknown", outcome.stdout)
 
 
 def test_the_program_that_sets_them_again(inferior: Start, tmp_path: Path) -> None:

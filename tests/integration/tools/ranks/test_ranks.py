@@ -126,7 +126,7 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
     if user is not None and os.getuid() != 0:
         pytest.skip("only root starts a process of another user")
     pids = job.truth["pids"]["late_sleep"]
-    why = "its environment is longer than any program is started with, so its job and rank are not known"
+    why = "its environment is longer than execve(2) allows, so its job and rank are unknown"
     with endless(user=user) as stranger:
         for words in (("-p", pids[0]), ("--node",)):
             document = ranks(*words)

@@ -91,7 +91,13 @@ def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
     assert (parts("distributed", "wraps"), distributed["wraps"][0]["sizes"]) == (["_local_tensor"], [2, 3])
     assert "placements: Shard, Replicate" in " ".join(distributed["notes"]).replace("(0)", "")
     assert "fake_device is cpu" in odd["fake"]["notes"]
-    empty = {"lazy": "lazy module", "meta": "no elements", "fake": "no elements", "zero": "zeros", "mkldnn": "oneDNN"}
+    empty = {
+        "lazy": "lazy module",
+        "meta": "no elements",
+        "fake": "no elements",
+        "zero": "zero and not stored",
+        "mkldnn": "oneDNN",
+    }
     for name, why in empty.items():
         assert any(why in note for note in odd[name]["notes"]), name
         assert odd[name]["min"] is None

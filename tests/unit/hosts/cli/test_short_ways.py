@@ -260,7 +260,7 @@ def test_keysets_need_no_process(capfd: pytest.CaptureFixture[str]) -> None:
         assert document["keyset"]["torch"].startswith(version)
     assert launcher.main(["keyset", "0x18000"]) == 0
     assert "as in PyTorch" in capfd.readouterr().out
-    for words, said in (("CPU --torch 9.9", "--torch one of 1.13"), ("$rax", "is in a process")):
+    for words, said in (("CPU --torch 9.9", "--torch one of 1.13"), ("$rax", "needs a process")):
         assert launcher.main(["keyset", *words.split()]) == 2
         assert said in capfd.readouterr().err
     assert launcher.main(["bt"]) == 2

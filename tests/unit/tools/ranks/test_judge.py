@@ -40,7 +40,7 @@ JOBS = {
     "dead": ("dead-rank", (1,), "zombie"),
     "store-wait": ("store-wait", (), ""),
     "crossed-stages": (MISMATCH, (0, 1), ""),
-    "forgotten-send": (MISMATCH, (2,), "which waits in recv itself; for which rank is not recorded"),
+    "forgotten-send": (MISMATCH, (2,), "which waits in recv itself; which rank it waits for is not recorded"),
     "monitored": (LATE, (1,), "wait for rank 1 of 3 in monitored_barrier; rank 1: No thread is in the"),
     "save-on-one": (MISMATCH, (0,), "ranks 1-2 issued barrier; rank 0 issued all_gather"),
     "no-pickle": (LATE, (0,), "never enqueued #4 broadcast int64[1]"),
@@ -101,7 +101,7 @@ def transfer(peer: int | None, channel: int, is_send: bool = False, waits_for: s
 def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: bool) -> None:
     document = copy.deepcopy(jobs.documents("nccl")[0])
     group = document["collectives"]["groups"][0]
-    group.update(ranks=Members.of([3, 5, 9, 10]) if as_set else [9, 3, 10, 5], description="tp")
+    group.update(ranks=Members([3, 5, 9, 10]) if as_set else [9, 3, 10, 5], description="tp")
     transfers = [transfer(2, 1), transfer(2, 0), transfer(0, 4, is_send=True), transfer(None, 7), transfer(7, 2)]
     transfers += [transfer(1, 3, waits_for="device")]
     numbers = {"address": "0x7f00", "rank": 0, "size": 4, "device": 0, "launches": 0}
@@ -115,7 +115,7 @@ def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: b
     assert row.nccl == (
         "has the error 'remote error' (group tp)",
         "waits for data of rank 9 on channels 0-1 (all_reduce, group tp)",
-        "waits until rank 3 takes what was sent on channel 4 (all_reduce, group tp)",
+        "waits until rank 3 receives what was sent on channel 4 (all_reduce, group tp)",
         "waits for data of rank 7 of the group on channel 2 (all_reduce, group tp)",
     )
     assert row.nccl_peers == (3, 9)
@@ -194,8 +194,8 @@ def test_what_cannot_be_read_is_neither_idle_nor_busy() -> None:
     for kind in ("idle", "busy"):
         found = verdict(*(rank(number, kind=kind, path=(), problem=problem) for number in range(3)))
         assert found.verdict.kind.value == "all-idle"
-        assert found.verdict.summary.startswith("What the ranks do cannot be read: rank 0: cannot open libc.so.6")
-        assert found.notes == (f"where ranks 0-2 are cannot be read: {problem}",)
+        assert found.verdict.summary.startswith("Cannot read what the ranks are doing: rank 0: cannot open libc.so.6")
+        assert found.notes == (f"cannot read where ranks 0-2 are: {problem}",)
 
 
 def test_a_rank_that_was_given_to_two_processes_that_wait() -> None:
@@ -212,7 +212,7 @@ def test_a_rank_that_was_given_to_two_processes_that_wait() -> None:
 def test_another_job_and_different_versions_are_said() -> None:
     found = verdict(rank(0), rank(1), rank(2, job="other"))
     assert [each.rank for each in found.reports] == [0, 1]
-    assert found.notes == ("1 report of another job (other) left out",)
+    assert found.notes == ("left out 1 report of another job (other)",)
     assert judge(rows([rank(0), rank(1), rank(2, job="other")]), pid=1002).job == "other"
     assert "2.13.0 (rank 0), 2.12.0 (rank 1)" in verdict(rank(0), rank(1, torch="2.12.0")).notes[0]
 
@@ -242,7 +242,7 @@ def test_what_is_left_of_an_earlier_start_is_left_out() -> None:
     elsewhere = late[3]._replace(host="node2", restart=0)
     found = judge(rows([*late[:3], old, elsewhere]))
     assert (found.verdict.kind.value, found.verdict.ranks) == ("late-rank", (1,))
-    assert found.notes == ("1 process of an earlier start left out, which the launcher has replaced: pid 77 on node1",)
+    assert found.notes == ("left out 1 process of an earlier start, since replaced by the launcher: pid 77 on node1",)
     assert old in found.reports
 
 
@@ -257,7 +257,7 @@ def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
     assert (crossed.verdict.kind.value, crossed.verdict.ranks) == ("mismatched-collective", (0, 1))
     other_tags = verdict(transfer(0, "recv", 1, tag=7), transfer(1, "send", 0, tag=8), rank(2)).verdict
     assert other_tags.kind.value == "mismatched-collective"
-    assert "in a transfer whose ends have different tags: rank 0 waits in recv from rank 1 (tag" in other_tags.summary
+    assert "in a send and a recv with different tags: rank 0 waits in recv from rank 1 (tag" in other_tags.summary
 
 
 def test_a_recv_from_any_rank_is_stuck_where_nobody_can_send() -> None:

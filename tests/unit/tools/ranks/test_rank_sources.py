@@ -66,7 +66,7 @@ def test_what_hangs_costs_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_dies_or_fails_costs_its_own_report() -> None:
     found = collected([die, own_pid, lambda: str(1 // 0), own_pid], jobs=1)
-    why = "examining it ended without a report (status {})"
+    why = "its examination ended without a report (status {})"
     assert [result.problem for result in found] == [why.format(9), "", why.format(256), ""]
 
 

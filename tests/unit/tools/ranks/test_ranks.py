@@ -129,7 +129,7 @@ def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: b
     monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
     with pytest.raises(TargetError) as caught:
         run("--node")
-    assert caught.value.what.endswith("no rank on this machine" + " that may be looked at" * is_closed)
+    assert caught.value.what.endswith("no rank on this machine" + " that may be examined" * is_closed)
     assert ("1 Python process," in caught.value.why) is is_closed
 
 

@@ -47,7 +47,7 @@ def test_a_claimed_size_is_not_believed_and_what_is_missing_of_a_large_job_is_a_
     document["collectives"]["identity"]["size"] = HUGE
     found = reported(tmp_path / "huge", document)
     assert found["size"] is None
-    assert f"rank 0 claims {HUGE} ranks, which is not believed" in found["notes"]
+    assert f"rank 0 claims a job of {HUGE} ranks, which is ignored as implausible" in found["notes"]
     document["collectives"]["identity"]["size"] = 1_000_000
     found = reported(tmp_path / "large", document)
     assert (found["size"], found["missing"]) == (1_000_000, "1-999999")
@@ -151,7 +151,7 @@ def test_what_clustershell_hears_is_bounded() -> None:
     for node, letter in (*[("node1", b"x")] * 3, ("node2", b"y"), *[("node3", b"z")] * 2):
         heard.ev_read(None, node, "stdout", letter * 40)
     assert heard.too_large == {"node1", "node3"}
-    assert heard.lines_of("node2", "stdout") == b"y" * 40
+    assert b"\n".join(heard.lines("node2", "stdout")) == b"y" * 40
 
 
 def test_a_report_that_is_no_file_is_an_error(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_processes_of_another_user_are_left_out_and_said() -> None:
     stranger = made(1, 65534, pid=77, size=7, kind="deadlock")
     found = judge(rows([made(0, 1000), made(1, 1000), stranger]))
     assert ([each.pid for each in found.reports], found.size) == ([1000, 1001], 2)
-    assert found.notes == ("other users' processes that claim this job, left out: pid 77 of user 65534 on node1",)
+    assert found.notes == ("left out processes of other users that claim this job: pid 77 of user 65534 on node1",)
     unknown = judge(rows([made(0, None), made(1, 1000)]))
     assert (len(unknown.reports), unknown.notes) == (2, ())
     strangers = [made(number, 65534, pid=70 + number) for number in range(3)]

@@ -73,14 +73,14 @@ def test_its_report_stands_beside_ours_and_ok_is_no_proof() -> None:
     assert (found.problem, found.says_ok) == ("", False)
     assert found.lines == tuple(line for line in MISMATCH.splitlines() if line)
     text = shown(found)
-    head = f"NCCL's RAS at {address} (a process of user {os.geteuid()}), a second witness"
-    assert f"{head}, which the verdict does not follow" in text
+    head = f"NCCL's RAS at {address} (a process of user {os.geteuid()})"
+    assert f"{head}: a second opinion, not used for the verdict" in text
     assert "    Communicator ranks have different collective operation counts" in text
     assert "It says OK" not in text
     with server(OK) as (address, _):
         found = ask_ras(address, OURS)
     assert found.says_ok
-    assert "It says OK of all communicators, as it also does where" in shown(found)
+    assert "It reports OK for all communicators, as it also does if" in shown(found)
     made = document(judge(jobs.recorded_rows("nccl"))._replace(ras=found))
     contract_schema.check(json.loads(json.dumps(made)))
     assert made["ras"]["user"] == os.geteuid()
@@ -89,7 +89,11 @@ def test_its_report_stands_beside_ours_and_ok_is_no_proof() -> None:
 
 @pytest.mark.parametrize(
     ("greeting", "problem"),
-    [(b"HTTP/1.1 400 Bad Request\n", "what listens there is not NCCL's RAS"), (None, "timed out"), (b"", "timed out")],
+    [
+        (b"HTTP/1.1 400 Bad Request\n", "the process that listens there is not NCCL's RAS"),
+        (None, "timed out"),
+        (b"", "timed out"),
+    ],
 )
 def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, problem: str) -> None:
     with server(None, greeting) as (address, _):
@@ -135,14 +139,15 @@ def test_nobody_listens_or_the_answer_has_no_end(monkeypatch: pytest.MonkeyPatch
 
 def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks as root does not connect to where a user's environment says."""
-    monkeypatch.setattr(ranks, "_environment", lambda pid: {"NCCL_RAS_ADDR": f"10.0.0.{pid}:28028"})
+    own = lambda pid, _: f"NCCL_RAS_ADDR=10.0.0.{pid}:28028\0".encode()  # noqa: E731
+    monkeypatch.setattr(ranks.supervision, "read_proc_file", own)
     program = table.tool_of(table.program("ranks"))
     options = program.parser().parse_args(["-p", "7", "--ras"])
     found = ranks._ras(options, ())
     assert found is not None
-    assert found.problem == "NCCL_RAS_ADDR is of another machine: say --ras 10.0.0.7:28028"
+    assert found.problem == "NCCL_RAS_ADDR names another machine: confirm with --ras 10.0.0.7:28028"
     with server(OK) as (address, _):
-        monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
+        monkeypatch.setattr(ranks.supervision, "read_proc_file", lambda *_: f"NCCL_RAS_ADDR={address}".encode())
         lines = tuple(line for line in OK.splitlines() if line)
         assert ranks._ras(options, ()) == RasAnswer(address, lines, user=os.geteuid())
     assert ranks._ras(program.parser().parse_args(["-p", "7"]), ()) is None, "only if it is wanted"

@@ -51,7 +51,7 @@ def geometry(*sizes: int, strides: tuple[int, ...] = (), start: int = 0x1000) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("0x10",), "nothing can be read there"),
+        (("0x10",), "the address is not mapped"),
         (("nonsense",), "is not an address"),
         (("--py", "nonsense"), "there is no Python variable 'nonsense'"),
         ((), "give one address or expression"),
@@ -192,7 +192,7 @@ def test_the_innermost_frame_that_has_the_whole_path() -> None:
         assert found == [PyRef(python, id(each)) for each in (one, two.w, frames[1]["x"], MM)]
         with pytest.raises(UsageError, match=r"^self \(a Linked\) has no attribute 'b' that can be read$") as caught:
             VariableFinder(Frames(python, frames[2:])).find("self.b")
-        assert caught.value.help == "there is: w"
+        assert caught.value.help == "available: w"
         with pytest.raises(UsageError, match="no Python variable 'sell'") as caught:
             finder.find("sell")
         assert caught.value.why == "did you mean self?"

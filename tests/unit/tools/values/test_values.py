@@ -49,7 +49,11 @@ def test_operators_with_and_without_functions_of_their_own(own: list[str], place
     made._watched, made._boxed, made._sees_boxed_calls, made._redispatches = set(), {}, False, True
     made._watch = Watch()
     made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
-    found = {"functions": lambda _: own, "boxed_entries": lambda _: ["CPU entry"], "python_entries": lambda: ["Python kernels"]}
+    found = {
+        "functions": lambda _: own,
+        "boxed_entries": lambda _: ["CPU entry"],
+        "python_entries": lambda: ["Python kernels"],
+    }
     made._functions = SimpleNamespace(**found)
     for _ in range(2):
         made._add(SimpleNamespace(address=0x5000))
@@ -165,7 +169,11 @@ def test_memory_that_was_never_written_and_what_is_in_an_out_argument_do_not_cou
 
 
 def test_infinities_and_large_numbers_and_staying_there() -> None:
-    assert [sought_numbers("inf", None)[1](each) for each in (tensor(inf=1), tensor(nan=1), tensor())] == [True, True, False]
+    assert [sought_numbers("inf", None)[1](each) for each in (tensor(inf=1), tensor(nan=1), tensor())] == [
+        True,
+        True,
+        False,
+    ]
     assert [sought_numbers("nan", 5.0)[1](tensor(high=high)) for high in (6.0, 4.0)] == [True, False]
     seeker: Any = FirstBad(HAS_NAN, lambda _: None, True)
     seeker.launch(launch(BEFORE, "aten::log", 0, tensor()), None)

@@ -149,7 +149,7 @@ def test_schemas_without_a_process(capfd: pytest.CaptureFixture[str]) -> None:
     assert text.splitlines() == [
         "aten::mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor",
         "  the same from 2.8.0 to 2.15.0",
-        "1 schema of PyTorch 2.13.0; kernels are in a process: -p PID",
+        "1 schema of PyTorch 2.13.0; to see kernels, name a process: -p PID",
     ]
     document = json.loads(told(capfd, "--torch", "2.0.0", "aten::mm", "--json")[1])
     contract_schema.check(document)
@@ -163,7 +163,7 @@ def test_schemas_without_a_process(capfd: pytest.CaptureFixture[str]) -> None:
         ("mm", "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"),
         ("--torch 1.9 mm", "the schemas of PyTorch 1.9 are not known"),
         ("--torch 2.13", "name one operator or pattern, or give --all"),
-        ("--torch 2.13 mm --key CPU", "keys and kernels are in a process only"),
+        ("--torch 2.13 mm --key CPU", "keys and kernels need a process"),
         ("--torch 2.0 mm.dtype", "PyTorch 2.0.1 declares no operator 'mm.dtype'"),
     ],
 )

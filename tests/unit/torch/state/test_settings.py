@@ -263,13 +263,13 @@ def test_the_script(process: Process) -> None:
     assert lines[3].startswith("os.environ.update({'OMP_NUM_THREADS': \"2'\\n\"})")
     assert "torch.use_deterministic_algorithms(True, warn_only=True)" in lines
     assert "torch.set_default_dtype(torch.float32)" in lines
-    assert "# num_threads: nobody set it" in lines
+    assert "# num_threads: not set" in lines
     unknown = tuple(
         Setting(name, None, None, "no\nimport os") for name in ("float32_precision", "dynamo", "default_device")
     )
     comments = [line for line in script(SettingsSection(unknown, {})).splitlines() if line.startswith("# ")]
-    assert comments[1:] == [f"# {setting.name} is not known: no\\nimport os" for setting in unknown]
-    assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
+    assert comments[1:] == [f"# {setting.name} is unknown: no\\nimport os" for setting in unknown]
+    assert "# cudnn_benchmark is unknown: the accessor of cudnn_benchmark is not a plain load in this build" in lines
 
 
 IN_A_MODE = {"autocast": {"cpu": "bfloat16"}, "torch_function_modes": ("AMode",)}
@@ -299,8 +299,8 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
     assert precisions == ["'generic', 'all', 'tf32')", "'cuda', 'all', 'none')", "'cuda', 'conv', 'ieee')"]
     for line in (
         "torch._dynamo.config.verbose = True",
-        "# torch._dynamo.config.hook is set to something that cannot be written down",
-        "# torch._dynamo.config.a = 1\\nimport os is set to something that cannot be written down",
+        "# torch._dynamo.config.hook is set to a value that has no literal",
+        "# torch._dynamo.config.a = 1\\nimport os is set to a value that has no literal",
         "torch._inductor.config.cpp.threads = 1",
         "torch._inductor.config.passes = type(torch._inductor.config.passes or [])(['a'])",
         "torch._inductor.config.options = {'x': {'level': 2}}",
