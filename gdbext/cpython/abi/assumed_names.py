@@ -192,8 +192,8 @@ POOL_PROCESSES = "_pool"
 POOL_RESULTS = "_cache"  # attribute of multiprocessing.pool.Pool with its dict of results that are not there yet
 POOL_HELPERS = (
     ("_task_handler", "hands out the jobs"),
-    ("_result_handler", "takes the results"),
-    ("_worker_handler", "replaces workers that have ended"),
+    ("_result_handler", "collects the results"),
+    ("_worker_handler", "replaces workers that have exited"),
 )
 """Attributes of multiprocessing.pool.Pool with threads of the process that made it, and what these do for a result."""
 EXECUTOR_MANAGER_CALL = ("process.py", "wait_result_broken_or_wakeup")

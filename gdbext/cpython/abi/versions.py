@@ -200,7 +200,7 @@ def unsupported(what: str) -> PythonUnsupported:
     """The error for a CPython that cannot be read; it names the versions that can."""
     usual = [row.text for row in SUPPORTED if not row.free_threaded]
     free_threaded = " and ".join(row.text for row in SUPPORTED if row.free_threaded)
-    versions = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
+    versions = f"{usual[0]} to {usual[-1]}, {free_threaded} are supported"
     return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {versions}")
 
 
@@ -296,7 +296,7 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
         version = memory.u32(version_at)
         abi = abi_of_hexversion(version)
         if abi.published is Published.DEBUG_OFFSETS:
-            raise unsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
+            raise unsupported(f"CPython {version_text(version)} lacks its _Py_DebugOffsets")
         return VersionEvidence(version, (abi,), "Py_Version")
     # a version that publishes nothing: the path tells which of them to try first
     module, silent = location.module, tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)

@@ -38,7 +38,7 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
         return None
     offset = _generations_offset(runtime)
     if offset is None:
-        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
+        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are unknown")
     starts = [interpreter.address + offset for interpreter in runtime.interpreters()]
     heads = [start + number * _GENERATION for start in starts for number in range(3)]
     read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
@@ -47,7 +47,9 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
         while at != head and left:
             after, before, kind = unpack(read(at, size))
             if after & _POINTER != following or not before:
-                raise BadData(f"the list of collected objects is torn at {at:#x}: a collection runs, or it is damaged")
+                raise BadData(
+                    f"the list of the garbage collector is inconsistent at {at:#x}: it is damaged, or changes"
+                )
             yield at + _HEAD, kind
             following, at, left = at, before & _POINTER, left - 1
 

@@ -128,7 +128,7 @@ class PythonRuntime(PySpace):
             raise refusals[0]
         old = None if idle else find_old_python(modules, symbolizer)
         if old:
-            raise unsupported(f"{old.path} is a CPython before 3.7")
+            raise unsupported(f"{old.path} is older than CPython 3.7")
         return idle
 
     @classmethod
@@ -157,7 +157,7 @@ class PythonRuntime(PySpace):
             if fitting:
                 return fitting[0]
         raise unsupported(
-            f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
+            f"the structures of CPython in {location.module.path} match no known layout ({'; '.join(problems)})"
         )
 
     @classmethod
@@ -172,7 +172,7 @@ class PythonRuntime(PySpace):
         hexversion = version_evidence.hexversion or runtime.sys_hexversion()
         if hexversion is None:
             if states and not version_evidence.source:
-                raise BadData("its version is not known")
+                raise BadData("its version is unknown")
             return runtime
         if not abi.has_version(hexversion):
             raise BadData(f"sys.hexversion is {hexversion:#x}")
@@ -191,11 +191,11 @@ class PythonRuntime(PySpace):
         interpreters: dict[int, Interpreter] = {}
         while address:
             if address in interpreters or len(interpreters) >= 4096:
-                raise BadData("the list of interpreters has no end")
+                raise BadData("the list of interpreters does not end")
             state = PyInterpreterState(self.space, address)
             number = state.id
             if not 0 <= number < 1 << 32:
-                raise BadData(f"interpreter at {address:#x} has the id {number}")
+                raise BadData(f"interpreter at {address:#x} has an implausible id: {number}")
             interpreters[address] = Interpreter(address, number)
             address = state.next
         return list(interpreters.values())
@@ -223,7 +223,7 @@ class PythonRuntime(PySpace):
         states: dict[int, ThreadState] = {}
         while address:
             if address in states or len(states) >= 100_000:
-                raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
+                raise BadData(f"the list of thread states of interpreter {interpreter.id} does not end")
             state = PyThreadState(self.space, address)
             if state.interp != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
