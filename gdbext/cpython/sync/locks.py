@@ -52,12 +52,10 @@ class GilPart(Enum):
 
 
 class GilState(NamedTuple):
-    """One GIL as it is at this moment.
-
-    ``holder_tid`` and ``holder`` (a PyThreadState*) are set only while the GIL is locked and its fields are at
-    rest; ``last_holder`` stays after a release. ``mutex_owner`` is the tid of a thread that is changing the fields
-    right now (it takes or drops the GIL). Ranges are half-open, in bytes.
-    """
+    """One GIL. ``interpreters`` are the ids of those that share it, ``interpreter`` the first. ``holder`` and
+    ``last_holder`` are PyThreadState*; the former and ``holder_tid`` are None unless the GIL is locked and its fields
+    are consistent, the latter stays after a release. ``mutex_owner``: tid of the thread that is changing the fields, as
+    it takes or drops the GIL. ``ranges``: (first byte, end) of each part."""
 
     address: int
     interpreter: int
@@ -67,15 +65,11 @@ class GilState(NamedTuple):
     holder_tid: int | None
     last_holder: int | None
     mutex_owner: int | None
-    cond_range: tuple[int, int]
-    mutex_range: tuple[int, int]
-    switch_cond_range: tuple[int, int]
-    switch_mutex_range: tuple[int, int]
+    ranges: tuple[tuple[int, int], ...]
 
     def part_at(self, address: int) -> GilPart | None:
-        """The part that the address of a futex, a condvar or a mutex is in; None if it is in none of them."""
-        ranges = (self.cond_range, self.mutex_range, self.switch_cond_range, self.switch_mutex_range)
-        return next((part for part, (start, end) in zip(GilPart, ranges) if start <= address < end), None)
+        """The part that contains the address of a futex, condvar or mutex; None if none does."""
+        return next((part for part, (start, end) in zip(GilPart, self.ranges) if start <= address < end), None)
 
 
 def read_gils(runtime: PythonRuntime) -> list[GilState]:
@@ -99,13 +93,14 @@ def touch_gils(runtime: PythonRuntime) -> None:
 
 
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
-    """Address of the GIL an interpreter uses; 0 if it has none (start-up)."""
+    """Address of the GIL that an interpreter uses; 0 if it has none yet, at start-up."""
     if runtime.layout.abi.gil is GilPlace.RUNTIME:
         return py.PyRuntimeState(runtime.space, runtime.address).gil
     return py.PyInterpreterState(runtime.space, interpreter.address).gil
 
 
 def _read_gil(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:
+    """The GIL at an address, which the interpreters ``users`` share. Raises BadData, MemoryFault."""
     gil = py.GilRuntimeState(runtime.space, address)
     locked, interval = gil.locked, gil.interval
     if locked not in (-1, 0, 1) or not 0 < interval <= _MAX_INTERVAL:
@@ -124,7 +119,7 @@ def _read_gil(runtime: PythonRuntime, address: int, users: list[Interpreter]) ->
         runtime.proven_tid(state) if state else None,
         last,
         changing,
-        *zip(starts, starts[1:]),
+        tuple(zip(starts, starts[1:])),
     )
 
 
@@ -132,14 +127,10 @@ _LOCKED, HAS_PARKED = 1, 2  # bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpy
 
 
 class LockState(NamedTuple):
-    """One lock object.
-
-    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the
-    byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
-    locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
-    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None if no such thread lives), ``depth`` how
-    often it has taken the lock.
-    """
+    """One lock object. ``kind``: LOCK, RLOCK or SIMPLE_QUEUE (locked if threads wait for it). ``word``: the address of
+    its sem_t, or of the byte that its waiters are parked on, which identifies the lock. ``waiters``: how many threads
+    sleep on it at least. Only an RLock records its owner: ``owner_ident`` is that thread's threading.get_ident(),
+    ``owner_tid`` its tid (None if no such thread lives), ``depth`` how often it has taken the lock."""
 
     address: int
     kind: Waitable
@@ -162,31 +153,32 @@ def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
 
 
 def _read_lock(runtime: PythonRuntime, address: int, lock: LockType) -> LockState:
-    """The lock that has this form. Raises MemoryFault, LayoutError."""
+    """The lock object at an address, by the form that its type has. Raises MemoryFault, LayoutError."""
     word = lock.struct(runtime.space, address).value(lock.word)
+    owner = depth = 0
     if lock.form is LockForm.SEMAPHORE:
         semaphore = runtime.memory.u64(word)
-        state = LockState(address, lock.kind, word, not semaphore & 0xFFFFFFFF, semaphore >> 32)
-        if lock.kind is not Waitable.RLOCK:
-            return state
-        old = py.RLockObject(runtime.space, address)
-        count = old.rlock_count
-        owner = old.rlock_owner if count else None
-        return state._replace(owner_ident=owner, owner_tid=runtime.tid_of_ident(owner) if owner else None, depth=count)
-    bits = runtime.memory.u8(word)
-    if lock.form is LockForm.WAITING_FLAG:
-        return LockState(address, lock.kind, word, bits != 0, bits)
-    state = LockState(address, lock.kind, word, bool(bits & _LOCKED), int(bool(bits & HAS_PARKED)))
-    if lock.form is not LockForm.RECURSIVE_MUTEX or not state.locked:
-        return state
-    mutex = py.MutexRLockObject(runtime.space, address)
-    ident, depth = mutex.thread, mutex.level + 1
-    return state._replace(owner_ident=ident or None, owner_tid=runtime.tid_of_ident(ident), depth=depth)
+        state = LockState(address, lock.kind, word, locked=not semaphore & 0xFFFFFFFF, waiters=semaphore >> 32)
+        if lock.kind is Waitable.RLOCK:
+            old = py.RLockObject(runtime.space, address)
+            depth = old.rlock_count
+            owner = old.rlock_owner if depth else 0
+    elif lock.form is LockForm.WAITING_FLAG:
+        waiters = runtime.memory.u8(word)
+        state = LockState(address, lock.kind, word, waiters != 0, waiters)
+    else:
+        bits = runtime.memory.u8(word)
+        state = LockState(address, lock.kind, word, bool(bits & _LOCKED), int(bool(bits & HAS_PARKED)))
+        if lock.form is LockForm.RECURSIVE_MUTEX and state.locked:
+            mutex = py.MutexRLockObject(runtime.space, address)
+            owner, depth = mutex.thread, mutex.level + 1
+    tid = runtime.tid_of_ident(owner) if owner else None
+    return state._replace(owner_ident=owner or None, owner_tid=tid, depth=depth)
 
 
 def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
-    """The ``LockState.word`` that the lock may have whose waiter sleeps on ``futex``: that semaphore itself,
-    or the address that the thread is parked on. The word may be wrong: only a lock that has it proves the wait."""
+    """The possible ``LockState.word`` of the lock whose waiter sleeps on ``futex``: that semaphore itself, or the
+    address that the thread is parked on. Only a lock that has such a word proves the wait: ``futex`` may be another."""
     if all(lock.form is LockForm.SEMAPHORE for lock in runtime.layout.abi.lock_types):
         return (futex,)
     word = parked_on(runtime, futex)
@@ -194,13 +186,13 @@ def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
 
 
 def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """The words of an object of a C or Cython class named ``…Lock`` or ``…Mutex`` that contains a lock of CPython, as
-    h5py's and fastrlock's: the address of the lock is among them. () for any other object. Raises nothing."""
+    """The words of an object of a C or Cython class named ``…Lock`` or ``…Mutex``, such as h5py's and fastrlock's, one
+    of which is the address of a lock of CPython; () for any other object. Raises nothing."""
     try:
         kind = runtime.objects.type_of(address)
         is_lock = "." in kind.name and kind.name.lower().endswith(("lock", "mutex")) and kind.size <= 256
         if not is_lock or read_lock(runtime, address):
-            return ()  # one of CPython's own may have been released inside of its block
+            return ()  # CPython's own locks, which may have been released inside of the block, are read by read_lock
         return runtime.memory.words(address, kind.size // 8)
     except GdbextError:
         return ()
@@ -214,16 +206,16 @@ def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
 
 
 def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> LockState | None:
-    """The first lock among the objects ``candidates`` that a thread sleeping on ``futex`` waits for. Words that are not
-    objects do no harm: nothing else can have a lock's type and such a word."""
+    """The first lock among the words ``candidates``, which need not be addresses of objects, that a thread sleeping on
+    ``futex`` waits for."""
     words = waited_words(runtime, futex)
-    for candidate in candidates:
-        if candidate & 7 or candidate < 4096:
-            continue
-        lock = read_lock(runtime, candidate)
-        if lock and lock.word in words:
-            return lock
-    return None
+    locks = (read_lock(runtime, candidate) for candidate in candidates if _may_be_object(candidate))
+    return next((lock for lock in locks if lock and lock.word in words), None)
+
+
+def _may_be_object(word: int) -> bool:
+    """True if a word can be the address of a Python object."""
+    return not word & 7 and word >= 4096
 
 
 def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
@@ -232,8 +224,8 @@ def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockS
 
 
 def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
-    """Addresses of the objects by which frames may wait for a lock, the likeliest first: those on the value stack and
-    in variables, then ``self`` of the bound methods and the attributes of the instances among these."""
+    """Addresses of the objects that may be the lock for which frames wait, likeliest first: those on the value stack
+    and in variables, then ``self`` of the bound methods and the attributes of the instances among these."""
     for frame in frames:
         values: list[int] = []
         with suppress(GdbextError):
@@ -241,9 +233,7 @@ def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Itera
         with suppress(GdbextError):
             values += locals_of(runtime, frame).values()
         yield from values
-        for address in values:
-            if address & 7 or address < 4096:
-                continue
+        for address in filter(_may_be_object, values):
             with suppress(GdbextError):
                 info = runtime.objects.type_of(address)
                 if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
@@ -258,11 +248,11 @@ _SECONDS = 0.015  # longest time by which the walk extends the stop of the proce
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:
-    """The function that reads the interpreter's lists and frames at the stop, so that the copy of the process has them:
-    a millisecond later running threads may have overwritten them. None without a Python.
+    """A function that reads the interpreter's lists and frames at the stop, so that the copy of the process has them
+    before running threads overwrite them. None without a Python. Raises nothing but TargetGone.
 
-    The interpreter is found, and the code of its functions read, before the stop, to shorten it; or at the stop, if
-    the lists were torn each time because threads come and go. Raises nothing but TargetGone.
+    To shorten the stop, the interpreter is found, and the code of its functions read, before it; at the stop only if
+    the lists were inconsistent each time, because threads come and go.
     """
     memory = Memory(target)
     runtime: PythonRuntime | None = None
