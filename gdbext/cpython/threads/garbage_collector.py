@@ -57,8 +57,8 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
 def objects_of(
     runtime: PythonRuntime, limit: int, kind_of: Callable[[PyRef], str]
 ) -> Iterator[tuple[PyRef, str] | None]:
-    """(object, kind) of the objects of ``collected_objects``; None for each one of a class for which ``kind_of``, which
-    is called once for each class, returns "". Raises as ``collected_objects``."""
+    """(object, ``kind_of(its class)``) of each object of ``collected_objects``; None where ``kind_of``, which is called
+    once for each class, returns "". Raises as ``collected_objects``."""
     kinds: dict[int, str] = {}
     for address, kind in collected_objects(runtime, limit):
         if kind not in kinds:
@@ -70,18 +70,18 @@ _OLDEST = 2  # the oldest generation of the garbage collector
 
 
 class GcRun(NamedTuple):
-    """A run of the garbage collector that is not over."""
+    """An unfinished run of the garbage collector."""
 
     generation: int  # the oldest generation that it examines: 0, 1 or 2
-    survivors: int  # objects that the last full run left; it is gone through again in each full one
-    done: int = 0  # runs over this generation that were over before
+    survivors: int  # objects that survived the last full run, which each full run examines again
+    done: int = 0  # earlier runs over this generation
 
     @property
     def is_full(self) -> bool:
         return self.generation == _OLDEST
 
     def is_same(self, other: GcRun) -> bool:
-        """True if no run of this generation has ended between the two: they are the same run."""
+        """True if both are the same run: no run of this generation has ended in between."""
         return (self.generation, self.done) == (other.generation, other.done)
 
 

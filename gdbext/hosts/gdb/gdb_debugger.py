@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -134,8 +134,10 @@ class GdbDebugger(Debugger):
         self._filter: AddedFrameFilter | None = None
         self._unwritten: list[str] = []
         self._changes: deque[object] = deque(maxlen=1)
-        """The last event that was not counted yet."""
+        """The last event after which cached reads may be wrong, until it is counted."""
         self._changed = 0
+        self._note_change = self._changes.append
+        self._is_connected = False
 
     def target(self) -> Target:
         return current_target()
@@ -148,6 +150,7 @@ class GdbDebugger(Debugger):
 
     def identity(self) -> Hashable:
         """A value that changes with the inferior, its process, and with each event that makes cached reads wrong."""
+        self._connect(True)
         if self._changes:
             self._changes.clear()
             self._changed += 1
@@ -159,23 +162,19 @@ class GdbDebugger(Debugger):
     def thread_numbers(self) -> Sequence[int]:
         return [thread.num for thread in gdb.selected_inferior().threads()]
 
-    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Have ``identity`` count these events; ``action`` is not called.
+    def _connect(self, wanted: bool) -> None:
+        """Have gdb note the events of _CHANGES, or no longer.
 
-        gdb calls a function of C: before the first line of one of Python's, KeyboardInterrupt may be raised there, gdb
-        drops it, and the Ctrl+C of a user who resumed the process would be lost.
+        gdb calls a function of C: in one of Python, KeyboardInterrupt could be raised before its first line; gdb drops
+        that, and the Ctrl+C of a user who resumed the process would be lost.
         """
-        del action
-        noted = self._changes.append
-        events = [getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)]
-        for event in events:
-            event.connect(noted)
+        if wanted != self._is_connected:
+            self._is_connected = wanted
+            for event in (getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)):
+                (event.connect if wanted else event.disconnect)(self._note_change)
 
-        def disconnect() -> None:
-            for event in events:
-                event.disconnect(noted)
-
-        return disconnect
+    def close(self) -> None:
+        self._connect(False)
 
     def run_control(self) -> RunControl:
         return GdbRunControl()

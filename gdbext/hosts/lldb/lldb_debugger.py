@@ -8,7 +8,7 @@ lldb_launch.py and without its runtimes for sanitizers, each of which looks a fu
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import lldb
@@ -80,11 +80,6 @@ class LldbDebugger(Debugger):
     def thread_numbers(self) -> Sequence[int]:
         process = self.selection.process()
         return [process.GetThreadAtIndex(index).GetIndexID() for index in range(process.GetNumThreads())]
-
-    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """LLDB has no such events: ``identity`` has the number of the stop, and the target compares its memory."""
-        del action
-        return lambda: None
 
     def run_control(self) -> RunControl:
         return LldbRunControl(self.selection)
