@@ -125,7 +125,7 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         """(title, text) of each rank's own answer, then of the verdict on the job."""
         addresses, answers = _frontend.fetch_all(_NAME, f"{_TOKEN}={token()}", timeout=self.fetch_timeout)
         for number, (address, answer) in enumerate(zip(addresses, answers)):
-            failed = f"it does not answer ({answer.status_code}); the verdict on the job below is from outside of it"
+            failed = f"no answer ({answer.status_code}); the verdict on the job below does not need one"
             yield f"Rank {number}: {address.partition('?')[0]}", answer.text if answer.status_code == 200 else failed
         rank = os.getppid()  # whose child the server is
         words = ["ranks", "-p", str(rank)] if is_rank(rank) else ["-p", str(rank)]

@@ -144,7 +144,7 @@ class McpTools:
             return "The first word must be a command: dispatch-info --settings."
         wrong = launcher_words(words)
         if wrong:
-            return f"{escape(wrong[0])} is refused: this server says what is examined, how, and for how long."
+            return f"{escape(wrong[0])} is refused: this server decides what is examined, how, and for how long."
         return self._text(["-r", _word(recording)], words)
 
     def _target(self, recording: str, core: str, pid: int) -> list[str] | str:

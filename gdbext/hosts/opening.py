@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class Standstill(Enum):
     """How long a live process is stopped to be examined."""
 
-    BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
-    ASLEEP = "is not stopped where all of its threads sleep, else is stopped until it is closed"
+    BRIEF = "is not stopped if all its threads sleep, else is stopped for some milliseconds"
+    ASLEEP = "is not stopped if all its threads sleep, else is stopped until it is closed"
     HELD = "is stopped until it is closed"
-    NONE = "is not stopped: what its running threads do is unknown"
+    NONE = "is not stopped: running threads are reported as unknown"
 
 
 def open_recording(path: str) -> Target:
@@ -115,7 +115,7 @@ def supervised(pid: int, examine: Callable[[], Outcome], without_memory: Callabl
     if data is None:
         raise TargetError(
             f"process {pid} cannot be read: the kernel does not answer ({supervision.thread_states_text(pid)})",
-            why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
+            why="one of its threads sleeps in the kernel and holds its mmap lock, or a file system does not answer",
             help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; check the device or the file server"),
         )
     return Outcome.decode(data) or Outcome(1, error="the examination ended without a report")

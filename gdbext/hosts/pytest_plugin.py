@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gdbext-kill",
         action="store_true",
-        help="then fail the test; end its children, or its process, where that does not help",
+        help="then fail the test; if it does not end, kill its children, then its process",
     )
 
 

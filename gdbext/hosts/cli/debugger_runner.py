@@ -88,7 +88,7 @@ class DebuggerProcess:
         except OSError as error:
             raise TargetError(
                 f"{self._name} cannot be started ({words[0]}): {error.strerror}",
-                why="the file is not a program of this machine, or the command line is too long",
+                why="the file is not an executable for this machine, or the command line is too long",
                 help=f"name another {self._name} in ${self._name.upper()}, or use --debugger none, which needs no "
                 "debugger at all",
             ) from error
@@ -189,10 +189,10 @@ class DebuggerProcess:
     def how_it_ended(self) -> str:
         """The debugger's exit status or signal, in words."""
         if self._status is None:
-            return "does not end"
+            return "has not exited"
         if os.WIFSIGNALED(self._status):
             return f"was killed by signal {os.WTERMSIG(self._status)}"
-        return f"ended with status {os.WEXITSTATUS(self._status)}"
+        return f"exited with status {os.WEXITSTATUS(self._status)}"
 
     def _reap(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -311,12 +311,12 @@ def runnable(program: Sequence[str]) -> list[str]:
         if path is None or not os.path.isfile(path):  # noqa: PTH113
             raise TargetError(
                 f"there is no program {words[0]}",
-                why="no such file" if "/" in words[0] else "no folder of $PATH has it",
-                help="give its path, as after ./ in a shell",
+                why="no such file" if "/" in words[0] else "it is not in $PATH",
+                help="give its path, such as ./PROGRAM",
             )
         if not os.access(path, os.X_OK):
             raise TargetError(
-                f"{words[0]} is not a program", why="nobody may execute that file", help=f"python3 {words[0]}"
+                f"{words[0]} is not executable", why="its file mode has no execute permission", help=f"python3 {words[0]}"
             )
         try:
             with open(path, "rb") as file:

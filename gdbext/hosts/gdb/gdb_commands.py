@@ -60,13 +60,13 @@ class GdbPrefix(gdb.Command):  # type: ignore[misc]
     """``dispatch``: the commands as its words, ``dispatch bt`` for dispatch-bt, as LLDB has them."""
 
     def __init__(self) -> None:
-        self.__doc__ = "Explain what a PyTorch process is doing. Alone it says why the process hangs or crashed."
+        self.__doc__ = "Explain what a PyTorch process is doing; without a subcommand: why it hangs or crashed."
         super().__init__(table.PREFIX, gdb.COMMAND_USER, gdb.COMPLETE_NONE, True)
 
     def invoke(self, argument: str, from_tty: bool) -> None:
         """Called by gdb if no word that it knows follows. Raises gdb.GdbError."""
         if argument:
-            raise gdb.GdbError(f'there is no "{table.PREFIX} {argument}"; help {table.PREFIX} lists what there is')
+            raise gdb.GdbError(f'"{table.PREFIX} {argument}" is not a command; help {table.PREFIX} lists all')
         try:
             gdb.execute(table.DEFAULT, from_tty)
         except gdb.error as error:

@@ -32,7 +32,7 @@ def check_pause_works(alternative: str) -> None:
     non_stop = bool(gdb.parameter("non-stop"))
     if non_stop or _is_locked():
         setting = "non-stop mode is on" if non_stop else "scheduler-locking is on"
-        raise UsageError(f"--samples lets the whole process run, and {setting}", help=alternative)
+        raise UsageError(f"--samples lets the whole process run, but {setting}", help=alternative)
     check_interrupt(f", or {alternative}")
 
 
@@ -40,7 +40,7 @@ def check_interrupt(alternative: str = "") -> None:
     """Raise UsageError if gdb could not interrupt the process; ``alternative`` is added to the help."""
     if not stops_by_interrupt():
         raise UsageError(
-            "this command stops the process by an interrupt, and gdb passes SIGINT on to the program",
+            "this command interrupts the process by SIGINT, but gdb passes SIGINT on to the program",
             help=f"handle SIGINT stop nopass{alternative}",
         )
 
@@ -54,7 +54,7 @@ def _locked_text() -> str:
     """The sentence that scheduler-locking is on."""
     thread = gdb.selected_thread()
     number = f"thread {thread.num}" if thread is not None else "one thread"
-    return f"scheduler-locking is on: {number} would run alone, without those that it may wait for"
+    return f"scheduler-locking is on: {number} would run alone, without the threads that it may wait for"
 
 
 def stops_by_interrupt() -> bool:
@@ -73,12 +73,12 @@ def refusal() -> TargetError | None:
     """The reason why hooks cannot work during ``continue``, None if they can."""
     if gdb.parameter("non-stop"):
         return TargetError(
-            "non-stop mode is on: continue would let one thread run, and threads stop one by one",
+            "non-stop mode is on: continue would resume one thread, and threads would stop one by one",
             help="detach, set non-stop off, attach again",
         )
     if "full" in execute("info record"):  # "Active record target: record-full"
         return TargetError(
-            "gdb records each instruction (record full), which slows the process 100,000 times",
+            "gdb records each instruction (record full), which makes the process 100,000 times slower",
             help="record stop",
         )
     if _is_locked():
@@ -92,7 +92,7 @@ def check_probes() -> None:
         raise probes_are_elsewhere()
     if gdb.parameter("follow-fork-mode") == "child":
         raise ProbesRefused(
-            f"they watch process {gdb.selected_inferior().pid}, and gdb would leave it for the first child that it "
+            f"they watch process {gdb.selected_inferior().pid}, and gdb would detach from it and follow the first child that it "
             "forks (follow-fork-mode child)",
             help="set follow-fork-mode parent, or --engine breakpoints",
         )
@@ -143,7 +143,7 @@ class Forks:
             pid, number = inferior.pid, inferior.num
             if pid and (pid == self._first) == follows and pid not in self._noted:
                 self._noted.add(pid)
-                text = f"process {pid} stays stopped since the fork, as inferior {number} (detach-on-fork off)"
+                text = f"process {pid} has been stopped since the fork, as inferior {number} (detach-on-fork off)"
                 advice = f"Ctrl+C, then detach inferiors {number}, or set schedule-multiple on to let both run"
                 gdb.write(f"note: {text}: {advice}\n", gdb.STDERR)
 
@@ -181,7 +181,7 @@ class Forks:
         if held is not None:
             return f"process {self._first} is stopped: inferior {held} selects it"
         if is_alive(self._first):
-            return f"process {self._first} runs on without gdb (follow-fork-mode child): attach {self._first}"
+            return f"process {self._first} runs without gdb (follow-fork-mode child): attach {self._first}"
         return f"process {self._first} is gone, too"
 
 

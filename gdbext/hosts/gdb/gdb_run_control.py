@@ -543,7 +543,7 @@ class GdbRunControl:
             self.is_over = True
             interrupt_all()
             unawaited = TargetError(
-                "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
+                "gdb does not wait for the process in functions called by gdb.post_event while its prompt is shown",
                 why="the command would end while the process runs on; it was interrupted instead",
                 help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
             )

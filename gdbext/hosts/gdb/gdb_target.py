@@ -269,7 +269,7 @@ def _core_path(inferior: gdb.Inferior) -> str:
     for path in re.findall(r"^\s*`(/.*)', ", execute("info files"), re.M):
         if is_core(path):
             return str(path)
-    raise TargetError("gdb does not say the path of its core file", help="use: scripts/dispatch -c CORE")
+    raise TargetError("gdb does not report the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
 def connection_type(inferior: gdb.Inferior) -> str:

@@ -121,7 +121,7 @@ class Process:
     def standstill_text(self) -> str:
         """Whether the process runs, in words: "process 4711 is stopped for some milliseconds, and goes on"."""
         if not self.standstill:
-            return "nothing runs there: it is a " + ("recording" if self._target.origin.recorded else "core")
+            return "nothing is running: it is a " + ("recording" if self._target.origin.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
 
     @cached_property
@@ -181,11 +181,11 @@ def open_process(
 ) -> Process:
     """Open what gdbext.open was asked for. Raises GdbextError."""
     if sum(source is not None for source in (pid, core, recording)) != 1:
-        raise UsageError("say what to examine", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
+        raise UsageError("specify what to examine", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
     if (hold or not stop) and pid is None:
         raise UsageError("stop=False and hold=True are for a running process (pid=…)")
     if hold and not stop:
-        raise UsageError("hold=True and stop=False contradict each other", help="leave out one of them")
+        raise UsageError("hold=True and stop=False contradict each other", help="omit one of them")
     if sysroot and core is None:
         raise UsageError("sysroot is for core dumps: a running process shows its own files")
     with limits.watch():

@@ -62,7 +62,7 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     name = keep_callback(on_hit)
     error = breakpoint.SetScriptCallbackFunction(name)
     if error is not None and error.Fail():
-        raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
+        raise TargetError(f"LLDB rejects the callback: {error.GetCString()}")
     return name
 
 

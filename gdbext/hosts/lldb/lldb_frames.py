@@ -143,7 +143,7 @@ class RegisteredFrames:
         self._number = target.RegisterScriptedFrameProvider(_CLASS, lldb.SBStructuredData(), error)
         if error.Fail():
             del names[_CLASS]
-            raise UsageError(f"LLDB registers no frame provider: {error.GetCString()}", help="dispatch-bt --native")
+            raise UsageError(f"LLDB did not register the frame provider: {error.GetCString()}", help="dispatch-bt --native")
 
     def remove(self) -> None:
         if self._target.IsValid():
@@ -155,8 +155,8 @@ def check_frame_providers(target: lldb.SBTarget) -> None:
     """Raise UsageError for an LLDB without frame providers."""
     if not hasattr(target, "RegisterScriptedFrameProvider"):
         raise UsageError(
-            "this LLDB shows no frames but its own",
-            why="frame providers came with LLDB 22",
+            "this LLDB cannot show added frames",
+            why="frame providers need LLDB 22 or later",
             help="see the same stack with: dispatch-bt --native   or install lldb-22",
         )
 

@@ -67,8 +67,8 @@ class LldbLaunch(DebuggerLaunch):
         """The error of an LLDB without Python, or with one that does not find LLDB's own module."""
         if "script interpreter unavailable" in output:  # CommandObjectScript.cpp
             return TargetError(
-                "this lldb has no Python inside",
-                why="it was built without",
+                "this lldb has no embedded Python",
+                why="it was built without Python",
                 help=f"install one that has it (apt-get install lldb-19), or {_OTHERS}",
             )
         failure = re.search(r"(ModuleNotFoundError|ImportError|NameError): .*\b_?lldb\b.*", output)

@@ -214,7 +214,7 @@ class LldbTarget(LentProcess):
         if not self.is_native:
             raise TargetError(
                 f"process {self.pid} is on another machine, or under a server that LLDB did not start",
-                why="LLDB gives the memory regions of such a process without the parts of files that they show",
+                why="LLDB reports the memory regions of such a process without their file offsets",
                 help=f"on that machine: scripts/dispatch -p {self.pid}; or take a core there: gcore {self.pid}",
             )
         return super().maps()
@@ -240,7 +240,7 @@ class LldbTarget(LentProcess):
         registers = dict(lldb_registers)
         missing = [name for name in self.architecture.general_registers if name not in registers]
         if missing:
-            raise TargetError(f"LLDB cannot read thread {tid}: it gives no {', '.join(missing)}")
+            raise TargetError(f"LLDB cannot read thread {tid}: it lacks {', '.join(missing)}")
         if not self.is_native:
             return registers
         call_number = self.architecture.syscall_register
@@ -308,7 +308,7 @@ def _core_path(process: lldb.SBProcess) -> str:
         paths = {linux.split_deleted(mapping.path)[0] for mapping in linux.parse_maps(file.read())}
     cores = [path for path in sorted(paths) if path.startswith("/") and elf_core.is_core(path)]
     if len(cores) != 1:
-        raise TargetError("LLDB does not say the path of its core file", help="use: scripts/dispatch -c CORE")
+        raise TargetError("LLDB does not report the path of its core file", help="use: scripts/dispatch -c CORE")
     return cores[0]
 
 

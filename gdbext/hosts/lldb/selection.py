@@ -179,8 +179,8 @@ class Selection:
         mode = lldb.SBDebugger.GetInternalVariableValue(setting, self.debugger.GetInstanceName())
         if mode.GetSize() and mode.GetStringAtIndex(0) == "child":
             return TargetError(
-                f"LLDB would leave process {self.process().GetProcessID()} for the first child that it forks",
-                why=f"{setting} is child, and LLDB does not say which process it has then",
+                f"LLDB would detach from process {self.process().GetProcessID()} and follow the first child that it forks",
+                why=f"{setting} is child, and LLDB does not report which process it has then",
                 help=f"settings set {setting} parent",
             )
         # LLDB's words for a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)
@@ -223,6 +223,6 @@ def check_version(debugger: lldb.SBDebugger) -> None:
     if release is not None and release < 16:
         raise TargetError(
             f"this is LLDB {release}; 16 or later is needed",
-            why="older ones have not been tried",
+            why="older releases are untested",
             help="apt-get install lldb-16 or later, and name it in $LLDB; or use --debugger none",
         )
