@@ -316,7 +316,7 @@ def runnable(program: Sequence[str]) -> list[str]:
             )
         if not os.access(path, os.X_OK):
             raise TargetError(
-                f"{words[0]} is not executable", why="its file mode has no execute permission", help=f"python3 {words[0]}"
+                f"{words[0]} is not executable", why="it lacks execute permission", help=f"python3 {words[0]}"
             )
         try:
             with open(path, "rb") as file:

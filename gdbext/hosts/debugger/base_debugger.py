@@ -7,16 +7,19 @@ asked for: the launcher starts with this file.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.cache import find_program
+from gdbext.errors import TargetError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from gdbext.diagnosis.samples import Pause
     from gdbext.engine.targets.base_target import Target
-    from gdbext.errors import TargetError
     from gdbext.hosts.debugger.frame_source import FrameSource
     from gdbext.live.breakpoint_setter import BreakpointSetter
     from gdbext.live.host import RunControl
@@ -50,13 +53,28 @@ class DebuggerLaunch(ABC):
     """The way a debugger of our own is started, with one job to do. Nothing here imports the debugger."""
 
     name: str
-    """The debugger's name, as in ``--debugger NAME``."""
+    """The debugger's name, as in ``--debugger NAME``: also that of its executable, unless $NAME is another one."""
     no_result_reason: str
     """The likely cause if the debugger exits without a result and prints nothing."""
+    packages: tuple[str, str]
+    """Its packages of Debian and Fedora."""
 
-    @abstractmethod
     def find(self) -> str:
         """The debugger's executable. Raises TargetError with how to install one."""
+        wanted = os.environ.get(self.name.upper()) or self.name
+        path = find_program(wanted) or (self.other_executable() if wanted == self.name else None)
+        if path is not None:
+            return path
+        debian, fedora = self.packages
+        raise TargetError(
+            f"{self.name} was not found ({wanted})",
+            why="it is not installed, or not in $PATH",
+            help=f"apt-get install {debian}   or   dnf install {fedora};   or --debugger none, which needs no debugger",
+        )
+
+    def other_executable(self) -> str | None:
+        """The path of an executable of another name in $PATH; None without one."""
+        return None
 
     @abstractmethod
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:

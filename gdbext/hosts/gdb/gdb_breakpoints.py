@@ -24,25 +24,18 @@ from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 if TYPE_CHECKING:
-    from gdbext.live.breakpoint_setter import (
-        Breakpoint,
-        BreakpointSetter,
-        Condition,
-        Reached,
-        StoppedThread,
-        Trap,
-    )
+    from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, Reached, StoppedThread, Trap
     from gdbext.tools.probes.thread_stopper import ProbedHook
 
 _NO_CONDITION = (
-    "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave --continue "
-    "out, and give the breakpoint the condition and, with commands N: continue"
+    "breakpoints of --continue take no condition of gdb (condition N ...): use --key or --has; or omit --continue, and "
+    "give the breakpoint the condition and the command continue (commands N)"
 )
 """gdb allows one stop condition, and ``stop()`` is one (gdb manual, Python: Breakpoints)."""
 
 
 class SelectedThread:
-    """gdb's selected thread, stopped by a breakpoint: a StoppedThread (live/breakpoint_setter.py)."""
+    """gdb's selected thread, which a breakpoint has stopped: a StoppedThread (live/breakpoint_setter.py)."""
 
     @property
     def tid(self) -> int:
@@ -72,7 +65,7 @@ class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class GdbStop(GdbBreakpoint):
-    """A breakpoint with a condition that gdb evaluates; gdb allows none beside a stop() in Python."""
+    """A breakpoint whose condition gdb evaluates: ``stop()`` in Python would be the only condition that gdb allows."""
 
     def __init__(self, address: int, condition: str, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
@@ -210,11 +203,10 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(_NAME)
         self.last_key = 0
-        self.reached: dict[int, Callable[[], bool]] = {}
-        """Key of a catchpoint → the function that returns whether gdb stops now."""
+        self.reached: dict[int, Callable[[], bool]] = {}  # key of a catchpoint → returns True if gdb is to stop
 
     def invoke(self, key: gdb.Value) -> int:
-        """Called by gdb for each catchpoint of ours when a thread has stopped by its signal."""
+        """Called by gdb as the condition of a catchpoint of ours when a thread has stopped by its signal."""
         reached = self.reached.get(int(key))
         return int(reached is not None and reached())
 
@@ -297,8 +289,7 @@ class ProbedSetter(GdbBreakpointSetter):
     def __init__(self) -> None:
         self._hooks: ProbeHooks | None = None
         self._process = 0
-        self._due: tuple[int, object] | None = None
-        """The thread that is to stop, and the key of the catchpoint that has to stop it."""
+        self._due: tuple[int, object] | None = None  # tid that is to stop, key of the catchpoint that has to stop it
 
     def _current_hooks(self) -> ProbeHooks:
         """The hooks of the process that gdb has now. Raises ProbesRefused, TargetError."""
@@ -311,7 +302,7 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
-        """A hook that calls ``called`` with the stopped thread, which stays stopped if that returns a true value."""
+        """A hook that calls ``called(stopped thread)``; the thread stays stopped if that returns a true value."""
         hooks = self._current_hooks()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
@@ -321,6 +312,7 @@ class ProbedSetter(GdbBreakpointSetter):
         hooks, key = self._current_hooks(), object()
 
         def hit(thread: StoppedThread) -> bool:
+            """Called when a thread reaches the probe: note whether gdb is to stop it."""
             if stops(thread):
                 self._due = (thread.tid, key)
             return False

@@ -48,7 +48,7 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
             _write(outcome.error + "\n", gdb.STDERR)
 
     def complete(self, text: str, word: str) -> Sequence[str]:
-        """The words that gdb may complete ``text`` with; ``word`` is the part of its last word that gdb completes."""
+        """Completions of the command's arguments ``text``; ``word`` is the part of the last one that gdb replaces."""
         words = text.split()
         current = "" if not words or text[-1:].isspace() else words.pop()
         # gdb completes its own idea of the last word, which begins after the option's dashes.
@@ -77,11 +77,9 @@ class GdbCommands:
     """All commands, from ``source gdbext/init.py`` until the next one."""
 
     def __init__(self) -> None:
-        """Define the commands, with a line of help each; the whole help follows with the first prompt, or at once if
-        gdb's command line asks for help: with -batch there is no prompt.
-
-        The whole help takes the import of every command (0.1 s), which a script that runs one command must not pay.
-        """
+        """Define the commands, with a line of help each. The whole help, for which every command must be imported
+        (0.1 s), follows with the first prompt, or at once if gdb's command line asks for help: with -batch there is no
+        prompt."""
         GdbPrefix()
         self._define(_whole_help if _help_is_requested() else lambda row: f"{row.summary}\nSee: {row.name} --help")
         self._printers = PrinterRegistration(lambda value: self.shell.summaries.summary_of(value))

@@ -56,7 +56,7 @@ _PASSED_ON = "SIGUSR1 SIGUSR2 SIGHUP SIGPIPE SIGTERM SIGQUIT SIGALRM SIGCHLD SIG
 
 
 class AddedDecorator(FrameDecorator):  # type: ignore[misc]
-    """Shows one added frame, with a frame of gdb's as its own; gdb prints that frame's number only once."""
+    """Shows one added frame beside ``native``, a frame of gdb whose number gdb prints only once."""
 
     def __init__(self, native: gdb.Frame, added: AddedFrame) -> None:
         super().__init__(native)
@@ -77,10 +77,9 @@ class AddedDecorator(FrameDecorator):  # type: ignore[misc]
         return int(self.inferior_frame().pc()) if "gdb.dap" in sys.modules else None
 
     def frame_args(self) -> None:
-        """None that gdb could read."""
+        """None: gdb could not read them."""
 
-    def frame_locals(self) -> None:
-        """None that gdb could read."""
+    frame_locals = frame_args
 
 
 class AddedFrameFilter:
@@ -186,7 +185,7 @@ class GdbDebugger(Debugger):
         return GdbBreakpointSetter()
 
     def write(self, text: str) -> None:
-        """Write to gdb's standard output; from another thread than gdb's own: soon."""
+        """Write to gdb's standard output; from another thread, by gdb's event loop."""
         self._unwritten.append(shown(text))
         if threading.current_thread() is threading.main_thread():
             self._write_all()
@@ -243,8 +242,8 @@ class GdbDebugger(Debugger):
             return  # it is gone
 
     def leave(self, job: Job) -> None:
-        """Exit gdb without finalizing its Python, a fifth of an inspection's time, if it holds no process and no thread
-        of ours runs. Functions registered with atexit are called."""
+        """Exit gdb without finalizing its Python, which takes a fifth of an inspection, unless gdb holds a process or a
+        thread of ours runs. Functions registered with atexit are called."""
         can_exit = bool(job.core) or (job.pid > 0 and not any(inferior.pid for inferior in gdb.inferiors()))
         if can_exit and threading.active_count() == 1:
             atexit._run_exitfuncs()
@@ -262,5 +261,4 @@ def _silence(_event: object) -> None:
     os.close(nowhere)
 
 
-debugger = GdbDebugger
-"""Makes the debugger inside which this runs (base_debugger.py)."""
+debugger = GdbDebugger  # called by base_debugger.debugger()

@@ -28,7 +28,7 @@ _log = logger(__name__)
 
 
 def check_pause_works(alternative: str) -> None:
-    """Raise UsageError if gdb would not resume all threads, or could not stop them; ``alternative`` is its help."""
+    """Raise UsageError, with the help ``alternative``, if gdb would not resume all threads or could not stop them."""
     non_stop = bool(gdb.parameter("non-stop"))
     if non_stop or _is_locked():
         setting = "non-stop mode is on" if non_stop else "scheduler-locking is on"
@@ -51,7 +51,7 @@ def _is_locked() -> bool:
 
 
 def _locked_text() -> str:
-    """The sentence that scheduler-locking is on."""
+    """The sentence for the user that scheduler-locking is on."""
     thread = gdb.selected_thread()
     number = f"thread {thread.num}" if thread is not None else "one thread"
     return f"scheduler-locking is on: {number} would run alone, without the threads that it may wait for"
@@ -63,10 +63,10 @@ def stops_by_interrupt() -> bool:
 
 
 def signal_actions(name: str) -> tuple[bool, ...]:
-    """(stop, print, pass) of a signal in gdb's table. Raises TargetError."""
-    rows = [line.split() for line in execute(f"info signals {name}").splitlines()]
-    actions = (tuple(word == "Yes" for word in row[1:4]) for row in rows if row[:1] == [name])
-    return next(actions, (False, False, True))
+    """(stop, print, pass) of a signal in gdb's table, each True if gdb does so. Raises TargetError."""
+    rows = (line.split() for line in execute(f"info signals {name}").splitlines())
+    row = next((row for row in rows if row[:1] == [name]), ["", "No", "No", "Yes"])
+    return tuple(word == "Yes" for word in row[1:4])
 
 
 def refusal() -> TargetError | None:
@@ -92,8 +92,8 @@ def check_probes() -> None:
         raise probes_are_elsewhere()
     if gdb.parameter("follow-fork-mode") == "child":
         raise ProbesRefused(
-            f"they watch process {gdb.selected_inferior().pid}, and gdb would detach from it and follow the first child that it "
-            "forks (follow-fork-mode child)",
+            f"they watch process {gdb.selected_inferior().pid}, and gdb would leave it and follow its first child "
+            "(follow-fork-mode child)",
             help="set follow-fork-mode parent, or --engine breakpoints",
         )
 
@@ -103,8 +103,8 @@ def breakpoint_notes() -> tuple[str, ...]:
     notes = [f"{_locked_text()}: set scheduler-locking replay"] if _is_locked() else []
     if not gdb.parameter("detach-on-fork") and not gdb.parameter("schedule-multiple"):
         notes.append(
-            "detach-on-fork is off: what this process forks stays stopped, and so does this process while it waits for "
-            "that: set schedule-multiple on lets both run"
+            "detach-on-fork is off: children that this process forks stay stopped, and so does this process when it "
+            "waits for one; set schedule-multiple on lets both run"
         )
     return tuple(notes)
 
@@ -114,13 +114,12 @@ class Forks:
 
     def __init__(self) -> None:
         self._first = gdb.selected_inferior().pid
-        self._endings: dict[int, tuple[int, Ending]] = {}
-        """Number of an inferior → process id, ending."""
-        self._noted: set[int] = set()
-        """Process ids of the children that a note was written about."""
+        self._endings: dict[int, tuple[int, Ending]] = {}  # number of an inferior → pid, ending
+        self._noted: set[int] = set()  # pids of the children that the user was told of
 
     @contextmanager
     def watched(self) -> Iterator[None]:
+        """Note these events meanwhile."""
         gdb.events.new_inferior.connect(self._on_new_inferior)
         gdb.events.exited.connect(self._on_exited)
         try:
@@ -135,7 +134,7 @@ class Forks:
         gdb.post_event(self._write_notes)
 
     def _write_notes(self) -> None:
-        """Tell the user about each process that gdb keeps stopped after a fork, once."""
+        """Tell the user of each process that gdb keeps stopped after a fork, once."""
         if gdb.parameter("schedule-multiple") or gdb.parameter("detach-on-fork"):
             return
         follows = gdb.parameter("follow-fork-mode") == "child"
@@ -148,7 +147,7 @@ class Forks:
                 gdb.write(f"note: {text}: {advice}\n", gdb.STDERR)
 
     def _on_exited(self, event: Any) -> None:
-        """Called by gdb also for a process that it detaches from."""
+        """Called by gdb when a process has exited or was detached: note how it ended."""
         status = getattr(event, "exit_code", None)
         if status is None:
             ending = Ending(EndingKind.KILLED, "was killed by a signal")
@@ -176,7 +175,7 @@ class Forks:
             )
 
     def _first_process_text(self) -> str:
-        """The clause that says where the process is that gdb had when the run began."""
+        """The clause on the present state of the process that gdb had when the run began."""
         held = next((inferior.num for inferior in gdb.inferiors() if inferior.pid == self._first), None)
         if held is not None:
             return f"process {self._first} is stopped: inferior {held} selects it"
@@ -210,8 +209,8 @@ class QuietConsole:
 
 def take_interrupts() -> None:
     """Have gdb take the SIGINTs that are pending because another event stopped the process first: they would stop the
-    next run at once, and kill the process after a detach. Does nothing if gdb's table of signals passes SIGINT on.
-    Raises gdb.error: the process exits."""
+    next run at once, and kill the process after a detach. Does nothing if gdb passes SIGINT on to the program. Raises
+    gdb.error if the process exits."""
     for _ in range(50):  # stops that gdb may report before that of an interrupt: one for each thread at a probe
         inferior = gdb.selected_inferior()
         if not inferior.pid or connection_type(inferior) != "native":

@@ -67,7 +67,7 @@ class GdbTypePrinters:
     """Finds the printer of a value; gdb keeps this object for each object file."""
 
     def __init__(self, summarize: Summarize, shown: Callable[[], None]) -> None:
-        """``shown`` is called whenever gdb shows a value."""
+        """``shown`` is called whenever gdb shows a value, ``summarize`` for each value of one of our types."""
         self.name = "gdbext"
         self.enabled = True
         # as ``info pretty-printer`` lists them and ``disable pretty-printer`` turns them off
@@ -160,7 +160,7 @@ class PrinterRegistration:
         self._unchecked.append(file)
 
     def _on_value_shown(self) -> None:
-        """gdb iterates over the lists while it shows a value, so they change with the next prompt only."""
+        """Have gdb call ``_check`` before its next prompt: while it shows a value, it iterates over the lists."""
         if self._unchecked and not self._is_asked and hasattr(gdb.events, "before_prompt"):
             self._is_asked = True
             gdb.events.before_prompt.connect(self._check)
@@ -183,7 +183,7 @@ class PrinterRegistration:
 
 
 def _has_debug_information(path: str) -> bool:
-    """True also for a file of another machine."""
+    """True for a file with DWARF, and for one of a remote target, which cannot be read."""
     try:
         sections = ForeignFiles().image(path).sections
     except (GdbextError, OSError):
@@ -192,15 +192,12 @@ def _has_debug_information(path: str) -> bool:
 
 
 _REFERENCES = (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
+_CALLS = "may-call-functions"  # gdb's setting, since gdb 9
 
 
 def address_of(value: gdb.Value) -> int | None:
     """Address of a value; None if it is not in memory."""
     return int(value.address) & WORD if value.address is not None else None
-
-
-_CALLS = "may-call-functions"
-"""gdb's setting, since gdb 9."""
 
 
 def evaluated_address(expression: str) -> int:

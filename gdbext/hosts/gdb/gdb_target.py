@@ -67,7 +67,7 @@ class GdbThread(TargetThread):
         return selected is not None and selected.ptid == self._thread.ptid
 
     def read_selected(self) -> None:
-        """Select the thread and read its registers and signal, if it is stopped. Raises gdb.error."""
+        """Select the thread, and read its registers and signal once, if it is stopped. Raises gdb.error."""
         if self._registers is not None or not self._thread.is_valid() or self._thread.is_running():
             return
         if not self.is_selected():
@@ -172,18 +172,15 @@ class GdbTarget(LentProcess):
         return self._register_names
 
     def read_thread(self, thread: GdbThread) -> None:
-        """Read one thread's registers and signal, and those of all others if restoring the selection is expensive.
-
-        Selecting another thread drops gdb's frames, and an outer frame that the user has selected has to be unwound
-        anew afterwards. So in that case all threads are read in one go. Raises gdb.error.
-        """
+        """Read one thread's registers and signal. If the user has selected an outer frame, which gdb must unwind again
+        after another thread was selected, all threads are read at once. Raises gdb.error."""
         if thread.is_selected():
             thread.read_selected()
             return
         with keeping_selection() as is_expensive:
             thread.read_selected()
             for other in self.threads() if is_expensive else ():
-                with suppress(gdb.error):  # it costs that thread only, when it is asked for
+                with suppress(gdb.error):  # raised once more when that thread is asked for
                     other.read_selected()
 
 
@@ -232,10 +229,8 @@ def current_target(states: Mapping[int, str] | None = None) -> Target:
 
 
 def stopped_target() -> GdbTarget:
-    """The selected process at this stop. Raises TargetGone.
-
-    Not current_target(): inside a breakpoint's stop() gdb says that the thread runs.
-    """
+    """The selected process at this stop, also inside a breakpoint's stop(), where gdb reports that the thread runs.
+    Raises TargetGone."""
     inferior = gdb.selected_inferior()
     if inferior.pid == 0:
         raise TargetGone("the process has ended")
@@ -335,7 +330,7 @@ def _word(value: gdb.Value) -> gdb.Value | None:
 
 @contextmanager
 def keeping_selection() -> Iterator[bool]:
-    """Select the user's thread and frame again at the end; yields True if gdb must unwind an outer frame for that."""
+    """Restore the user's thread and frame at the end; yields True if gdb must unwind an outer frame for that."""
     thread = gdb.selected_thread()
     frame = _outer_frame()
     try:
@@ -348,7 +343,7 @@ def keeping_selection() -> Iterator[bool]:
 
 
 def _outer_frame() -> Any:
-    """The selected frame unless it is the innermost one, which selecting the thread selects by itself."""
+    """The selected frame; None if it is the innermost one, which is selected together with its thread."""
     try:
         frame = gdb.selected_frame()
         return frame if frame != gdb.newest_frame() else None
@@ -388,10 +383,10 @@ def _stop_signal() -> Signal | None:
 
 
 def post_whole(work: Callable[[], None], interrupted: Callable[[], None]) -> None:
-    """Have gdb's event loop call ``work``, and then ``interrupted`` if Ctrl+C came in between. From any thread.
+    """Have gdb's event loop call ``work``, and then ``interrupted`` if Ctrl+C interrupted that. From any thread.
 
-    Python raises KeyboardInterrupt at any point, before the first line of a function too, and gdb would drop it. So
-    the second event runs no Python code if all went well: it calls what is in ``to_call``.
+    Python may raise KeyboardInterrupt even before the first line of a function, and gdb would drop it. So the second
+    event runs no Python code unless ``work`` was interrupted: it iterates over ``to_call``.
     """
     to_call = [interrupted]
 
@@ -431,13 +426,13 @@ def plain_output(text: str) -> str:
 
 
 def interrupt_all() -> None:
-    """Stop all threads, if the selected one runs: a SIGINT to a stopped process would stay pending."""
+    """Stop all threads if the selected one runs: a SIGINT to a stopped process would stay pending."""
     if is_running():
         quietly("interrupt -a")
 
 
 def is_running() -> bool:
-    """True while the thread that gdb has selected runs: the process was continued, and has not stopped."""
+    """True while the thread that gdb has selected runs."""
     thread = gdb.selected_thread()
     return thread is not None and thread.is_valid() and bool(thread.is_running())
 

@@ -19,20 +19,11 @@ from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger
+from gdbext.hosts.lldb import lldb_target
 from gdbext.hosts.lldb.lldb_breakpoints import LldbBreakpointSetter
 from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, StackBuilder, check_frame_providers
 from gdbext.hosts.lldb.lldb_run_control import LldbRunControl, pause_of
-from gdbext.hosts.lldb.lldb_target import (
-    LentRegisters,
-    LldbCoreTarget,
-    attached_target,
-    brief_stop,
-    current_target,
-    is_core,
-    is_there,
-    start_program,
-    sysroot_of,
-)
+from gdbext.hosts.lldb.lldb_target import LentRegisters, LldbCoreTarget, current_target, is_there
 from gdbext.hosts.lldb.selection import Selection, check_version, run_command
 
 if TYPE_CHECKING:
@@ -74,12 +65,11 @@ class LldbDebugger(Debugger):
         process = self.selection.process()
         if not is_there(process):
             return None
-        sysroot = sysroot_of(process) if is_core(process) else ""
+        sysroot = lldb_target.sysroot_of(process) if lldb_target.is_core(process) else ""
         return process.GetUniqueID(), process.GetStopID(True), sysroot
 
     def thread_numbers(self) -> Sequence[int]:
-        process = self.selection.process()
-        return [process.GetThreadAtIndex(index).GetIndexID() for index in range(process.GetNumThreads())]
+        return [thread.GetIndexID() for thread in lldb_target.threads_of(self.selection.process())]
 
     def run_control(self) -> RunControl:
         return LldbRunControl(self.selection)
@@ -124,9 +114,10 @@ class LldbDebugger(Debugger):
             target = self._load(job.core, job.sysroot)
         elif job.pid:
             is_brief = is_quick and not job.record
-            target = brief_stop(debugger, job.pid) if is_brief else attached_target(debugger, job.pid)
+            attach = lldb_target.brief_stop if is_brief else lldb_target.attached_target
+            target = attach(debugger, job.pid)
         else:
-            target = current_target(start_program(debugger.GetSelectedTarget(), live))
+            target = current_target(lldb_target.start_program(debugger.GetSelectedTarget(), live))
         if live and not job.core:
             signals = debugger.GetSelectedTarget().GetProcess().GetUnixSignals()
             for number in map(signals.GetSignalNumberFromName, _PASSED_ON):
