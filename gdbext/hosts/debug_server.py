@@ -5,11 +5,11 @@
     start_debug_server(handlers=[*default_handlers(), debug_server.DiagnosisHandler()])
 
 The server asks each rank's own worker server, where a child process examines the rank. That needs the rank's GIL; the
-verdict on the job below is made from outside the ranks.
+verdict on the job does not.
 
 PyTorch's servers listen at all addresses without authentication. The page is shown only to processes of this machine
-that belong to the server's user or root. A rank's worker server does not tell its handlers about the connection: so a
-rank answers requests with the job's token, which is kept in the job's store.
+that belong to the server's user or root. A rank's handlers do not see the connection: so they answer requests with the
+job's token, which is in the job's store.
 
 Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
 PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).

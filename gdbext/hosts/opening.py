@@ -64,8 +64,8 @@ def other_program(pid: int, named: str) -> str:
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
-    """A running process; an unknown PyTorch in it is measured first. A process that another one traces, which cannot be
-    stopped, is read as it is. Raises TargetError."""
+    """A running process; an unknown PyTorch in it is measured first. A process that another one traces cannot be
+    stopped, and is read as it runs. Raises TargetError."""
     _measure(pid)
     if standstill is Standstill.BRIEF:
         return briefly_stopped(pid)
@@ -75,8 +75,8 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
 
 
 def _stopped(pid: int) -> Target:
-    """The process, stopped until it is closed. If a thread cannot be stopped (it sleeps in the kernel): the process as
-    it sleeps if all threads do, else the stopped threads, and those that cannot be as they sleep."""
+    """The process, stopped until it is closed. Threads that cannot be stopped, as they sleep in the kernel, are read as
+    they sleep; if all threads sleep, none is stopped."""
     readings = None
     with suppress(OSError):
         if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
@@ -103,6 +103,7 @@ def open_running(pid: int) -> RunningProcess:
 
 
 def _measure(pid: int) -> None:
+    """Derive the struct layouts of an unknown PyTorch in the process, with progress on standard error."""
     with budget.without_limits():
         measure_for_process(pid, 2)
 

@@ -50,19 +50,17 @@ class DumpedProcess:
     """The Python threads of one process, in py-spy's order: the newest first."""
 
     def __init__(self, target: Target, options: argparse.Namespace) -> None:
-        """Read its threads, of one moment. Raises GdbextError."""
+        """Read the threads, as they are at one moment. Raises GdbextError."""
         self._options = options
         self.pid = target.pid
         is_core = target.origin.is_core
         self.command = getattr(target, "command", "") if is_core else command_text(read_command(target.pid))
-        session, self._inspected = Session(target).read_consistently(inspect_threads)
-        self._session = session
-        table = session.python_threads
-        if not session.python:
-            raise unsupported(f"process {self.pid} runs no Python that can be read")
-        self.version = session.python.version or "?"
+        self._session, self._inspected = Session(target).read_consistently(inspect_threads)
+        table = self._session.python_threads
         self._runtime = table.runtime
-        self._names = table.names
+        if not self._runtime:
+            raise unsupported(f"process {self.pid} runs no Python that can be read")
+        self.version = self._runtime.version or "?"
         self._tids = {state.address: tid for tid, states in table.states.items() for state in states}
 
     @cached_property
@@ -91,8 +89,8 @@ class DumpedProcess:
         }
 
     def _frames(self, group: Any, is_last: bool) -> Iterator[dict[str, Any]]:
-        """The frames of one evaluation loop; ``is_last``: the outermost loop. py-spy marks the frames that entered a
-        loop: before 3.11 each of them, in 3.11 those that say so, since 3.12 a shim frame below them."""
+        """The frames of one evaluation loop in py-spy's JSON; ``is_last``: it is the outermost loop. py-spy marks the
+        frames that entered a loop: before 3.11 all, in 3.11 those with is_entry, since 3.12 the one above a shim."""
         form = self._runtime.layout.abi.frames
         by_shim = isinstance(form, InterpreterFrames) and bool(form.codeless_owners)
         for frame in group:
@@ -112,6 +110,7 @@ class DumpedProcess:
     def _frame(
         self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
     ) -> dict[str, Any]:
+        """One frame in py-spy's JSON; ``is_last``: a shim frame is below it."""
         return {
             "name": name,
             "filename": file,
@@ -230,6 +229,7 @@ def _text(value: PyRef, depth: int, room: int) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """The parser of py-spy's own options."""
     parser = argparse.ArgumentParser(prog="py-spy", description="Prints Python stacks as py-spy does, by gdbext.")
     parser.add_argument("--version", "-V", action="version", version="py-spy 0.4.3 (gdbext)")
     dump = parser.add_subparsers(dest="command", required=True).add_parser("dump", help="stacks of a running program")

@@ -36,7 +36,7 @@ SECTION = "gdbext: ran longer than --gdbext-threshold"
 _AT_ONCE = 'exec 3<&0; "$@" <&3 3<&- >/dev/null & echo $!'
 """Starts the watcher, not as a child of pytest's process: tests may wait for any child, or count them."""
 _LATER = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
-"""The same, but it becomes a Python process after $0 seconds only: short runs never pay for one."""
+"""The same, but starts its Python only after $0 seconds: short runs do not pay for one."""
 _START = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gdbext.hosts import hang_watcher as watcher; watcher.main()"
 )
@@ -210,8 +210,8 @@ class HangPlugin:
 
 
 class _Phases:
-    """Registers _ReportedVerdicts once the watcher has examined a test. It checks at the end of each phase, three times
-    a test: so it takes no argument and reads one byte."""
+    """Registers _ReportedVerdicts once the watcher has examined a test. The hook is called three times for each test:
+    so it takes no argument and reads one byte."""
 
     def __init__(self, plugins: pytest.PytestPluginManager, board: TestBoard) -> None:
         page, index = board.examined_byte()
@@ -230,14 +230,13 @@ class _ReportedVerdicts:
 
     def __init__(self, board: TestBoard) -> None:
         self._board = board
-        self._reported = 0
-        """The number of the last test with a verdict."""
+        self._reported = 0  # number of the last test with a verdict
         self._properties: list[tuple[str, object]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the section to the test's first report after the examination, and the properties also to later ones,
-        before another plugin shows a report or sends it to another process."""
+        """Add the verdict to the test's first report after the examination, and the properties to later ones, too,
+        before another plugin shows the report or sends it to another process."""
         if not self._board.is_examined():
             return
         if self._board.number != self._reported:
@@ -251,8 +250,8 @@ class _ReportedVerdicts:
 
 
 def _board_module() -> ModuleType:
-    """hosts/hang_board.py by Python's own loader: pytest's, which rewrites every module of a plugin's package, compiles
-    it in each run without a cache, as in a fresh container."""
+    """The module hosts/hang_board.py, imported by Python's own loader: pytest's compiles it in each run that has no
+    cache, as in a fresh container."""
     name = "gdbext.hosts.hang_board"
     if name not in sys.modules:
         spec = PathFinder.find_spec(name, gdbext.hosts.__path__)

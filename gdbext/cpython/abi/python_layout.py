@@ -49,7 +49,7 @@ TASK_LAYOUTS = {
     (3, 13): TaskLayout(144, 112, 120, 128, 96),
 }
 """No header has them: from the debug information of CPython 3.8.18 to 3.13.0. Later versions publish theirs
-(cpython/tasks/task_lists.py)."""
+(cpython/tasks/loops.py)."""
 
 
 class PythonLayout:
@@ -91,6 +91,7 @@ class PythonLayout:
         return StructLayout(f"CPython {self.abi.text}'s {name}", size, fields)
 
     def _inner(self, outer: str, member: str) -> StructLayout:
+        """The structure that is the ``member`` of another one, with offsets from its own start."""
         whole = self.struct(outer)
         itself, prefix = whole.field(member), f"{member}."
         fields = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext import __version__
@@ -136,22 +137,19 @@ def leave(status: int) -> NoReturn:
 
 
 def deliver(outcome: Outcome, typed: str = PROGRAM, called: CommandLine | None = None) -> int:
-    """Write an outcome to standard output and error, and return the exit status. ``called``: the command line by which
-    suggestions name what was examined."""
-    status = outcome.status
+    """Write an outcome to standard output and error, and return the exit status. ``called``: the command line with
+    which suggestions begin."""
     try:
         write(1, outcome.output)
     except BrokenPipeError:  # the reader (head, less) has exited
-        return status
+        return outcome.status
     except OSError as error:
         outcome.error = f"{outcome.error}\ncannot write the report: {error.strerror}".lstrip()
-        status = 1
+        outcome.status = 1
     if outcome.error:
-        try:
+        with suppress(OSError):  # no reader is left
             write(2, f"{_name(typed)}: {_as_called(outcome.error, typed, called)}\n")
-        except OSError:  # no reader is left
-            return status
-    return status
+    return outcome.status
 
 
 def _name(typed: str) -> str:
@@ -160,8 +158,8 @@ def _name(typed: str) -> str:
 
 
 def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
-    """The error with suggestions that name our program as the user called it: ``gdbext ps`` for ``dispatch ps``, and
-    with ``called`` a whole command line for ``dispatch-op mm``."""
+    """An error text whose suggestions name our program as the user called it: ``gdbext ps`` for ``dispatch ps``, and,
+    with ``called``, a whole command line for ``dispatch-op mm``."""
     if called:
         whole = CommandLine(typed, called.source or "-p PID")
         advice = "  try: "  # the beginning of an error's line with what to do (error_text)

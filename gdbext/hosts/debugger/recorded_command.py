@@ -19,8 +19,8 @@ from gdbext.tools import running, table
 from gdbext.tools.outcome import Outcome
 
 _INCOMPLETE = (
-    f"\n  It is incomplete: more than the {MAX_MEMORY >> 20} MB of memory that it can keep was read. The rest is among "
-    "the errors of a replay.\n  Record a command that reads less: dispatch-bt --thread TID"
+    f"\n  It is incomplete: more than {MAX_MEMORY >> 20} MB of memory was read, the most that it keeps. A replay "
+    "reports the rest as errors.\n  Record a command that reads less: dispatch-bt --thread TID"
 )
 
 
@@ -96,8 +96,7 @@ def _summary(recording: Recording, path: str, size: int, seconds: float) -> str:
     return (
         f"recorded in {path} ({byte_size(size)}{longer}):\n"
         f"  registers, the memory map, {parts}, {answers} of /proc and the file system,\n"
-        f"  {counted(len(recording.environ), 'environment variable')}. The memory holds what the process "
-        "had there: paths, "
-        "code, strings, numbers of tensors, perhaps passwords and keys.\n"
+        f"  {counted(len(recording.environ), 'environment variable')}. The memory may contain paths, code, strings, "
+        "tensor values, passwords and keys.\n"
         f"  Replay it anywhere with: scripts/dispatch -r {path}"
     )

@@ -95,7 +95,7 @@ class Diagnosis(Answer):
 
 
 class Process:
-    """The process, core or recording that was opened. A context manager: at its end a held process resumes."""
+    """A process, core or recording that was opened. As a context manager, it resumes a held process at the end."""
 
     def __init__(
         self, target: Target, standstill: opening.Standstill | None = None, limits: CallLimits | None = None
@@ -119,7 +119,7 @@ class Process:
 
     @property
     def standstill_text(self) -> str:
-        """Whether the process runs, in words: "process 4711 is stopped for some milliseconds, and goes on"."""
+        """A sentence on whether the process is stopped: "process 4711 is stopped until it is closed"."""
         if not self.standstill:
             return "nothing is running: it is a " + ("recording" if self._target.origin.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
@@ -156,7 +156,7 @@ class Process:
         self._target.close()
 
     def _renew(self) -> None:
-        """Drop what was read before the process was examined again: it may be older than its threads."""
+        """Drop the session, which may be older than the threads: the process was sampled again."""
         self._session = Session(self._target, self._session.layout_if_known, self._session.files)
 
     def __enter__(self) -> Process:

@@ -73,7 +73,7 @@ class Operators(Mapping[str, "OperatorView"]):
         return len(self._session.dispatcher.names)
 
     def find(self, pattern: str) -> list[OperatorView]:
-        """All that a word means: ``mm`` every operator of that name, ``*mm*`` a pattern. Raises UsageError."""
+        """The operators that match: ``mm``, of that base name; ``*mm*``, a glob. Raises UsageError."""
         with self._limits.watch():
             report = running.report("dispatch-op", [pattern], lambda: self._session)
         section = cast("OperatorSection", report.sections[0])

@@ -166,12 +166,10 @@ def _ending_of_process(process: lldb.SBProcess) -> Ending:
 
 def register_of(frame: lldb.SBFrame, name: str) -> int:
     """The value of a frame's register, unsigned. Raises TargetError."""
-    error = lldb.SBError()
-    value = frame.FindRegister(name)
-    number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
-    if not value.IsValid() or error.Fail():
+    value = lldb_target.register_value(frame, name)
+    if value is None:
         raise TargetError(f"LLDB cannot read the register {name}")
-    return int(number) & _WORD
+    return value
 
 
 class LldbRunControl:

@@ -325,14 +325,17 @@ def sysroot_of(process: lldb.SBProcess) -> str:
 
 def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:
     """The architecture's registers that LLDB has in a frame, by name."""
-    registers: dict[str, int] = {}
+    names = (*architecture.general_registers, *architecture.system_registers)
+    values = {name: register_value(frame, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def register_value(frame: lldb.SBFrame, name: str) -> int | None:
+    """A frame's register, unsigned; None if LLDB does not have it."""
     error = lldb.SBError()
-    for name in (*architecture.general_registers, *architecture.system_registers):
-        value = frame.FindRegister(name)
-        number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
-        if value.IsValid() and error.Success():
-            registers[name] = number & _WORD
-    return registers
+    value = frame.FindRegister(name)
+    number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
+    return int(number) & _WORD if value.IsValid() and error.Success() else None
 
 
 def current_target(

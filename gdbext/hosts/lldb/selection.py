@@ -55,7 +55,7 @@ class Interruption:
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Call ``stop`` from another thread on a signal while LLDB runs the process: this thread runs no Python then."""
+        """Call ``stop`` from another thread on a signal while LLDB runs the process: this one runs no Python then."""
         if not self._taken:
             yield
             return

@@ -80,7 +80,7 @@ def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[
 def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = tuple(row._replace(recorded=()) for row in table.TABLE)  # nothing besides the command
     monkeypatch.setattr(table, "TABLE", plain)
-    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is incomplete: more than the 192 MB")):
+    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is incomplete: more than 192 MB")):
         monkeypatch.setattr(recorder, "MAX_MEMORY", limit)
         command = RecordedCommand("all-threads", [], str(tmp_path / "hang.rec"))
         outcome = command.run(lambda: ReplayTarget(recordings.recording("boxed-recursion-fallback-0")), color=False)
