@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 NAME = "gdbext-hangs"
 """The plugin's name in pytest, and the default folder for verdicts and recordings."""
 SECTION = "gdbext: ran longer than --gdbext-threshold"
-_AT_ONCE = 'exec 3<&0; "$@" <&3 3<&- >/dev/null & echo $!'
-"""Starts the watcher, not as a child of pytest's process: tests may wait for any child, or count them."""
-_LATER = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
-"""The same, but starts its Python only after $0 seconds: short runs do not pay for one."""
+_SCRIPT = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
+"""Starts the watcher, not as a child of pytest's process: tests may wait for any child, or count them. Python starts
+only after $0 seconds, so that short runs do not pay for it."""
 _START = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gdbext.hosts import hang_watcher as watcher; watcher.main()"
 )
@@ -160,9 +159,8 @@ class HangPlugin:
         words += [str(self._threshold), self._folder, "1" if self._kills else ""]
         pause = int(min(self._threshold / 4, 5))
         self._watches_from = time.monotonic() + pause
-        script = [_LATER, str(pause)] if pause else [_AT_ONCE, "sh"]
         self._starter = subprocess.Popen(
-            ["/bin/sh", "-c", *script, *words],
+            ["/bin/sh", "-c", _SCRIPT, str(pause), *words],
             stdin=orders,
             stdout=subprocess.PIPE,
             stderr=self._errors,

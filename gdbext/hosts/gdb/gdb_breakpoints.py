@@ -7,18 +7,16 @@ ours, which decides whether gdb stops or resumes all threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gdb
 
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.unwind.frame_steps import CfaRule
-from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
-from gdbext.hosts.gdb.gdb_target import execute, read_memory, read_register, stopped_target
+from gdbext.hosts.gdb.gdb_target import execute, gdb_errors, read_memory, read_register, stopped_target
 from gdbext.live.breakpoint_setter import PythonCondition, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
@@ -32,6 +30,9 @@ _NO_CONDITION = (
     "give the breakpoint the condition and the command continue (commands N)"
 )
 """gdb allows one stop condition, and ``stop()`` is one (gdb manual, Python: Breakpoints)."""
+
+
+_SET = "set the breakpoint"  # for error messages
 
 
 class SelectedThread:
@@ -125,7 +126,7 @@ class GdbBreakpointSetter:
                 reached(thread)
             return stops
 
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             if isinstance(condition, PythonCondition):
                 return self._keep(GdbCallback(f"*{address:#x}", hit), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
@@ -137,22 +138,22 @@ class GdbBreakpointSetter:
             reached(SelectedThread())
             return False
 
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return self._keep(GdbCallback(f"*{address:#x}", hit), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
         """Stop at a function, now or once it is loaded, if ``reached`` returns True."""
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return GdbCallback(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
         """A breakpoint for the user to see and delete, which never stops."""
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return GdbCallback(f"*{address:#x}", lambda: False)
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
         """Call ``reached`` at an address; the user sees no breakpoint."""
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return self._keep(GdbTrap(address, reached), address)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
@@ -176,15 +177,6 @@ class GdbBreakpointSetter:
                 action()
 
         gdb.events.exited.connect(exited)
-
-
-@contextmanager
-def _gdb_refusals() -> Iterator[None]:
-    """Raise TargetError if gdb cannot set the breakpoint."""
-    try:
-        yield
-    except gdb.error as error:
-        raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
 
 
 def _call_reached(event: Any) -> None:

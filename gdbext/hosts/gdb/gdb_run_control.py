@@ -369,10 +369,8 @@ class GdbRunControl:
         """Call the hook's handler whenever a thread reaches its address, until it is removed. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
-        try:
+        with gdb_target.gdb_errors(f"set a breakpoint at {spec.address:#x}"):
             hook = GdbHook(self, spec)
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot set a breakpoint at {spec.address:#x}: {error}") from error
         self._keeper.keep(hook, spec.address)
         self._hooks.append(hook)
         return hook
@@ -390,22 +388,16 @@ class GdbRunControl:
         if self._probes:
             self._probes.check_vectors()
             return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
-        try:
+        with gdb_target.gdb_errors(f"read the register {name}"):
             return gdb_target.low_word(_evaluate(f"${name}"))
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
 
     def fail(self, error: BaseException) -> None:
         """Keep the error of a handler; the first one counts."""
         self._failure = self._failure or error
 
     def start(self) -> None:
-        try:
+        with gdb_target.gdb_errors("start a program", "file PROGRAM, or attach PID, then the command again"):
             gdb.execute("starti", False, True)
-        except gdb.error as error:
-            raise TargetError(
-                f"gdb cannot start a program: {error}", help="file PROGRAM, or attach PID, then the command again"
-            ) from error
 
     def session(self) -> Session:
         return Session(stopped_target())

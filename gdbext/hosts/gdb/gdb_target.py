@@ -58,7 +58,7 @@ class GdbThread(TargetThread):
         """Those of the architecture's registers that gdb has. Raises TargetError (the thread runs), TargetGone."""
         if self._registers is None:
             self._check()
-            with _gdb_errors(self.tid):
+            with gdb_errors(f"read thread {self.tid}"):
                 self._owner.read_thread(self)
         return self._registers or {}
 
@@ -81,7 +81,7 @@ class GdbThread(TargetThread):
     def float_registers(self) -> Mapping[str, int]:
         """The vector registers that arguments are passed in (low 8 bytes), read anew each time."""
         self._check()
-        with _gdb_errors(self.tid), keeping_selection():
+        with gdb_errors(f"read thread {self.tid}"), keeping_selection():
             if not self.is_selected():
                 self._thread.switch()
             frame = gdb.newest_frame()
@@ -352,12 +352,12 @@ def _outer_frame() -> Any:
 
 
 @contextmanager
-def _gdb_errors(tid: int) -> Iterator[None]:
-    """Raise TargetError for an error of gdb's while a thread is read."""
+def gdb_errors(what: str, help: str | None = None) -> Iterator[None]:
+    """Raise TargetError, ``gdb cannot WHAT: …``, for an error of gdb's."""
     try:
         yield
     except gdb.error as error:
-        raise TargetError(f"gdb cannot read thread {tid}: {error}") from error
+        raise TargetError(f"gdb cannot {what}: {error}", help=help) from error
 
 
 def _has_register(frame: gdb.Frame, name: str) -> bool:
