@@ -180,6 +180,7 @@ class PythonWaitView:
 
     @cached_property
     def _parking_lot(self) -> ParkingLot | None:
+        """The parked threads; None in a build with a GIL."""
         if not self.runtime or not self.runtime.layout.abi.free_threaded:
             return None
         return self._noted("stop-the-world pauses and critical sections", lambda: ParkingLot(self.runtime), None)
@@ -218,6 +219,7 @@ class PythonWaitView:
         return next((frame.place for frame in self._waiting_loops(tid) if frame), "")
 
     def _waiting_loops(self, tid: int) -> Iterable[PythonFrame | None]:
+        """The frame with the loop that repeats the thread's wait, in each interpreter."""
         return (
             polled_objects.waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
             for state in self.states(tid)

@@ -80,6 +80,7 @@ def register() -> None:
     shared = SharedAnswer(lambda: dispatch_output(["-p", str(os.getpid()), "--timeout", "60"]))
 
     def answer(request: Any, response: Any) -> None:
+        """Called by the rank's worker server for each request."""
         is_allowed = hmac.compare_digest(str(request.get_param(_TOKEN)).encode(), token().encode())
         response.set_content(shared.get() if is_allowed else _REFUSED, "text/plain; charset=utf-8")
         response.set_status(200 if is_allowed else 403)

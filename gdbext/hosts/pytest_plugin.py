@@ -216,6 +216,7 @@ class _Phases:
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_makereport() -> None:
+            """Called by pytest at the end of each phase of a test."""
             if page[index]:
                 plugins.unregister(self)
                 plugins.register(_ReportedVerdicts(board))

@@ -117,12 +117,9 @@ MODULE_LOCK_OWNER = "owner"  # attribute of importlib._bootstrap._ModuleLock wit
 FUTURES_FILE = "concurrent/futures/thread.py"
 JOB_RUN = "run"  # _WorkItem.run: a worker of a ThreadPoolExecutor runs a job
 FUTURE_CLASS, FUTURE_ERROR = "Future", "_exception"
-FUTURE_CALLBACKS = "_done_callbacks"
-"""The attribute of concurrent.futures.Future with the list of what is called when it is done."""
+FUTURE_CALLBACKS = "_done_callbacks"  # attribute of a Future with the list of its done-callbacks
 JOB_FUTURE = "future"  # attribute of a _WorkItem with the Future of its result
-EXECUTOR_THREADS = "_threads"
-"""The attribute of ThreadPoolExecutor with the set of its workers; none leaves it before shutdown()."""
-
+EXECUTOR_THREADS = "_threads"  # attribute of ThreadPoolExecutor with the set of its workers, kept until shutdown()
 EXECUTOR_QUEUE = "_work_queue"  # attribute of ThreadPoolExecutor with the queue of its jobs
 
 
@@ -175,7 +172,7 @@ PROCESS_POPEN = "_popen"  # attribute of multiprocessing.process.BaseProcess wit
 PROCESS_PARENT = "_parent_pid"  # an attribute of every multiprocessing.process.BaseProcess
 POPEN_PID = "pid"  # attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen
 POPEN_WAITS = (("multiprocessing/popen_fork.py", "wait"), ("multiprocessing/popen_forkserver.py", "poll"))
-"""(file, function) that waits with a time limit for the process of ``self``, a Popen, to exit, by polling a sentinel."""
+"""(file, function) that waits with a time limit for the process of ``self``, a Popen, by polling its sentinel."""
 POPEN_ARGUMENTS = "args"  # attribute of subprocess.Popen with the command
 PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 """Types of pathlib, whose instances have slots and no dict."""

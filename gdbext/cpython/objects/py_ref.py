@@ -178,6 +178,7 @@ class PyRef:
         """(tp_name, class) of a class and its bases, by its method resolution order."""
 
         def read_classes(python: PySpace, address: builtins.int) -> Iterator[tuple[builtins.str, PyRef]]:
+            """The classes of the MRO of the class at ``address``."""
             order = py.PyTypeObject(python.space, address).tp_mro
             kinds = python.objects.tuple_items(order, 64) if order else ()
             return ((python.objects.type_info(kind).name, PyRef(python, kind)) for kind in kinds)
@@ -189,6 +190,7 @@ class PyRef:
         """The values in a function's closure; none for any other object."""
 
         def read_cells(python: PySpace, address: builtins.int) -> Iterator[PyRef]:
+            """The contents of the cells of the function at ``address``."""
             is_function = type_name(python, address) == "function"
             closure = py.PyFunctionObject(python.space, address).func_closure if is_function else 0
             cells = python.objects.tuple_items(closure, 16) if closure else ()
@@ -218,6 +220,7 @@ class PyRef:
         those in slots included. A function has ``__globals__``, a method ``__self__``, a staticmethod ``__func__``."""
 
         def find_value(python: PySpace, address: builtins.int) -> builtins.int:
+            """Address of the value under ``name``, 0 for none."""
             if name in _SPECIAL:
                 reader = _SPECIAL[name].get(type_name(python, address))
                 return reader(python, address) if reader else 0
@@ -260,6 +263,7 @@ class PyRef:
         """The own attributes of an instance, those in slots included; none of an instance of a built-in type."""
 
         def own_attributes(python: PySpace, address: builtins.int) -> Iterator[Item]:
+            """(name, value) addresses; none if the class is built in."""
             if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
                 return iter(())
             return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))

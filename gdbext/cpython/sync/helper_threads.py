@@ -190,6 +190,7 @@ def dead_threads_calling(runtime: PythonRuntime, value: PyRef, methods: Collecti
     """Ended threads that have one of the object's ``methods`` as an attribute, as a Timer has. Raises nothing."""
 
     def has_method(thread: ThreadObject) -> bool:
+        """True if an attribute of the Thread is one of the methods, bound to the object."""
         own = thread.value.attributes().values()
         bound = (method.function for method in own if method.type == "method" and method["__self__"] == value)
         return any(function and function.qualname.rpartition(".")[2] in methods for function in bound)

@@ -268,6 +268,7 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
             _walk(runtime, time.monotonic() + 10 * _SECONDS)  # so that the code of most functions is known then
 
     def walk_at_stop() -> None:
+        """Read everything again, now that the process is stopped, for at most _SECONDS."""
         memory.forget()
         with suppress(GdbextError):
             present = runtime.anew() if runtime else PythonRuntime.detect(memory, modules, symbolizer)

@@ -70,6 +70,7 @@ class ParkingLot:
         self._sections = dict(self._read_sections())
 
     def _read_pause(self, pause: py.StopTheWorld, interpreter: int | None) -> _Pause:
+        """The record of a _stoptheworld_state. ``interpreter``: address of the one it is of, None: the runtime."""
         requester = pause.requester if pause.requested else 0
         is_complete = pause.world_stopped != 0
         return _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)

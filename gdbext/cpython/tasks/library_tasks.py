@@ -99,7 +99,8 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
 
 
 def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
-    """The task; None if it is done. ``stack``: addresses of the frames of the runner's thread."""
+    """The record of trio's Task object ``task``, None if it is done. ``runner``: its Runner; ``stack``: addresses of
+    the Python frames of the runner's thread."""
     own = task.attributes()
     coroutine = own["coro"].address
     outer = asyncio_loops.running_frame(runtime, coroutine) if coroutine else None

@@ -214,6 +214,7 @@ class PyStack(list[PythonFrame]):
         return self._as_values(global_variables(self.python, frame))
 
     def _as_values(self, addresses: Mapping[str, int]) -> PyVariables:
+        """Name → address, as name → PyRef."""
         values = PyVariables(self.python)
         values.update({name: PyRef(self.python, address) for name, address in addresses.items()})
         return values

@@ -80,6 +80,7 @@ class PythonRuntime(PySpace):
         """The dict of a module's globals in one interpreter; missing if the module is not imported there."""
 
         def namespace(_: PySpace, address: int) -> int:
+            """Address of the module's dict, by sys.modules of the interpreter at ``address``; 0 for none."""
             modules = PyInterpreterState(self.space, address).value(self.layout.abi.modules)
             imported = self.dicts.get(modules, module) if modules else 0
             return PyModuleObject(self.space, imported).md_dict if imported else 0
@@ -278,6 +279,8 @@ class PythonRuntime(PySpace):
 
 
 class _NoPython(PythonRuntime):
+    """The class of NO_PYTHON."""
+
     def __init__(self) -> None:
         self.version = ""
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def run(options: Options) -> Outcome:
-    """The outcome of the command. Raises GdbextError."""
+    """Run the command; with --quiet its outcome keeps errors only. Raises GdbextError, also for Ctrl+C, with the state
+    that the process is left in."""
     try:
         with _silence() if options.quiet and not options.program else nullcontext():
             outcome = _run_supervised(options)

@@ -96,6 +96,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
             program_row, words = row, argv[1:]
 
             def run_program() -> Outcome:
+                """Run a program of the table, such as ``dispatch ps``."""
                 program: Program = table.tool_of(program_row)
                 try:
                     return program.main(words, lambda typed_words: main(typed_words, typed), wants_color())

@@ -151,6 +151,7 @@ class Shell:
 
         def open_session() -> Session:
             # a live command or a setting may come before the program was started
+            """The shared session; one without a process for a command that may come before the program was started."""
             if row.mode in ("resumes", "setting") and not self._debugger.has_process():
                 session = Session(NoProcess(self._debugger.name))
             else:

@@ -51,6 +51,7 @@ class RecordedCommand:
         targets: list[RecordingTarget] = []
 
         def open_session() -> Session:
+            """A session of a target that records all reads."""
             targets.append(RecordingTarget(open_target()))
             sessions.append(Session(targets[0]))
             return sessions[0]

@@ -119,6 +119,7 @@ class GdbBreakpointSetter:
         """Stop at an address if the condition holds; ``reached`` is called then."""
 
         def hit() -> bool:
+            """Called at each hit: True if the condition, in Python, holds."""
             assert isinstance(condition, PythonCondition)
             thread = SelectedThread()
             stops = condition.ask(thread)

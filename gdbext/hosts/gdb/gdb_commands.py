@@ -108,6 +108,7 @@ class GdbCommands:
         self._define(_whole_help)
 
     def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
+        """Define all commands, by their names and as words of ``dispatch``, with the help ``documentation(row)``."""
         for row in table.every_command():
             text = documentation(row)
             GdbCommand(row, self, text, row.name)

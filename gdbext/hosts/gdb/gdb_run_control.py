@@ -278,6 +278,7 @@ def pause_of(target: Target) -> Pause:
         return gdb_target.brief_stop(pid)
 
     def pause(seconds: float, watch: Watch) -> Target:
+        """The pause of a process that gdb holds: resume it, and interrupt it after that time."""
         selected, forks = gdb.selected_thread(), gdb_modes.Forks()
         ending = GdbRunControl().run_beside(lambda run: run_for(seconds, watch, run.sleep), by_probes=False)
         check_pause(ending, alternative)

@@ -119,6 +119,7 @@ class GdbTarget(LentProcess):
         self._register_names: tuple[str, ...] = ()
 
     def read(self, address: int, size: int) -> bytes:
+        """Read the inferior's memory through gdb. Raises MemoryFault, TargetGone."""
         if size == 0:
             return b""
         if size < 0 or not 0 <= address <= WORD - size:

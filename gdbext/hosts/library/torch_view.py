@@ -45,6 +45,7 @@ class Torch:
         return self._tensor("--py", name, "--thread", str(tid))
 
     def _tensor(self, *words: str) -> Tensor:
+        """The tensor that dispatch-tensor shows for these arguments. Raises GdbextError."""
         with self._limits.watch():
             report = running.report("dispatch-tensor", words, lambda: self._session)
         return Tensor(cast("TensorSection", report.sections[0]))

@@ -240,6 +240,7 @@ class LldbBreakpointSetter:
         self._on_exit.append(action)
 
     def _breakpoint_at(self, address: int, callback: Callback) -> LldbBreakpoint:
+        """A breakpoint that the user sees; ``callback`` returns True if it is to stop."""
         self._watch_runs()
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)

@@ -44,6 +44,7 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
 
     def on_hit(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
+        """Called by LLDB with the names of its script session."""
         try:
             with lock:
                 return callback(frame) or _must_stop(frame)

@@ -200,6 +200,7 @@ class LldbCommands:
         self._printers = LldbTypePrinters(self._ours.selection, self._shell.summaries)
 
     def _command(self, line: str) -> None:
+        """Run one of LLDB's commands. Raises TargetError if LLDB refuses it."""
         result = run_command(self._debugger, line)
         if not result.Succeeded():
             raise TargetError(f"LLDB refuses {line!r}: {result.GetError()}")

@@ -45,6 +45,7 @@ def pause_of(selection: Selection, target: Target) -> Pause:
         return lldb_target.brief_stop(selection.debugger, pid)
 
     def pause(seconds: float, watch: Watch) -> Target:
+        """The pause of a process that LLDB holds: resume it, and interrupt it after that time."""
         process = selection.process()
         number = process.GetSelectedThread().GetIndexID()
         check_pause(LldbRunControl(selection).run_beside(lambda run: run_for(seconds, watch, run.sleep)), alternative)
@@ -251,6 +252,7 @@ class LldbRunControl:
         return lldb_target.is_native(self._process.GetProcessID())
 
     def run_beside(self, work: Work) -> Ending:
+        """Let the process run while ``work`` does its part, then interrupt it."""
         process = self._process
 
         def interrupt() -> None:  # LLDB loses an interrupt that comes before it has resumed the process
