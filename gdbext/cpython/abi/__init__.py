@@ -126,13 +126,13 @@ class LoopAnchor(Enum):
 
 class InterpreterFrames(NamedTuple):
     """Since 3.11 the frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native
-    evaluation loop; the enclosing blocks are in co_exceptiontable of the code.
+    evaluation loop.
 
-    ``generator_owner``, ``entry_owner`` (None: there is none) and ``codeless_owners`` are values of the frame's member
-    ``owner`` (enum _frameowner): frames of generators, the first frame of an evaluation loop, and all frames that run
-    no Python code. ``tag_bits`` are the low bits of a reference in a frame that are not part of its address
-    (_PyStackRef, pycore_stackref.h); ``awaited_slot`` counts from the top of a suspended frame's stack to the object
-    that it awaits (_PyGen_yf, Objects/genobject.c).
+    ``generator_owner``, ``entry_owner`` (None: there is none) and ``codeless_owners`` are values of its member
+    ``owner`` (enum _frameowner): frames of generators, the first frame of an evaluation loop, and all that run no
+    Python code. ``tag_bits``: the low bits of a reference in a frame that are not part of its address (_PyStackRef,
+    pycore_stackref.h); ``awaited_slot``: the position from the top (1) of a suspended frame's stack of the object that
+    it awaits (_PyGen_yf, Objects/genobject.c).
     """
 
     anchor: LoopAnchor

@@ -1,14 +1,8 @@
 """Python objects in memory: strings, numbers, containers, types, instance attributes. All reads are bounded.
+Readers raise MemoryFault (unmapped memory) or BadData (another type of object, or an implausible one).
 
-Layouts: Include/cpython/unicodeobject.h, longintrepr.h, tupleobject.h, listobject.h, bytesobject.h, object.h.
-Readers raise MemoryFault (the object is not there) or BadData (it cannot be what it should be).
-
-Dicts and instance attributes have several forms: combined and split tables, managed dicts, inline values,
-``__slots__``. Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
-Include/internal/pycore_object.h (where a managed dict or the values of an instance are).
-
-Attributes in ``__slots__`` are in the object itself, after the members of the base class and in the order of
-``ht_slots`` (type_new_descriptors, Objects/typeobject.c, 3.8 to 3.15).
+Dicts and instance attributes have several forms: combined and split tables (Objects/dict-common.h of 3.8 to 3.10,
+Include/internal/pycore_dict.h), managed dicts and inline values (pycore_object.h), and ``__slots__``.
 """
 
 from __future__ import annotations
@@ -204,7 +198,9 @@ def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
 
 
 def slot_attributes(objects: ObjectReader, address: int) -> Iterator[Item]:
-    """(name, value), two addresses, of the ``__slots__`` of an instance that are set. Raises MemoryFault, BadData."""
+    """(name, value), two addresses, of the ``__slots__`` of an instance that are set. They come after the members of
+    the base class, in the order of ht_slots (type_new_descriptors, Objects/typeobject.c). Raises MemoryFault,
+    BadData."""
     classes, bases = tee(base_classes(objects, objects.type_of(address).address))
     for kind, base in zip(classes, islice(bases, 1, None)):
         info = objects.type_info(kind)

@@ -1,13 +1,7 @@
 """Code objects and callables: names, file, lines, and the Python function that a callable runs. Each is read once.
 
-A bytecode offset becomes a source line by the three formats that CPython has had:
-
-- co_lnotab (3.8, 3.9): Objects/lnotab_notes.txt; pairs of (unsigned address increment, signed line increment).
-- co_linetable of 3.10 (PEP 626): Objects/lnotab_notes.txt; pairs of (unsigned length, signed line increment),
-  where -128 means that the range has no line.
-- the location table of 3.11 and later: Objects/locations.md (3.12; InternalDocs/code_objects.md in 3.13).
-
-All offsets are bytes from the start of the bytecode; a line is None if the table says that there is none.
+Line tables: Objects/lnotab_notes.txt (3.8 to 3.10), Objects/locations.md (3.11, 3.12), InternalDocs/code_objects.md
+(since 3.13). All offsets are bytes from the start of the bytecode; a line is None if the table says that there is none.
 """
 
 from __future__ import annotations
@@ -51,7 +45,8 @@ def _signed(byte: int) -> int:
 
 
 def _lnotab(table: bytes, line: int) -> Iterator[Range]:
-    """The ranges of a co_lnotab (3.8, 3.9). Increments may be zero: long distances take several pairs."""
+    """The ranges of a co_lnotab (3.8, 3.9): pairs of (unsigned address increment, signed line increment). Either may be
+    zero: long distances take several pairs."""
     start = end = 0
     for index in range(0, len(table) - 1, 2):
         end += table[index]
@@ -63,7 +58,8 @@ def _lnotab(table: bytes, line: int) -> Iterator[Range]:
 
 
 def _linetable(table: bytes, line: int) -> Iterator[Range]:
-    """The ranges of a co_linetable of 3.10. A range of length zero only moves the line."""
+    """The ranges of a co_linetable of 3.10 (PEP 626): pairs of (unsigned length, signed line increment), -128 for a
+    range without a line. A range of length zero only moves the line."""
     start = 0
     for index in range(0, len(table) - 1, 2):
         length, delta = table[index], _signed(table[index + 1])

@@ -1,16 +1,13 @@
 """The interpreter's locks: the global one, and those made by ``threading`` (lock, RLock and SimpleQueue objects).
 
-The global interpreter lock: struct _gil_runtime_state (Include/internal/pycore_gil.h, the same from 3.8 to 3.13) is at
-``_PyRuntime.ceval.gil``, or each interpreter points to the one it uses (``ceval.gil``), which is its own or the main
-interpreter's. The protocol is that of Python/ceval_gil.h (ceval_gil.c since 3.12): ``mutex`` protects ``locked`` and
-``last_holder``; a waiter waits on ``cond`` for 5 ms at a time; with FORCE_SWITCHING one that drops the GIL on request
-waits on ``switch_cond`` until another thread has taken it.
+The GIL (Python/ceval_gil.h, ceval_gil.c since 3.12): ``mutex`` protects ``locked`` and ``last_holder``; a waiter waits
+on ``cond`` for 5 ms at a time; one that drops the GIL on request waits on ``switch_cond`` until another thread has
+taken it. It is at ``_PyRuntime.ceval.gil``, since 3.12 each interpreter points to its own or the main interpreter's.
 
-Locks of threading: a PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES). A
-thread that waits for it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of its
-first word and the number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h). A PyMutex is one
-byte; a thread that waits for it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
-(Python/parking_lot.c).
+Locks of threading: a PyThread_type_lock is a pointer to a sem_t (Python/thread_pthread.h). A waiter sleeps in a futex
+at its address; the low half of the first word is the value, the high half the number of waiters (struct new_sem of
+glibc, sysdeps/nptl/internaltypes.h). A PyMutex is one byte; a waiter sleeps on a semaphore in a wait entry on its own
+stack, which has the address of the mutex (Python/parking_lot.c).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The object that a suspended task awaits, by the innermost of its coroutines and the ``self`` of that coroutine (of a
 task of trio: the function above ``wait_task_rescheduled``).
 
-Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
-base_subprocess.py, 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
+Sources: asyncio of 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
 trio/{_sync,_channel,_timeouts,_threads}.py.
 """
 

@@ -1,10 +1,9 @@
 """gdb's settings for ``continue``, which are never changed: the threads and processes that it resumes or keeps after a
 fork, and whether gdb can interrupt the process.
 
-Tried with gdb 13.1 and 18.1: with ``scheduler-locking on`` one thread runs, and waits for ever if another thread has
-what it needs (a GIL); with ``detach-on-fork off`` the other side of a fork stays stopped until the user resumes it, and
-a parent that waits for its child with it; with ``follow-fork-mode child`` gdb detaches from the parent, without a
-breakpoint in it.
+With ``scheduler-locking on`` one thread runs, and waits forever for what another one holds (the GIL); with
+``detach-on-fork off`` the other side of a fork stays stopped until the user resumes it, and a parent that waits for it,
+too; with ``follow-fork-mode child`` gdb detaches from the parent, which then has no breakpoints.
 """
 
 from __future__ import annotations

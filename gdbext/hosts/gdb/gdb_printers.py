@@ -1,8 +1,7 @@
 """gdb's pretty-printers for C++ types of PyTorch, and its expressions, evaluated without any effect on the process.
 
-Printers are registered with each object file that has debug information: a release wheel has none, the user's own
-extension may. gdb supplies names, sizes and addresses of values only; tools/tensor/cpp_summaries.py reads their
-contents.
+gdb supplies names, sizes and addresses of values, from the debug information of the user's own extensions (a release
+wheel has none); tools/tensor/cpp_summaries.py reads their contents.
 """
 
 from __future__ import annotations
@@ -131,11 +130,8 @@ def _fill(value: gdb.Value, kind: gdb.Type, raw: bytearray, start: int) -> None:
 
 
 class PrinterRegistration:
-    """Registers the printers with the object files, now and when one is loaded.
-
-    They are removed from those without debug information after a value was shown: to check 70 files takes 12 ms, as
-    long as defining all commands.
-    """
+    """Registers the printers with the object files, now and when one is loaded. They are removed from files without
+    debug information after a value was shown: to check 70 files takes 12 ms, as long as defining all commands."""
 
     def __init__(self, summarize: Summarize) -> None:
         self._printers = GdbTypePrinters(summarize, self._on_value_shown)

@@ -97,10 +97,8 @@ class GdbThread(TargetThread):
 
 
 class GdbTarget(LentProcess):
-    """gdb's selected inferior, live and stopped. Raises ForeignArchitecture.
-
-    ``states`` maps a tid to the thread's state letter before the attach, if it was read.
-    """
+    """gdb's selected inferior, live and stopped. ``states``: tid → the thread's state letter before the attach, if it
+    was read. Raises ForeignArchitecture."""
 
     debugger = "gdb"
 
@@ -186,10 +184,8 @@ class GdbTarget(LentProcess):
 
 
 class GdbCoreTarget(LentCore):
-    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
-
-    ``sysroot`` None means gdb's own setting.
-    """
+    """A core that gdb has loaded, at ``path``: read by CoreTarget, with gdb's thread numbers and selection, and by
+    default its sysroot."""
 
     debugger = "gdb"
 

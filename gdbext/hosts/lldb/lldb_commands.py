@@ -1,9 +1,8 @@
 """The contents of ``command script import gdbext/lldb_init.py``: a command object for each row of the table, the same
 as words of ``dispatch``, and printers of values.
 
-LLDB 19 and later parses and completes a command's line itself, by the definitions of options and arguments that the
-command returns; LLDB 20 and later also asks for completions of values. The parsed options and arguments are joined to
-words again, for the commands' own parser.
+LLDB 19 and later parses and completes a command's line itself, by definitions of options and arguments; since LLDB 20
+it also asks for completions of values. The parsed parts are joined to words again, for the commands' own parser.
 """
 
 from __future__ import annotations

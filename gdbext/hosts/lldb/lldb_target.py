@@ -264,10 +264,8 @@ class LldbTarget(LentProcess):
 
 
 class LldbCoreTarget(LentCore):
-    """A core that LLDB has loaded: read by CoreTarget, with LLDB's thread numbers and selection.
-
-    ``sysroot`` None means that of LLDB's platform. Raises TargetError, BadCore, ForeignArchitecture.
-    """
+    """A core that LLDB has loaded: read by CoreTarget, with LLDB's thread numbers and selection, and by default the
+    path and sysroot that LLDB has. Raises TargetError, BadCore, ForeignArchitecture."""
 
     debugger = "lldb"
 
