@@ -91,7 +91,7 @@ class GdbThread(TargetThread):
     def _check(self) -> None:
         """Raise TargetGone or TargetError unless the thread is stopped."""
         if not self._thread.is_valid():
-            raise TargetGone(f"thread {self.tid} has ended")
+            raise TargetGone(f"thread {self.tid} has exited")
         if self._thread.is_running():
             raise TargetError(f"thread {self.tid} is running", help="stop it first: interrupt -a")
 
@@ -213,7 +213,7 @@ def current_target(states: Mapping[int, str] | None = None) -> Target:
     if inferior.pid == 0:
         raise TargetError(
             "gdb has no process and no core",
-            why="none was started or loaded yet, or it has ended",
+            why="none was started or loaded yet, or it has exited",
             help="attach PID   or   core-file CORE   or   run",
         )
     if is_running():
@@ -230,7 +230,7 @@ def stopped_target() -> GdbTarget:
     Raises TargetGone."""
     inferior = gdb.selected_inferior()
     if inferior.pid == 0:
-        raise TargetGone("the process has ended")
+        raise TargetGone("the process has exited")
     return GdbTarget(inferior)
 
 

@@ -346,7 +346,7 @@ def current_target(
     if not is_there(process):
         raise TargetError(
             "lldb has no process and no core",
-            why="none was started or loaded yet, or it has ended",
+            why="none was started or loaded yet, or it has exited",
             help="process attach --pid PID   or   target create --core CORE   or   run",
         )
     if process.GetState() in _RUNNING:
