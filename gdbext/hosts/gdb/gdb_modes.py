@@ -159,7 +159,7 @@ class Forks:
         inferior = gdb.selected_inferior()
         if inferior.pid:
             return None
-        pid, ending = self._endings.get(inferior.num, (0, Ending(EndingKind.GONE, "is gone")))
+        pid, ending = self._endings.get(inferior.num, (0, Ending(EndingKind.GONE, "ended")))
         if pid in (0, self._first):
             return ending._replace(text=f"the process {ending.text}")
         return ending._replace(text=f"process {pid}, a child, {ending.text}; {self._first_process_text()}")

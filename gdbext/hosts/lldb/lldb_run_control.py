@@ -158,7 +158,7 @@ class HookBreakpoint:
 def _ending_of_process(process: lldb.SBProcess) -> Ending:
     """How a process ended that no longer exists."""
     if process.GetState() != lldb.eStateExited:
-        return Ending(EndingKind.GONE, "the process is gone")
+        return Ending(EndingKind.GONE, "the process ended")
     if "signal" in (process.GetExitDescription() or ""):
         return Ending(EndingKind.KILLED, "the process was killed by a signal")
     status = int(process.GetExitStatus())
