@@ -50,13 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gdbext-threshold",
         type=float,
         metavar="SECONDS",
-        help="explain each test that runs longer, with its child processes and ranks; it continues",
+        help="explain each test that runs longer, with its child processes and ranks; the test continues",
     )
     group.addoption(
         "--gdbext-dir",
         metavar="DIR",
         default=NAME,
-        help=f"where verdicts and recordings of these tests are kept (default: {NAME}, made when it is needed)",
+        help=f"folder for verdicts and recordings of these tests (default: {NAME}, created when needed)",
     )
     group.addoption(
         "--gdbext-kill",

@@ -29,7 +29,7 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       examine a running process; 
        dispatch [EXE] PID|CORE|FILE.rec [COMMAND …]  the same, as gdb's users type it (EXE -c CORE, attach PID, too):
                                                      EXE is compared, never started
        dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C; without --
-                                                     only if no other word may be a core, a process or a word of ours
+                                                     only if no other word may be a core, a process or a word of gdbext
        dispatch ps                                   list the processes that use PyTorch
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         examine all ranks of a job: dispatch ranks --help
@@ -37,7 +37,7 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       examine a running process; 
        dispatch report -p PID                        write one bundle for a bug report
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
        dispatch known [FILE]                         compare a report with the known bugs of other projects
-       dispatch measure DIR                          measure the structures of a PyTorch that is not known
+       dispatch measure DIR                          measure the structures of an unknown PyTorch
        dispatch mcp                                  serve diagnoses to agents by the Model Context Protocol
        dispatch core-handler …                       for the kernel's core_pattern: dispatch core-handler --help
        dispatch help COMMAND                         explain a command
@@ -49,12 +49,12 @@ options:
   -p, --pid PID        the process
   -c, --core CORE      the core dump, compressed or not; systemd (the newest in its store), coredumpctl:PID
   -r, --recording FILE a recording: replayed without its process, its libraries or a debugger
-  --record FILE        keep everything that is read, for -r: memory, registers, maps; the right file for a bug report
+  --record FILE        record everything that is read, for -r: memory, registers, maps; attach it to a bug report
   --sysroot DIR        root of the files that the core came from; / = this machine (also shows your Python sources)
   --debugger NAME      {debuggers} (default: none, which needs no debugger at all and is the fastest; gdb where the
                        process must run or stop at breakpoints)
   --no-stop            do not stop the process: running threads are reported as unknown
-  --measure-as-me      compile the headers of an unknown PyTorch with your rights, even if it is another user's
+  --measure-as-me      compile the headers of an unknown PyTorch with your privileges, even if it is another user's
   --timeout SECONDS    give up after that time (default 60) and resume the process; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails

@@ -13,7 +13,7 @@ import gdb
 
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.terminal import shown, wrapped
-from gdbext.hosts.gdb.gdb_printers import PrinterRegistration
+from gdbext.hosts.gdb.gdb_printers import PrinterRegistration, before_next_prompt
 from gdbext.tools import table
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class GdbCommands:
         GdbPrefix()
         self._define(_whole_help if _help_is_requested() else lambda row: f"{row.summary}\nSee: {row.name} --help")
         self._printers = PrinterRegistration(lambda value: self.shell.summaries.summary_of(value))
-        self._awaits_prompt = hasattr(gdb.events, "before_prompt")
-        if self._awaits_prompt:
-            gdb.events.before_prompt.connect(self._complete_help)
+        self._cancel_help = before_next_prompt(lambda: self._define(_whole_help))
 
     @cached_property
     def shell(self) -> Shell:
@@ -100,12 +98,7 @@ class GdbCommands:
         self._printers.remove()
         if "shell" in vars(self):
             self.shell.close()
-        self._forget_prompt()
-
-    def _complete_help(self) -> None:
-        """Called by gdb before its first prompt: define the commands with their whole help."""
-        self._forget_prompt()
-        self._define(_whole_help)
+        self._cancel_help()
 
     def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
         """Define all commands, by their names and as words of ``dispatch``, with the help ``documentation(row)``."""
@@ -113,12 +106,6 @@ class GdbCommands:
             text = documentation(row)
             GdbCommand(row, self, text, row.name)
             GdbCommand(row, self, text, f"{table.PREFIX} {table.short_name(row)}")
-
-    def _forget_prompt(self) -> None:
-        """Disconnect once: gdb 13 raises SystemError for a function that is not connected."""
-        if self._awaits_prompt:
-            self._awaits_prompt = False
-            gdb.events.before_prompt.disconnect(self._complete_help)
 
 
 def _whole_help(row: table.ToolRow) -> str:

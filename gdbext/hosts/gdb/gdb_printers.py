@@ -136,7 +136,7 @@ class PrinterRegistration:
     def __init__(self, summarize: Summarize) -> None:
         self._printers = GdbTypePrinters(summarize, self._on_value_shown)
         self._unchecked: list[gdb.Objfile] = []
-        self._is_asked = False
+        self._cancel_check: Callable[[], None] | None = None
         for file in gdb.objfiles():
             self._register(file)
         gdb.events.new_objfile.connect(self._on_new_objfile)
@@ -144,7 +144,8 @@ class PrinterRegistration:
     def remove(self) -> None:
         with suppress(ValueError):
             gdb.events.new_objfile.disconnect(self._on_new_objfile)
-        self._forget_prompt()
+        if self._cancel_check:
+            self._cancel_check()
         for file in gdb.objfiles():
             self._remove_from(file)
 
@@ -157,25 +158,36 @@ class PrinterRegistration:
 
     def _on_value_shown(self) -> None:
         """Have gdb call ``_check`` before its next prompt: while it shows a value, it iterates over the lists."""
-        if self._unchecked and not self._is_asked and hasattr(gdb.events, "before_prompt"):
-            self._is_asked = True
-            gdb.events.before_prompt.connect(self._check)
+        if self._unchecked and not self._cancel_check:
+            self._cancel_check = before_next_prompt(self._check)
 
     def _check(self) -> None:
         """Called by gdb before a prompt: remove the printers from files without debug information."""
-        self._forget_prompt()
+        self._cancel_check = None
         while self._unchecked:
             file = self._unchecked.pop()
             if file.is_valid() and not _has_debug_information(file.filename or ""):
                 self._remove_from(file)
 
-    def _forget_prompt(self) -> None:
-        if self._is_asked:
-            self._is_asked = False
-            gdb.events.before_prompt.disconnect(self._check)
-
     def _remove_from(self, file: gdb.Objfile) -> None:
         file.pretty_printers = [printer for printer in file.pretty_printers if printer is not self._printers]
+
+
+def before_next_prompt(action: Callable[[], None]) -> Callable[[], None]:
+    """Have gdb call a function once, before its next prompt; returns the function that cancels this."""
+    events = [gdb.events.before_prompt] if hasattr(gdb.events, "before_prompt") else []
+
+    def call() -> None:
+        cancel()
+        action()
+
+    def cancel() -> None:
+        while events:  # once: gdb 13 raises SystemError for a function that is not connected
+            events.pop().disconnect(call)
+
+    for event in events:
+        event.connect(call)
+    return cancel
 
 
 def _has_debug_information(path: str) -> bool:
