@@ -31,7 +31,7 @@ from gdbext.errors import BadData, GdbextError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
+    from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.targets.base_target import Target
@@ -80,13 +80,6 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
         if address and (not gil.has(py.GilRuntimeState.enabled) or gil.enabled):
             users.setdefault(address, []).append(interpreter)
     return [_read_gil(runtime, address, interpreters) for address, interpreters in users.items()]
-
-
-def touch_gils(runtime: PythonRuntime) -> None:
-    """Read the memory of all GILs, so that a copy of the process has it. Raises BadData, MemoryFault."""
-    size = runtime.layout.size(py.GilRuntimeState)
-    for address in filter(None, (_gil_of(runtime, interpreter) for interpreter in runtime.interpreters())):
-        runtime.memory.read(address, size)
 
 
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
@@ -215,12 +208,7 @@ def _may_be_object(word: int) -> bool:
     return not word & 7 and word >= 4096
 
 
-def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
-    """The lock, among the objects of its innermost Python frames, that a thread sleeping on ``futex`` waits for."""
-    return find_lock(runtime, futex, _lock_candidates(runtime, runtime.frames.stack(state).frames[:3]))
-
-
-def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
+def lock_candidates(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
     """Addresses of the objects that may be the lock for which frames wait, likeliest first: those on the value stack
     and in variables, then ``self`` of the bound methods and the attributes of the instances among these."""
     for frame in frames:
@@ -278,7 +266,8 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
 def _walk(runtime: PythonRuntime, deadline: float) -> None:
     """Read the GILs and the frames of all threads, until the deadline (time.monotonic). Raises GdbextError."""
     runtime.sys_hexversion()
-    touch_gils(runtime)
+    for address in filter(None, (_gil_of(runtime, interpreter) for interpreter in runtime.interpreters())):
+        runtime.memory.read(address, runtime.layout.size(py.GilRuntimeState))
     for state in runtime.thread_states():
         runtime.frames.stack(state)
         if time.monotonic() > deadline:

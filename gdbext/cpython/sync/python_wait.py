@@ -13,7 +13,7 @@ from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync import helper_threads
-from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
+from gdbext.cpython.sync.locks import LockState, find_lock, lock_candidates, read_lock, waited_words
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
 from gdbext.errors import GdbextError
@@ -66,7 +66,7 @@ def python_wait(
     wait = _wait_of_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
     if wait or not futex or not stack:
         return wait
-    lock = waited_lock(runtime, state, futex)
+    lock = find_lock(runtime, futex, lock_candidates(runtime, stack[:3]))
     if not lock:
         return None
     return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)

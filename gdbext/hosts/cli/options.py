@@ -307,7 +307,8 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
     EXE is not started: it may be the training job that crashed. A program is started only after "--", or if the first
     word is a program or a Python script and no other word could be a core, a process, a recording or an option of ours.
     """
-    words = [_gdb_option(word) for word in words]
+    # gdb takes these long options with one dash, too
+    words = [f"-{word}" if word.partition("=")[0] in ("-pid", "-core") else word for word in words]
     places = _free_word_indexes(words, valued)
     if not places or table.is_command(words[places[0]]):
         return words, ""
@@ -330,12 +331,6 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
         return words, ""
     _check_startable(words, first, {*valued, *flags})
     return ["--", *_start_words(words)], ""
-
-
-def _gdb_option(word: str) -> str:
-    """The word with two dashes if it is a long option of gdb's with one: ``--pid=7`` for ``-pid=7``."""
-    name, equals, value = word.partition("=")
-    return f"-{name}{equals}{value}" if name in ("-pid", "-core") else word
 
 
 def _check_startable(words: Sequence[str], first: int, options: Collection[str]) -> None:

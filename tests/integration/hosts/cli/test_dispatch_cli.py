@@ -101,7 +101,7 @@ def test_an_older_python_looks_for_a_newer_one(tmp_path: Path) -> None:
         (["-p", "1", "--timeout", "nan"], "greater than 0"),
         (["-c", "x", "--sysroot", "/nowhere"], "is not a folder"),
         (["-p", "1", "--sysroot", "/"], "for core dumps"),
-        (["--debugger", "none", "dispatch-bt", "--", "true"], "without a debugger"),
+        (["--debugger", "none", "dispatch-bt", "--", "true"], "only by a debugger"),
     ],
 )
 def test_wrong_usage(words: list[str], said: str) -> None:
