@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.sync.held_locks import entered_objects, held_after_acquire, held_in_try, held_locks, where_entered
-from gdbext.cpython.sync.helper_threads import (
-    dead_threads_calling,
-    dead_threads_reaching,
-    ended_processes,
-    lost_executor,
-    lost_loop,
-    lost_pool,
-    never_began,
-)
-from gdbext.cpython.sync.locks import read_gils, waited_words, words_of_native_lock
+from gdbext.cpython.sync import held_locks, helper_threads, locks, polled_objects, python_wait, waker_search
 from gdbext.cpython.sync.parking import ParkingLot
-from gdbext.cpython.sync.polled_objects import (
-    asked_question,
-    asked_to_sleep,
-    polled_objects,
-    up_to_callback,
-    waiting_loop,
-)
-from gdbext.cpython.sync.python_wait import (
-    for_polled,
-    in_signal_handler,
-    is_taken_elsewhere,
-    python_wait,
-    running_jobs,
-)
-from gdbext.cpython.sync.waker_search import error_in_future, methods_that_end, possible_setters, possible_wakers
+from gdbext.cpython.threads import object_text
 from gdbext.cpython.threads.frame_variables import instruction, name_of
-from gdbext.cpython.threads.object_text import caught_error, exception_text, handled_error
 from gdbext.cpython.threads.object_users import tids_by_object
 from gdbext.cpython.threads.runtime import active_threads
 from gdbext.errors import GdbextError
@@ -45,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from gdbext.cpython.sync.helper_threads import DeadPool, DeadWorkers, EndedProcess, ThreadObject
-    from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.sync.python_wait import PythonWait
@@ -70,8 +43,8 @@ _MOST_NAMED = 16  # most threads whose frames are searched for it
 
 
 class PythonWaitView:
-    """Answers from the runtime's own objects: None, empty or False if they cannot be read, which is noted. A ``futex``
-    is the address that a thread sleeps on."""
+    """Answers from the interpreter's own objects: None, empty or False if they cannot be read, which is noted.
+    ``futex``: the address that a thread sleeps on."""
 
     def __init__(self, threads: ThreadTable, note: NoteError) -> None:
         self.runtime = threads.runtime
@@ -90,109 +63,116 @@ class PythonWaitView:
     def _first_state(self, tid: int) -> ThreadState | None:
         return next(iter(self.states(tid)), None)
 
+    def _noted(self, where: str, read: Callable[[], _Entry], default: _Entry) -> _Entry:
+        """The result of ``read()``; if that cannot be read, the default, and a note that ``where`` something failed."""
+        try:
+            return read()
+        except GdbextError as error:
+            self._note(error, where)
+            return default
+
     def stack(self, tid: int) -> PyStack:
         return self._threads.frames(tid)
 
     @cached_property
-    def gils(self) -> Sequence[GilState]:
+    def gils(self) -> Sequence[locks.GilState]:
         """The GILs of all interpreters."""
-        try:
-            return read_gils(self.runtime)
-        except GdbextError as error:
-            self._note(error, "GIL")
-            return ()
+        return self._noted("GIL", lambda: locks.read_gils(self.runtime), [])
 
     def tid_of_state(self, address: int) -> int | None:
         """The tid of the thread with the PyThreadState at ``address``."""
-        states_of = self._threads.states.items()
-        return next((tid for tid, states in states_of if any(state.address == address for state in states)), None)
+        tids = {state.address: tid for tid, states in self._threads.states.items() for state in states}
+        return tids.get(address)
 
     def wait(self, tid: int, futex: int) -> PythonWait | None:
+        """The wait that the thread's Python frames show; read once."""
+
+        def read(state: ThreadState) -> PythonWait | None:
+            return python_wait.python_wait(self.runtime, state, futex, lambda: self.running_jobs)
+
         key = tid, futex
         if key not in self._waits:
-            self._waits[key] = None
-            for state in self.states(tid):
-                try:
-                    wait = python_wait(self.runtime, state, futex, lambda: self.running_jobs)
-                except GdbextError as error:
-                    self._note(error, f"Python objects of thread {tid}")
-                    continue
-                if wait:
-                    self._waits[key] = wait
-                    break
+            where = f"Python objects of thread {tid}"
+            waits = (self._noted(where, partial(read, state), None) for state in self.states(tid))
+            self._waits[key] = next(filter(None, waits), None)
         return self._waits[key]
 
-    def never_began(self, wait: PythonWait) -> ThreadObject | None:
-        """The thread that Thread.start() waits for, if no thread can begin as that one any more."""
+    def never_began(self, wait: PythonWait) -> helper_threads.ThreadObject | None:
+        """The thread whose first event Thread.start() waits for, if no native thread is left that could set it."""
         is_event = wait.kind is Waitable.EVENT
-        return never_began(self.runtime, PyRef(self.runtime, wait.address)) if is_event else None
+        return helper_threads.never_began(self.runtime, PyRef(self.runtime, wait.address)) if is_event else None
 
-    def lost_executor(self, tid: int, future: int) -> DeadWorkers | None:
-        """The dead threads that should run, or hand out, the job of a future (its address)."""
+    def lost_executor(self, tid: int, future: int) -> helper_threads.DeadWorkers | None:
+        """The dead threads that should have run or dispatched the job of the future at address ``future``."""
         state, owed = self._first_state(tid), PyRef(self.runtime, future)
-        return lost_executor(self.runtime, owed) or (lost_loop(self.runtime, state, owed) if state else None)
+        workers = helper_threads.lost_executor(self.runtime, owed)
+        return workers or (helper_threads.lost_loop(self.runtime, state, owed) if state else None)
 
-    def dead_threads_reaching(self, address: int) -> Sequence[ThreadObject]:
-        return dead_threads_reaching(self.runtime, PyRef(self.runtime, address))
+    def dead_threads_reaching(self, address: int) -> Sequence[helper_threads.ThreadObject]:
+        """The ended threads that refer to the object at ``address``: one of them should have woken its waiters."""
+        return helper_threads.dead_threads_reaching(self.runtime, PyRef(self.runtime, address))
 
-    def dead_threads_calling(self, wait: PythonWait) -> Sequence[ThreadObject]:
-        """The ended threads that should have called a method that ends the wait, as a Timer that was cancelled."""
-        methods = methods_that_end(wait.kind, wait.frame.name)
-        return dead_threads_calling(self.runtime, PyRef(self.runtime, wait.address), methods)
+    def dead_threads_calling(self, wait: PythonWait) -> Sequence[helper_threads.ThreadObject]:
+        """The ended threads that keep a method that ends the wait as an attribute, such as a cancelled Timer."""
+        methods = waker_search.methods_that_end(wait.kind, wait.frame.name)
+        return helper_threads.dead_threads_calling(self.runtime, PyRef(self.runtime, wait.address), methods)
 
-    def ended_processes(self) -> Sequence[EndedProcess]:
-        return tuple(ended_processes(self.runtime))
+    def ended_processes(self) -> Sequence[helper_threads.EndedProcess]:
+        """The processes started by multiprocessing that have exited and were reaped."""
+        return tuple(helper_threads.ended_processes(self.runtime))
 
-    def lost_pool(self, tid: int) -> DeadPool | None:
+    def lost_pool(self, tid: int) -> helper_threads.DeadPool | None:
         """The pool with jobs and without threads that the thread's innermost functions refer to."""
-        return lost_pool(self.runtime, self.stack(tid).innermost(_POLLING_FRAMES))
+        return helper_threads.lost_pool(self.runtime, self.stack(tid).innermost(_POLLING_FRAMES))
 
     def possible_wakers(self, tid: int, wait: PythonWait) -> PossibleWakers | None:
         """The functions that could end the thread's wait, the threads in them, and the threads that have ended."""
-        methods, state = methods_that_end(wait.kind, wait.frame.name), self._first_state(tid)
+        methods, state = waker_search.methods_that_end(wait.kind, wait.frame.name), self._first_state(tid)
         if not state or not methods:
             return None
-        # a taken lock must be given back, also if no function of the program calls release()
+        # the holder of a lock releases it, even if no function of the program calls release() by name
         otherwise = ("acquire",) if wait.kind in (Waitable.LOCK, Waitable.SEMAPHORE) else ()
-        return possible_wakers(self.runtime, state, wait.address, methods, otherwise)
+        return waker_search.possible_wakers(self.runtime, state, wait.address, methods, otherwise)
 
     def possible_setters(self, tid: int, name: str) -> PossibleWakers | None:
         """The functions that set the variable ``name``, which the thread polls, and the threads in them."""
         state = self._first_state(tid)
-        return possible_setters(self.runtime, state, name) if state else None
+        return waker_search.possible_setters(self.runtime, state, name) if state else None
 
     def question(self, tid: int) -> Question | None:
-        """The question that the thread's Python functions ask a person, who should type the answer."""
-        questions = (asked_question(self.runtime.stack_of([state])) for state in self.states(tid))
+        """The prompt at which the thread's Python functions wait for typed input."""
+        questions = (polled_objects.asked_question(self.runtime.stack_of([state])) for state in self.states(tid))
         return next(filter(None, questions), None)
 
     def handled_error(self, tid: int) -> HandledError | None:
-        return next(filter(None, (handled_error(self.runtime, state) for state in self.states(tid))), None)
+        """The exception whose ``except`` or ``finally`` block the thread runs."""
+        return next(filter(None, (object_text.handled_error(self.runtime, state) for state in self.states(tid))), None)
 
     def kept_error(self, thread: PyRef) -> str:
         """The exception among the attributes of a threading.Thread, ``ValueError('bad record')``; "" for none."""
-        texts = (exception_text(self.runtime, each.address) for each in thread.attributes().values())
+        texts = (object_text.exception_text(self.runtime, each.address) for each in thread.attributes().values())
         return next(filter(None, texts), "")
 
     def caught_error(self, tid: int) -> HandledError | None:
-        """The exception that the thread's loop caught in an earlier turn and keeps in a variable."""
+        """The exception that the thread's loop caught in an earlier iteration and keeps in a variable."""
         loop = next(filter(None, self._waiting_loops(tid)), None)
-        return caught_error(self.runtime, loop) if loop else None
+        return object_text.caught_error(self.runtime, loop) if loop else None
 
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
         """The exception in a Future that came through a function with one of the ``codes`` (addresses of code objects),
         ``ValueError('bad record')``; "" for none."""
         state = self._first_state(tid)
-        error = error_in_future(self.runtime, state, codes) if state else 0
-        return exception_text(self.runtime, error) if error else ""
+        error = waker_search.error_in_future(self.runtime, state, codes) if state else 0
+        return object_text.exception_text(self.runtime, error) if error else ""
 
     def parked(self, tid: int, futex: int) -> Parked | None:
         """The object that the thread is parked on, in a free-threaded build."""
-        try:
-            return self._parking_lot.parked(self.states(tid), futex) if self._parking_lot else None
-        except GdbextError as error:
-            self._note(error, f"what thread {tid} is parked on")
+        parking_lot = self._parking_lot
+        if not parking_lot:
             return None
+        return self._noted(
+            f"wait of the parked thread {tid}", lambda: parking_lot.parked(self.states(tid), futex), None
+        )
 
     def stopping(self, tid: int) -> Parked | None:
         """The threads that this one waits for to stop the world, in a free-threaded build."""
@@ -200,18 +180,15 @@ class PythonWaitView:
 
     @cached_property
     def _parking_lot(self) -> ParkingLot | None:
+        """The parked threads; None in a build with a GIL."""
         if not self.runtime or not self.runtime.layout.abi.free_threaded:
             return None
-        try:
-            return ParkingLot(self.runtime)
-        except GdbextError as error:
-            self._note(error, "stop-the-world pauses and critical sections")
-            return None
+        return self._noted("stop-the-world pauses and critical sections", lambda: ParkingLot(self.runtime), None)
 
     @cached_property
     def running_jobs(self) -> Mapping[int, int]:
         """Address of a concurrent.futures.Future → ident of the thread that runs its job."""
-        return running_jobs(self.runtime)
+        return python_wait.running_jobs(self.runtime)
 
     def native_id(self, tid: int) -> int | None:
         """The thread's ``threading.Thread.native_id``: its tid when it started, which a fork does not change
@@ -224,8 +201,10 @@ class PythonWaitView:
         """The objects that the code of the thread's innermost Python frames polls."""
         for state in self.states(tid):
             stack = self.runtime.stack_of([state]).innermost(_POLLING_FRAMES)
-            for frame in up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ():
-                objects = polled_objects(self.runtime, frame)
+            for frame in (
+                polled_objects.up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ()
+            ):
+                objects = polled_objects.polled_objects(self.runtime, frame)
                 if objects:
                     return objects
         return ()
@@ -233,23 +212,27 @@ class PythonWaitView:
     def polled_results(self, objects: Sequence[PolledObject]) -> PythonWait | None:
         """The wait for the results of the futures or pools among polled objects; None without any."""
         polled = [PyRef(self.runtime, each.address) for each in objects if each.kind]
-        return for_polled(self.runtime, polled, self.running_jobs)
+        return python_wait.for_polled(self.runtime, polled, self.running_jobs)
 
     def waiting_loop(self, tid: int) -> str:
         """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``; "" if none is known."""
         return next((frame.place for frame in self._waiting_loops(tid) if frame), "")
 
     def _waiting_loops(self, tid: int) -> Iterable[PythonFrame | None]:
-        return (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
+        """The frame with the loop that repeats the thread's wait, in each interpreter."""
+        return (
+            polled_objects.waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
+            for state in self.states(tid)
+        )
 
     def in_signal_handler(self, tid: int) -> bool:
         """True if a signal handler runs in the thread and has interrupted other Python code."""
-        return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
+        return any(python_wait.in_signal_handler(self.runtime, state) for state in self.states(tid))
 
     def asked_to_sleep(self, tid: int) -> float | None:
         """The seconds that the thread's innermost Python frame passed to ``time.sleep``."""
         stack = self.stack(tid)
-        return asked_to_sleep(stack, stack[0]) if stack else None
+        return polled_objects.asked_to_sleep(stack, stack[0]) if stack else None
 
     @cached_property
     def _loop_reader(self) -> LoopReader:
@@ -280,11 +263,7 @@ class PythonWaitView:
 
     def has_no_thread(self, ident: int) -> bool:
         """True if certainly no thread has that threading.get_ident()."""
-        try:
-            return self.runtime.has_no_thread(ident)
-        except GdbextError as error:
-            self._note(error, "python threads")
-            return False
+        return self._noted("python threads", lambda: self.runtime.has_no_thread(ident), False)
 
     def users_of(self, address: int) -> Sequence[int]:
         """Tids of the threads that have an object among the variables of their frames."""
@@ -292,15 +271,16 @@ class PythonWaitView:
 
     @cached_property
     def _users(self) -> Mapping[int, Sequence[int]]:
+        """Address of an object → tids of the threads with a variable that refers to it."""
         return tids_by_object(self.runtime, self._threads.states)
 
     def is_taken_elsewhere(self, tid: int, semaphore: int) -> bool:
         """True if the thread waits for a multiprocessing lock with this sem_t, which another process has taken."""
-        return any(is_taken_elsewhere(self.runtime, state, semaphore) for state in self.states(tid))
+        return any(python_wait.is_taken_elsewhere(self.runtime, state, semaphore) for state in self.states(tid))
 
     def _words(self, futex: int) -> tuple[int, ...]:
         """The ``LockState.word`` that a lock may have whose waiters sleep on ``futex``."""
-        return waited_words(self.runtime, futex) if self.runtime else ()
+        return locks.waited_words(self.runtime, futex) if self.runtime else ()
 
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""
@@ -310,12 +290,12 @@ class PythonWaitView:
     def where_taken(self, futex: int, tid: int) -> str:
         """The line of the ``with`` or ``acquire()`` by which the thread holds the lock, "" if it is not known."""
         words = self._words(futex)
-        frames = (where_entered(self.runtime, state, word) for state in self.states(tid) for word in words)
+        frames = (held_locks.where_entered(self.runtime, state, word) for state in self.states(tid) for word in words)
         return next((frame.place for frame in frames if frame), "")
 
     def variable_of(self, tid: int, address: int) -> str:
-        """The variable of the thread's innermost frames that refers to the object: ``stats_lock``, ``self.lock``; ""
-        if none is known, and always after 16 other threads were asked for."""
+        """The variable of the thread's innermost frames that refers to the object: ``stats_lock``, ``self.lock``. ""
+        if there is none, and for all threads but the first 16 that were asked for: reading frames takes long."""
         if tid not in self._named and len(self._named) >= _MOST_NAMED:
             return ""
         self._named.add(tid)
@@ -324,16 +304,18 @@ class PythonWaitView:
         return next(filter(None, names), "")
 
     def likely_holders(self, futex: int, waiter: int) -> Sequence[int]:
-        """Tids with a frame inside a ``try`` that seems to have taken the lock at ``futex`` and to release it at its
-        end. The innermost frame of the ``waiter`` (a tid) does not count: it may be about to take the lock."""
+        """Tids with a frame inside a ``try`` … ``finally`` that acquires and releases the lock at ``futex``. The
+        innermost frame of the thread with tid ``waiter`` does not count: it is the acquire itself."""
         holders = [holder for word in self._words(futex) for holder in self._holders_in_try.get(word, ())]
         return list(dict.fromkeys(tid for tid, level in holders if level or tid != waiter))
 
     @cached_property
     def _holders_in_try(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Word of a lock → (tid, level of the frame)."""
+        """``LockState.word`` of a lock → (tid, index of the frame in its stack) of each frame that may hold it."""
         return self._grouped(
-            lambda tid, state: ((lock.word, (tid, level)) for level, lock in held_in_try(self.runtime, state))
+            lambda tid, state: (
+                (lock.word, (tid, level)) for level, lock in held_locks.held_in_try(self.runtime, state)
+            )
         )
 
     def _grouped(self, pairs_of: Callable[[int, ThreadState], Iterable[tuple[_Key, _Entry]]]) -> _Groups[_Key, _Entry]:
@@ -348,7 +330,7 @@ class PythonWaitView:
     def has_taken(self, tid: int, futex: int) -> bool:
         """True if the thread took the lock that it sleeps on by an earlier statement, and no other thread uses it."""
         words = self._words(futex)
-        locks = (lock for state in self.states(tid) for lock in held_after_acquire(self.runtime, state))
+        locks = (lock for state in self.states(tid) for lock in held_locks.held_after_acquire(self.runtime, state))
         lock = next((lock for lock in locks if lock.word in words), None)
         return bool(lock and set(self.users_of(lock.address)) <= {tid})
 
@@ -359,13 +341,17 @@ class PythonWaitView:
     @cached_property
     def _inside_objects(self) -> Mapping[int, Sequence[int]]:
         """Address of a context manager → tids."""
-        return self._grouped(lambda tid, state: ((manager, tid) for manager in entered_objects(self.runtime, state)))
+        return self._grouped(
+            lambda tid, state: ((manager, tid) for manager in held_locks.entered_objects(self.runtime, state))
+        )
 
     @cached_property
     def _inside(self) -> Mapping[int, Sequence[int]]:
         """Word of a lock → tids of the threads inside of its ``with`` block."""
-        tids_by_word = self._grouped(lambda tid, state: ((lock.word, tid) for lock in held_locks(self.runtime, state)))
+        tids_by_word = self._grouped(
+            lambda tid, state: ((lock.word, tid) for lock in held_locks.held_locks(self.runtime, state))
+        )
         for address, tids in self._inside_objects.items():
-            for word in words_of_native_lock(self.runtime, address):
+            for word in locks.words_of_native_lock(self.runtime, address):
                 tids_by_word.setdefault(word, []).extend(tids)
         return tids_by_word

@@ -5,11 +5,11 @@
     start_debug_server(handlers=[*default_handlers(), debug_server.DiagnosisHandler()])
 
 The server asks each rank's own worker server, where a child process examines the rank. That needs the rank's GIL; the
-verdict on the job below is made from outside the ranks.
+verdict on the job does not.
 
 PyTorch's servers listen at all addresses without authentication. The page is shown only to processes of this machine
-that belong to the server's user or root. A rank's worker server does not tell its handlers about the connection: so a
-rank answers requests with the job's token, which is kept in the job's store.
+that belong to the server's user or root. A rank's handlers do not see the connection: so they answer requests with the
+job's token, which is in the job's store.
 
 Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
 PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
@@ -80,6 +80,7 @@ def register() -> None:
     shared = SharedAnswer(lambda: dispatch_output(["-p", str(os.getpid()), "--timeout", "60"]))
 
     def answer(request: Any, response: Any) -> None:
+        """Called by the rank's worker server for each request."""
         is_allowed = hmac.compare_digest(str(request.get_param(_TOKEN)).encode(), token().encode())
         response.set_content(shared.get() if is_allowed else _REFUSED, "text/plain; charset=utf-8")
         response.set_status(200 if is_allowed else 403)
@@ -125,7 +126,7 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         """(title, text) of each rank's own answer, then of the verdict on the job."""
         addresses, answers = _frontend.fetch_all(_NAME, f"{_TOKEN}={token()}", timeout=self.fetch_timeout)
         for number, (address, answer) in enumerate(zip(addresses, answers)):
-            failed = f"it does not answer ({answer.status_code}); the verdict on the job below is from outside of it"
+            failed = f"no answer ({answer.status_code}); the verdict on the job below does not need one"
             yield f"Rank {number}: {address.partition('?')[0]}", answer.text if answer.status_code == 200 else failed
         rank = os.getppid()  # whose child the server is
         words = ["ranks", "-p", str(rank)] if is_rank(rank) else ["-p", str(rank)]

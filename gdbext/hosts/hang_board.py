@@ -15,7 +15,7 @@ SIZE = 2 * mmap.PAGESIZE
 _RUNNING = struct.Struct("<QdI")
 """Number of the test (odd while it runs), its start on the monotonic clock, length of its name, which follows."""
 _NUMBER, _START_AND_LENGTH = struct.Struct("<Q"), struct.Struct("<dI")
-"""The same in two parts: the number is written last, when the rest is that of its test."""
+"""The same in two parts: the number is written last, so that a reader who finds it has the rest of the same test."""
 _NAME = _RUNNING.size
 _now = time.monotonic
 _EXAMINED = struct.Struct("<QQI")
@@ -31,14 +31,12 @@ SIGNAL = 62
 class TestBoard:
     """The shared page. The test's process writes the first half, the watcher the second."""
 
-    __test__ = False
-    """Not a test, for pytest."""
+    __test__ = False  # for pytest, which collects classes named Test…
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
         self._note, self._publish = _START_AND_LENGTH.pack_into, _NUMBER.pack_into
-        self.number = 0
-        """The number of the test that runs (odd), or one more than the number of the last one."""
+        self.number = 0  # of the test that runs (odd), or one more than that of the last one
 
     def examined_byte(self) -> tuple[mmap.mmap, int]:
         """(page, index of a byte that is not zero once the watcher has examined any test: an odd number's lowest)."""
@@ -59,9 +57,9 @@ class TestBoard:
         _RUNNING.pack_into(self._page, 0, self.number, 0.0, 0)
 
     def running(self) -> tuple[int, float, str] | None:
-        """Number, start (monotonic clock) and name of the test that runs; None if none runs."""
+        """Number, start (monotonic clock) and name of the test that runs; None if none runs, or another one begins."""
         number, began, length = _RUNNING.unpack_from(self._page, 0)
-        name = self._page[_RUNNING.size : _RUNNING.size + min(length, _LONGEST)]
+        name = self._page[_NAME : _NAME + min(length, _LONGEST)]
         if number % 2 == 0 or _RUNNING.unpack_from(self._page, 0)[0] != number:
             return None
         return number, began, name.decode("utf-8", "replace")

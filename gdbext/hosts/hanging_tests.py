@@ -61,7 +61,7 @@ class HangingTests:
             whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)  # as the plugin reads it
             file = path
         except (GdbextError, OSError) as error:
-            text = f"nothing can be said: {error.what if isinstance(error, GdbextError) else error}\n"
+            text = f"no verdict: {error.what if isinstance(error, GdbextError) else error}\n"
         self._print(f"{name}, in full:\n{text}", "\n")
         self._board.note_examined(number, number, file)
 
@@ -95,7 +95,7 @@ class HangingTests:
         family.end_processes(new_children, 0.0, signal.SIGKILL)
         if has_ended or self._wait_for_end(number):
             return
-        self._print("the test cannot be failed: its process is ended", "\n")
+        self._print("the test could not be failed: its process is killed", "\n")
         family.end_processes([self._pid, *self._children()], 0.0, signal.SIGKILL)
 
     def _children(self) -> list[int]:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class Standstill(Enum):
     """How long a live process is stopped to be examined."""
 
-    BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
-    ASLEEP = "is not stopped where all of its threads sleep, else is stopped until it is closed"
+    BRIEF = "is not stopped if all its threads sleep, else is stopped for some milliseconds"
+    ASLEEP = "is not stopped if all its threads sleep, else is stopped until it is closed"
     HELD = "is stopped until it is closed"
-    NONE = "is not stopped: what its running threads do is unknown"
+    NONE = "is not stopped: running threads are reported as unknown"
 
 
 def open_recording(path: str) -> Target:
@@ -64,8 +64,8 @@ def other_program(pid: int, named: str) -> str:
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
-    """A running process; an unknown PyTorch in it is measured first. A process that another one traces, which cannot be
-    stopped, is read as it is. Raises TargetError."""
+    """A running process; an unknown PyTorch in it is measured first. A process that another one traces cannot be
+    stopped, and is read as it runs. Raises TargetError."""
     _measure(pid)
     if standstill is Standstill.BRIEF:
         return briefly_stopped(pid)
@@ -75,8 +75,8 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
 
 
 def _stopped(pid: int) -> Target:
-    """The process, stopped until it is closed. If a thread cannot be stopped (it sleeps in the kernel): the process as
-    it sleeps if all threads do, else the stopped threads, and those that cannot be as they sleep."""
+    """The process, stopped until it is closed. Threads that cannot be stopped, as they sleep in the kernel, are read as
+    they sleep; if all threads sleep, none is stopped."""
     readings = None
     with suppress(OSError):
         if "R" in proc_checks.thread_states(pid).values():  # counters of its surroundings, which change while it runs
@@ -103,6 +103,7 @@ def open_running(pid: int) -> RunningProcess:
 
 
 def _measure(pid: int) -> None:
+    """Derive the struct layouts of an unknown PyTorch in the process, with progress on standard error."""
     with budget.without_limits():
         measure_for_process(pid, 2)
 
@@ -115,7 +116,7 @@ def supervised(pid: int, examine: Callable[[], Outcome], without_memory: Callabl
     if data is None:
         raise TargetError(
             f"process {pid} cannot be read: the kernel does not answer ({supervision.thread_states_text(pid)})",
-            why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
+            why="one of its threads sleeps in the kernel and holds its mmap lock, or a file system does not answer",
             help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; check the device or the file server"),
         )
     return Outcome.decode(data) or Outcome(1, error="the examination ended without a report")

@@ -49,7 +49,7 @@ class DumpedProcess:
     """The Python threads of one process, in py-spy's order: the newest first."""
 
     def __init__(self, target: Target, options: argparse.Namespace) -> None:
-        """Read its threads, of one moment. Raises GdbextError."""
+        """Read the threads, as they are at one moment. Raises GdbextError."""
         self._options = options
         self.pid = target.pid
         is_core = target.origin.is_core
@@ -90,8 +90,8 @@ class DumpedProcess:
         }
 
     def _frames(self, group: Any, is_last: bool) -> Iterator[dict[str, Any]]:
-        """The frames of one evaluation loop; ``is_last``: the outermost loop. py-spy marks the frames that entered a
-        loop: before 3.11 each of them, in 3.11 those that say so, since 3.12 a shim frame below them."""
+        """The frames of one evaluation loop in py-spy's JSON; ``is_last``: it is the outermost loop. py-spy marks the
+        frames that entered a loop: before 3.11 all, in 3.11 those with is_entry, since 3.12 the one above a shim."""
         form = self._runtime.layout.abi.frames
         by_shim = isinstance(form, InterpreterFrames) and bool(form.codeless_owners)
         for frame in group:
@@ -111,6 +111,7 @@ class DumpedProcess:
     def _frame(
         self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
     ) -> dict[str, Any]:
+        """One frame in py-spy's JSON; ``is_last``: a shim frame is below it."""
         return {
             "name": name,
             "filename": file,
@@ -229,6 +230,7 @@ def _text(value: PyRef, depth: int, room: int) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """The parser of py-spy's own options."""
     parser = argparse.ArgumentParser(prog="py-spy", description="Prints Python stacks as py-spy does, by gdbext.")
     parser.add_argument("--version", "-V", action="version", version="py-spy 0.4.3 (gdbext)")
     dump = parser.add_subparsers(dest="command", required=True).add_parser("dump", help="stacks of a running program")

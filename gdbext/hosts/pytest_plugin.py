@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 NAME = "gdbext-hangs"
 """The plugin's name in pytest, and the default folder for verdicts and recordings."""
 SECTION = "gdbext: ran longer than --gdbext-threshold"
-_AT_ONCE = 'exec 3<&0; "$@" <&3 3<&- >/dev/null & echo $!'
-"""Starts the watcher, not as a child of pytest's process: tests may wait for any child, or count them."""
-_LATER = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
-"""The same, but it becomes a Python process after $0 seconds only: short runs never pay for one."""
+_SCRIPT = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
+"""Starts the watcher, not as a child of pytest's process: tests may wait for any child, or count them. Python starts
+only after $0 seconds, so that short runs do not pay for it."""
 _START = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gdbext.hosts import hang_watcher as watcher; watcher.main()"
 )
@@ -51,18 +50,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gdbext-threshold",
         type=float,
         metavar="SECONDS",
-        help="explain each test that runs longer, with its child processes and ranks; it continues",
+        help="explain each test that runs longer, with its child processes and ranks; the test continues",
     )
     group.addoption(
         "--gdbext-dir",
         metavar="DIR",
         default=NAME,
-        help=f"where verdicts and recordings of these tests are kept (default: {NAME}, made when it is needed)",
+        help=f"folder for verdicts and recordings of these tests (default: {NAME}, created when needed)",
     )
     group.addoption(
         "--gdbext-kill",
         action="store_true",
-        help="then fail the test; end its children, or its process, where that does not help",
+        help="then fail the test; if it does not end, kill its children, then its process",
     )
 
 
@@ -160,9 +159,8 @@ class HangPlugin:
         words += [str(self._threshold), self._folder, "1" if self._kills else ""]
         pause = int(min(self._threshold / 4, 5))
         self._watches_from = time.monotonic() + pause
-        script = [_LATER, str(pause)] if pause else [_AT_ONCE, "sh"]
         self._starter = subprocess.Popen(
-            ["/bin/sh", "-c", *script, *words],
+            ["/bin/sh", "-c", _SCRIPT, str(pause), *words],
             stdin=orders,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -210,14 +208,15 @@ class HangPlugin:
 
 
 class _Phases:
-    """Registers _ReportedVerdicts once the watcher has examined a test. It checks at the end of each phase, three times
-    a test: so it takes no argument and reads one byte."""
+    """Registers _ReportedVerdicts once the watcher has examined a test. The hook is called three times for each test:
+    so it takes no argument and reads one byte."""
 
     def __init__(self, plugins: pytest.PytestPluginManager, board: TestBoard) -> None:
         page, index = board.examined_byte()
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_makereport() -> None:
+            """Called by pytest at the end of each phase of a test."""
             if page[index]:
                 plugins.unregister(self)
                 plugins.register(_ReportedVerdicts(board))
@@ -230,14 +229,13 @@ class _ReportedVerdicts:
 
     def __init__(self, board: TestBoard) -> None:
         self._board = board
-        self._reported = 0
-        """The number of the last test with a verdict."""
+        self._reported = 0  # number of the last test with a verdict
         self._properties: list[tuple[str, object]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the section to the test's first report after the examination, and the properties also to later ones,
-        before another plugin shows a report or sends it to another process."""
+        """Add the verdict to the test's first report after the examination, and the properties to later ones, too,
+        before another plugin shows the report or sends it to another process."""
         if not self._board.is_examined():
             return
         if self._board.number != self._reported:
@@ -251,8 +249,8 @@ class _ReportedVerdicts:
 
 
 def _board_module() -> ModuleType:
-    """hosts/hang_board.py by Python's own loader: pytest's, which rewrites every module of a plugin's package, compiles
-    it in each run without a cache, as in a fresh container."""
+    """The module hosts/hang_board.py, imported by Python's own loader: pytest's compiles it in each run that has no
+    cache, as in a fresh container."""
     name = "gdbext.hosts.hang_board"
     if name not in sys.modules:
         spec = PathFinder.find_spec(name, gdbext.hosts.__path__)

@@ -167,7 +167,7 @@ def pool_results():
     pool = fork.Pool(2)
     result = pool.map_async(refuse, range(2))
     pool._result_handler.join()
-    waits("blocked", pool._result_handler.name, "takes the results", "has exited", never=["the job was lost"])
+    waits("blocked", pool._result_handler.name, "collects the results", "has exited", never=["the job was lost"])
     result.get()
 
 

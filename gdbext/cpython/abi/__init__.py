@@ -45,7 +45,7 @@ class LineTable(Enum):
 
 
 class CodeForm(Enum):
-    """Where a code object keeps its instructions."""
+    """Where a code object has its instructions."""
 
     BYTES_OBJECT = "co_code is a bytes object"
     INLINE = "co_code_adaptive is the end of the code object"
@@ -59,7 +59,7 @@ class DictKeysForm(Enum):
 
 
 class InstanceDict(Enum):
-    """Where an instance keeps its attributes, if its type manages its dict (pycore_object.h)."""
+    """Where an instance has its attributes if its type has Py_TPFLAGS_MANAGED_DICT (pycore_object.h)."""
 
     DICT_OFFSET = "tp_dictoffset of the type, for every type"
     VALUES_POINTER = "a pointer to the values beside the one to the dict"
@@ -102,12 +102,9 @@ class LockType(NamedTuple):
 
 
 class FrameObjects(NamedTuple):
-    """Up to 3.10 the frames of a thread are a chain of PyFrameObject, one for each native evaluation loop
-    (frameobject.h); the enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock).
-
-    ``lasti_unit`` is the unit of f_lasti in bytes, ``yield_from`` the opcode of YIELD_FROM (Include/opcode.h): a
-    generator that is suspended in ``yield from`` is at the instruction before it.
-    """
+    """Up to 3.10 the frames of a thread are a chain of PyFrameObject (frameobject.h), one for each native evaluation
+    loop. ``lasti_unit`` is the unit of f_lasti in bytes, ``yield_from`` the opcode of YIELD_FROM (Include/opcode.h): a
+    generator that is suspended in ``yield from`` is at the instruction before it."""
 
     lasti_unit: int
     yield_from: int = 72
@@ -129,13 +126,13 @@ class LoopAnchor(Enum):
 
 class InterpreterFrames(NamedTuple):
     """Since 3.11 the frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native
-    evaluation loop; the enclosing blocks are in co_exceptiontable of the code.
+    evaluation loop.
 
-    ``generator_owner``, ``entry_owner`` (None: there is none) and ``codeless_owners`` are values of the frame's member
-    ``owner`` (enum _frameowner): frames of generators, the first frame of an evaluation loop, and all frames that run
-    no Python code. ``tag_bits`` are the low bits of a reference in a frame that are not part of its address
-    (_PyStackRef, pycore_stackref.h); ``awaited_slot`` counts from the top of a suspended frame's stack to the object
-    that it awaits (_PyGen_yf, Objects/genobject.c).
+    ``generator_owner``, ``entry_owner`` (None: there is none) and ``codeless_owners`` are values of its member
+    ``owner`` (enum _frameowner): frames of generators, the first frame of an evaluation loop, and all that run no
+    Python code. ``tag_bits``: the low bits of a reference in a frame that are not part of its address (_PyStackRef,
+    pycore_stackref.h); ``awaited_slot``: the position from the top (1) of a suspended frame's stack of the object that
+    it awaits (_PyGen_yf, Objects/genobject.c).
     """
 
     anchor: LoopAnchor
@@ -185,7 +182,7 @@ class PythonAbi(NamedTuple):
         return minor_of(hexversion) == self.version
 
     def evaluates(self, names: Iterable[str]) -> bool:
-        """True if ``names``, those of one native function, include the evaluation loop's or a part's of it."""
+        """True if the native function with these symbol ``names`` is the evaluation loop, or a part of it."""
         return any(name.startswith(EVAL_FUNCTIONS) for name in names)
 
     def lock_types_named(self, type_name: str) -> tuple[LockType, ...]:

@@ -1,10 +1,8 @@
 """Names in CPython that are assumed: its own C functions, and files, functions and attributes of its standard library.
 
-C functions are recognized by name on native stacks; the names were compared with the symbol tables of 3.8.18, 3.9.18,
-3.10.13, 3.11.7, 3.12.1 and 3.13.0, and are in every version unless noted. Static functions (take_gil, drop_gil) have no
-name in a stripped Python, so callers do not rely on them alone. Python names: Lib/threading.py, queue.py,
-concurrent/futures/_base.py and thread.py, importlib/_bootstrap.py, multiprocessing/pool.py, queues.py and process.py,
-3.8 to 3.13.
+C functions are recognized by name on native stacks; they are in every version (3.8 to 3.13, compared with the symbol
+tables) unless noted. Static functions (take_gil, drop_gil) have no name in a stripped Python, so callers do not rely on
+them alone.
 """
 
 from __future__ import annotations
@@ -53,12 +51,10 @@ READS_PROMPT = (
 """Wait for a line that a person types at the interpreter's prompt (Parser/myreadline.c, Python/pythonrun.c)."""
 
 RUNS_SIGNAL_HANDLERS = ("_PyErr_CheckSignalsTstate", "PyErr_CheckSignals", "handle_signals", "_PyErr_CheckSignals")
-"""Functions that call Python's handlers of signals, between two instructions of the main thread, or in a blocking
-call."""
 RUNS_FINALIZERS = ("PyObject_CallFinalizer", "PyObject_CallFinalizerFromDealloc", "slot_tp_finalize")
 RUNS_WEAKREF_CALLBACKS = ("PyObject_ClearWeakRefs", "handle_weakrefs", "handle_callback", "handle_weakref_callbacks")
-"""Functions that call Python code in the middle of other code (Modules/signalmodule.c, Objects/object.c,
-Objects/weakrefobject.c, Python/gc.c)."""
+"""Functions that call Python code in the middle of other code: handlers of signals, finalizers and callbacks of weak
+references (Modules/signalmodule.c, Objects/object.c, Objects/weakrefobject.c, Python/gc.c)."""
 FATAL_ERROR = (
     "Py_FatalError",
     "_Py_FatalErrorFunc",  # 3.9 and later
@@ -107,10 +103,8 @@ EVENT_FLAG = "_flag"  # attribute of an Event that says whether it is set
 THREAD_NAME = "_name"  # attribute of a Thread behind its ``name``
 THREAD_IDENT = "_ident"  # attribute of a Thread with its get_ident()
 
-THREAD_DAEMON = "_daemonic"  # attribute of a Thread that tells whether the interpreter leaves it behind at its end
-THREAD_NATIVE_ID = "_native_id"
-"""The attribute of a Thread with the kernel's id that it had when it was made (3.8 and later)."""
-
+THREAD_DAEMON = "_daemonic"  # attribute of a Thread: the interpreter exits without joining it
+THREAD_NATIVE_ID = "_native_id"  # attribute of a Thread with the tid that it had when it started
 THREADING_FILE = "threading.py"
 CONDITION_WAIT = "wait"  # threading.Condition.wait: gives up the condition's lock while it waits
 CONDITION_LOCK = "_lock"  # attribute of a Condition with its lock
@@ -124,12 +118,9 @@ MODULE_LOCK_OWNER = "owner"  # attribute of importlib._bootstrap._ModuleLock wit
 FUTURES_FILE = "concurrent/futures/thread.py"
 JOB_RUN = "run"  # _WorkItem.run: a worker of a ThreadPoolExecutor runs a job
 FUTURE_CLASS, FUTURE_ERROR = "Future", "_exception"
-FUTURE_CALLBACKS = "_done_callbacks"
-"""The attribute of concurrent.futures.Future with the list of what is called when it is done."""
+FUTURE_CALLBACKS = "_done_callbacks"  # attribute of a Future with the list of its done-callbacks
 JOB_FUTURE = "future"  # attribute of a _WorkItem with the Future of its result
-EXECUTOR_THREADS = "_threads"
-"""The attribute of ThreadPoolExecutor with the set of its workers; none leaves it before shutdown()."""
-
+EXECUTOR_THREADS = "_threads"  # attribute of ThreadPoolExecutor with the set of its workers, kept until shutdown()
 EXECUTOR_QUEUE = "_work_queue"  # attribute of ThreadPoolExecutor with the queue of its jobs
 
 
@@ -167,9 +158,9 @@ OBJECT_KINDS = (
 name."""
 
 COUNTS = {Waitable.BARRIER: ("_count", "_parties"), Waitable.QUEUE: ("unfinished_tasks", "maxsize")}
-"""Attributes with numbers: threads that have come to a Barrier and that must come, tasks of a Queue that are not done
-and how many items it takes."""
-QUEUE_JOIN, QUEUE_PUT = "join", "put"  # methods of a Queue: it waits until all tasks are done, or until there is room
+"""Attributes with numbers: threads that have arrived at a Barrier, and that must; unfinished tasks of a Queue, and how
+many items it takes."""
+QUEUE_JOIN, QUEUE_PUT = "join", "put"  # methods of a Queue that wait until all tasks are done, or until there is room
 
 WAITING_FILES = frozenset({"threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py"})
 """Files whose functions, called by a pool's worker, only wait for work."""
@@ -180,10 +171,9 @@ WORKING_CALLS = _calls(
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
 PROCESS_POPEN = "_popen"  # attribute of multiprocessing.process.BaseProcess with what was started
 PROCESS_PARENT = "_parent_pid"  # an attribute of every multiprocessing.process.BaseProcess
-POPEN_PID = "pid"
-"""The attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen with the child's process id."""
+POPEN_PID = "pid"  # attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen
 POPEN_WAITS = (("multiprocessing/popen_fork.py", "wait"), ("multiprocessing/popen_forkserver.py", "poll"))
-"""(file, function) that wait with a limit for the end of the process of ``self``, a Popen, by polling its sentinel."""
+"""(file, function) that waits with a time limit for the process of ``self``, a Popen, by polling its sentinel."""
 POPEN_ARGUMENTS = "args"  # attribute of subprocess.Popen with the command
 PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 """Types of pathlib, whose instances have slots and no dict."""
@@ -193,16 +183,15 @@ POOL_PROCESSES = "_pool"
 POOL_RESULTS = "_cache"  # attribute of multiprocessing.pool.Pool with its dict of results that are not there yet
 POOL_HELPERS = (
     ("_task_handler", "hands out the jobs"),
-    ("_result_handler", "takes the results"),
-    ("_worker_handler", "replaces workers that have ended"),
+    ("_result_handler", "collects the results"),
+    ("_worker_handler", "replaces workers that have exited"),
 )
 """Attributes of multiprocessing.pool.Pool with threads of the process that made it, and what these do for a result."""
 EXECUTOR_MANAGER_CALL = ("process.py", "wait_result_broken_or_wakeup")
 """The method of concurrent.futures.process._ExecutorManagerThread in which it waits (3.9 and later)."""
 OLD_EXECUTOR_MANAGER = "_queue_management_worker"
 """The function of that thread in 3.8, with the attributes of later versions as local variables."""
-EXECUTOR_MANAGER = "_executor_manager_thread"
-"""The attribute of ProcessPoolExecutor (3.9 and later), and of loky's executors, with that thread."""
+EXECUTOR_MANAGER = "_executor_manager_thread"  # attribute of ProcessPoolExecutor (3.9), and of loky's executors
 EXECUTOR_ITEMS = "pending_work_items"  # its dict of _WorkItem by number, each with the ``future`` of its result
 EXECUTOR_PROCESSES = "processes"  # its dict of worker processes by pid
 

@@ -25,8 +25,8 @@ class LoadKind(Enum):
 
 
 class Load(NamedTuple):
-    """The load of a value. ``number`` is an index of the code's names (co_names), local variables or cells.
-    ``follows``: it loads an attribute of the previous load's result. ``is_value``: an attribute that is not called."""
+    """An instruction that loads a value. ``number``: index of the code's names (co_names), local variables or cells;
+    ``follows``: it loads an attribute of the previous load's result; ``is_value``: an attribute that is not called."""
 
     kind: LoadKind
     number: int
@@ -78,7 +78,7 @@ def loads_of_loop(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
 
 
 def _innermost_loop(form: Bytecode, code: bytes, at: int) -> list[_Step]:
-    """The instructions of the innermost loop around byte ``at``; empty if there is none."""
+    """The instructions of the innermost loop around byte ``at``; empty if there is none, or code is unknown."""
     steps = _steps(form, code) or []
     loops = list(_loops(form, steps, at))
     # Loops are nested. A handler at the code's end (3.11 and later) jumps back to the code behind its ``with``, too.
@@ -184,7 +184,8 @@ def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | N
 
 
 def with_start(form: Bytecode, code: bytes, handler: int) -> int | None:
-    """The byte at which the ``with`` of a handler is entered (3.8 to 3.10); None if there is not just one."""
+    """The byte at which the ``with`` whose exception handler is at ``handler`` (in units of jumps) is entered (3.8 to
+    3.10); None if there is not exactly one."""
     target = handler * form.jump_unit
     # SETUP_WITH and SETUP_ASYNC_WITH, whose argument leads to the handler
     entering = (step for step in _all_steps(form, code) if step.opcode in (143, 154))
@@ -214,6 +215,7 @@ def _all_steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
 
 
 def _loads(form: Bytecode, steps: list[_Step]) -> Iterator[Load]:
+    """The loads among the instructions, in order."""
     loaded_before = False
     for step in steps:
         if step.role == "2":

@@ -1,11 +1,9 @@
 """Offsets inside CPython's structures for one minor version.
 
-Three sources, the best last: ``python_structures`` (types that exist only in a .c file), the generated tables of
-``engine/layouts/data`` (made from the headers of each version), and the ``_Py_DebugOffsets`` that versions since 3.13
-publish at the start of ``_PyRuntime``.
-
-struct _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13): cookie[8], version, free_threaded, then groups of
-uint64_t, each starting with the size of the structure it describes; versions.py has each minor version's list.
+Three sources, the best last: ``python_structures`` (types that exist only in a .c file), the tables of
+``engine/layouts/data`` (generated from the headers of each version), and the ``_Py_DebugOffsets`` at the start of
+``_PyRuntime`` (since 3.13, Include/internal/pycore_runtime.h): cookie[8], version, free_threaded, then groups of
+uint64_t, each after the size of the structure (versions.py has each minor version's list).
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ TASK_LAYOUTS = {
     (3, 13): TaskLayout(144, 112, 120, 128, 96),
 }
 """No header has them: from the debug information of CPython 3.8.18 to 3.13.0. Later versions publish theirs
-(cpython/tasks/task_lists.py)."""
+(cpython/tasks/loops.py)."""
 
 
 class PythonLayout:
@@ -91,6 +89,7 @@ class PythonLayout:
         return StructLayout(f"CPython {self.abi.text}'s {name}", size, fields)
 
     def _inner(self, outer: str, member: str) -> StructLayout:
+        """The structure that is the ``member`` of another one, with offsets from its own start."""
         whole = self.struct(outer)
         itself, prefix = whole.field(member), f"{member}."
         fields = {
@@ -117,11 +116,8 @@ def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
 
 
 def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonLayout]:
-    """Possible layouts of the CPython whose _PyRuntime is at ``runtime``, the likeliest first.
-
-    One, as a rule: its published offsets are those of the shipped table. Otherwise it is another build, whose
-    structures have other sizes, or they are damaged. Raises MemoryFault.
-    """
+    """Possible layouts of the CPython whose _PyRuntime is at ``runtime``, likeliest first: one if its published offsets
+    are those of the shipped table, two if it is another build or they are damaged. Raises MemoryFault."""
     groups = shipped.abi.debug_offsets
     words = memory.words(runtime + 24, len(groups)) if groups else ()  # behind cookie, version and free_threaded
     published = {entry: word for entry, word in zip(groups, words) if entry}

@@ -4,10 +4,9 @@ Each class has the name of the C structure's typedef and the members that reader
 members that some version lacks, or the version's row chooses (cpython/abi/versions.py). Offsets are measured from the
 headers of 3.8 to 3.15 (torch/measure/wants.json).
 
-A member with an offset (``at``) belongs to a structure that CPython declares only in a .c file, named at each class.
-Such offsets are bytes on a 64-bit platform without Py_TRACE_REFS, the same in every version that has the structure
-(tests/integration/cpython/test_python_layouts.py compares with DWARF). They count from a header of 16 bytes (ob_refcnt,
-ob_type); it has 32 in a free-threaded build, which moves the members of classes derived from ``PyObject``.
+A member with an offset (``at``, in bytes) belongs to a structure that CPython declares only in a .c file, the same in
+every version that has it (compared with DWARF). It counts from a header of 16 bytes (ob_refcnt, ob_type); that has 32
+in a free-threaded build, which moves the members of classes derived from ``PyObject``.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def unsupported(what: str) -> PythonUnsupported:
     """The error for a CPython that cannot be read; it names the versions that can."""
     usual = [row.text for row in SUPPORTED if not row.free_threaded]
     free_threaded = " and ".join(row.text for row in SUPPORTED if row.free_threaded)
-    versions = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
+    versions = f"{usual[0]} to {usual[-1]}, {free_threaded} are supported"
     return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {versions}")
 
 
@@ -239,8 +239,8 @@ class RuntimeLocation(NamedTuple):
 
 
 class VersionEvidence(NamedTuple):
-    """``hexversion`` (as sys.hexversion) if it is published, ``candidates`` the versions to try, the likeliest first,
-    ``source`` the origin of this knowledge ("" for none)."""
+    """``hexversion`` (as sys.hexversion) if it is published; ``candidates``: the versions to try, likeliest first;
+    ``source``: where they are from, "" if all are tried."""
 
     hexversion: int | None
     candidates: tuple[PythonAbi, ...]
@@ -248,12 +248,10 @@ class VersionEvidence(NamedTuple):
 
 
 def find_runtimes(modules: ModuleTable, symbolizer: Symbolizer) -> Iterator[RuntimeLocation]:
-    """Modules that define _PyRuntime (since 3.7), the likeliest first: a program that contains CPython may have loaded
-    a libpython that an extension was linked with and that never runs."""
-    for module in _candidates(modules):
-        address = _address_in(module, RUNTIME, symbolizer)
-        if address:
-            yield RuntimeLocation(module, address)
+    """Modules that define _PyRuntime (since 3.7), likeliest first: a program that contains CPython may have loaded a
+    libpython that never runs, for an extension that was linked with it."""
+    locations = (RuntimeLocation(module, _address_in(module, RUNTIME, symbolizer)) for module in _candidates(modules))
+    return (location for location in locations if location.address)
 
 
 def find_old_python(modules: ModuleTable, symbolizer: Symbolizer) -> Module | None:
@@ -263,18 +261,16 @@ def find_old_python(modules: ModuleTable, symbolizer: Symbolizer) -> Module | No
 
 
 def _candidates(modules: ModuleTable) -> Iterator[Module]:
-    """Modules in the order of likelihood: named python, the executable, small libraries that mention it."""
+    """Modules that may contain CPython: those named python, then the executable, then small libraries that mention
+    _PyRuntime."""
     named = [module for module in modules.modules if _PYTHON_NAME.match(module.name)]
-    programs = [module for module in modules.modules if ".so" not in module.name and module not in named]
-    yield from named
-    yield from programs
+    likely = [*named, *(module for module in modules.modules if ".so" not in module.name and module not in named)]
+    yield from likely
     for module in modules.modules:
-        section = module.image.sections.get(".dynstr") if module.image else None
-        if not module.image or not section or section.size > _STRING_TABLE_LIMIT:
-            continue
-        if module in named or module in programs:
-            continue
-        if b"\0_PyRuntime\0" in module.image.contents(section.offset, section.size):
+        section = module.image.sections.get(".dynstr") if module.image and module not in likely else None
+        is_small = section is not None and section.size <= _STRING_TABLE_LIMIT
+        names = module.image.contents(section.offset, section.size) if module.image and section and is_small else b""
+        if b"\0_PyRuntime\0" in names:
             yield module
 
 
@@ -296,18 +292,15 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
         version = memory.u32(version_at)
         abi = abi_of_hexversion(version)
         if abi.published is Published.DEBUG_OFFSETS:
-            raise unsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
+            raise unsupported(f"CPython {version_text(version)} lacks its _Py_DebugOffsets")
         return VersionEvidence(version, (abi,), "Py_Version")
-    # a version that publishes nothing: the path tells which of them to try first
-    module, silent = location.module, tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
+    # a version that does not publish itself: those in the path are tried first
+    module, silent = location.module, [abi for abi in SUPPORTED if abi.published is Published.NOTHING]
     match = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
     minor = number(match.group(2)) if match else None
-    if not match or minor is None:
-        return VersionEvidence(None, silent, "")
-    path_version = integer(match.group(1)), minor
-    if path_version < silent[0].version:
+    path_version = (integer(match.group(1)), minor) if match and minor is not None else None
+    if path_version and path_version < silent[0].version:
         raise unsupported("CPython {}.{} is not supported".format(*path_version))
-    matching = tuple(abi for abi in silent if abi.version == path_version)
-    if not matching:  # a link or a renamed file: the versions that publish theirs would have done so
-        return VersionEvidence(None, silent, "")
-    return VersionEvidence(None, (*matching, *(abi for abi in silent if abi not in matching)), module.path)
+    is_named = any(abi.version == path_version for abi in silent)  # else the path has a link's or another name
+    candidates = sorted(silent, key=lambda abi: is_named and abi.version != path_version)
+    return VersionEvidence(None, tuple(candidates), module.path if is_named else "")

@@ -1,21 +1,15 @@
 """Python objects in memory: strings, numbers, containers, types, instance attributes. All reads are bounded.
+Readers raise MemoryFault (unmapped memory) or BadData (another type of object, or an implausible one).
 
-Layouts: Include/cpython/unicodeobject.h, longintrepr.h, tupleobject.h, listobject.h, bytesobject.h, object.h.
-Readers raise MemoryFault (the object is not there) or BadData (it cannot be what it should be).
-
-Dicts and instance attributes have several forms: combined and split tables, managed dicts, inline values,
-``__slots__``. Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
-Include/internal/pycore_object.h (where a managed dict or the values of an instance are).
-
-Attributes in ``__slots__`` are in the object itself. Where is decided by type_new_descriptors (Objects/typeobject.c,
-3.8 to 3.15): behind the base class, in the order of ``ht_slots``.
+Dicts and instance attributes have several forms: combined and split tables (Objects/dict-common.h of 3.8 to 3.10,
+Include/internal/pycore_dict.h), managed dicts and inline values (pycore_object.h), and ``__slots__``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, tee
 from typing import NamedTuple
 
 from gdbext.cpython.abi import DictKeysForm, InstanceDict, IntegerForm
@@ -86,40 +80,42 @@ class ObjectReader:
         return self.type_info(self.memory.u64(address + self._type_of))
 
     def type_info(self, address: int) -> TypeInfo:
-        """The PyTypeObject at ``address``. Raises MemoryFault, BadData."""
-        if address in self._types:
-            return self._types[address]
-        kind = py.PyTypeObject(self.space, address)
-        name = self.memory.cstring(kind.tp_name, NAME_LIMIT)
-        if not name:
-            raise BadData(f"no type at {address:#x}: its name is empty")
-        text = name.decode("utf-8", "replace")
-        info = self._types[address] = TypeInfo(address, text, kind.tp_flags, kind.tp_basicsize, kind.tp_dictoffset)
-        return info
+        """The PyTypeObject at ``address``, read once. Raises MemoryFault, BadData."""
+        if address not in self._types:
+            kind = py.PyTypeObject(self.space, address)
+            name = self.memory.cstring(kind.tp_name, NAME_LIMIT).decode("utf-8", "replace")
+            if not name:
+                raise BadData(f"no type at {address:#x}: its name is empty")
+            self._types[address] = TypeInfo(address, name, kind.tp_flags, kind.tp_basicsize, kind.tp_dictoffset)
+        return self._types[address]
 
     def has_flag(self, address: int, flag: int) -> bool:
-        """True if the object's type has that tp_flags bit; False if it cannot be read."""
+        """True if the object's type has the tp_flags bit ``flag``; False if it cannot be read."""
         try:
             return bool(self.type_of(address).flags & flag)
         except GdbextError:
             return False
 
+    def _check(self, address: int, flag: int, kind: str) -> None:
+        """Raise BadData unless the type of the object has the tp_flags bit ``flag``, as a ``kind`` must."""
+        if not self.type_of(address).flags & flag:
+            raise BadData(f"no {kind} at {address:#x}")
+
     def text(self, address: int, limit: int = TEXT_LIMIT) -> str:
         """A str, cut after ``limit`` characters. Raises MemoryFault, BadData for anything but a str."""
-        if not self.type_of(address).flags & FLAG_UNICODE:
-            raise BadData(f"no str at {address:#x}")
+        self._check(address, FLAG_UNICODE, "str")
         head = self.memory.read(address, self._ascii_data)
         length = int.from_bytes(head[self._length : self._length + 8], "little")
         state = int.from_bytes(head[self._state : self._state + 2], "little") >> self._kind_bit
         if length > 1 << 40:
-            raise BadData(f"str at {address:#x} of {length} characters")
+            raise BadData(f"the str at {address:#x} has an implausible length: {length}")
         length = min(length, limit)
         if state & _COMPACT and state & _ASCII:
             return self.memory.read(address + self._ascii_data, length).decode("ascii", "replace")
         kind = state & _KIND
         codec = _CODECS.get(kind)
         if not codec:
-            raise BadData(f"str at {address:#x} of unknown kind {kind}")
+            raise BadData(f"the str at {address:#x} has an unknown kind: {kind}")
         data = address + self._compact_data if state & _COMPACT else self.memory.u64(address + self._any_data)
         return self.memory.read(data, length * kind).decode(codec, "replace")
 
@@ -136,7 +132,7 @@ class ObjectReader:
         return self.memory.u64(address + self._length)
 
     def text_equals(self, address: int, text: str) -> bool:
-        """True if the str at ``address`` is ``text``; False for anything else, also for what cannot be read."""
+        """True if the str at ``address`` is ``text``; False for any other object, and if it cannot be read."""
         try:
             return self.memory.u64(address + self._length) == len(text) and self.text(address, len(text)) == text
         except GdbextError:
@@ -144,17 +140,12 @@ class ObjectReader:
 
     def bytes(self, address: int, limit: int = TEXT_LIMIT * 16) -> bytes:
         """A bytes object. Raises MemoryFault, BadData when it is none or longer than ``limit`` bytes."""
-        if not self.type_of(address).flags & FLAG_BYTES:
-            raise BadData(f"no bytes at {address:#x}")
-        size = self.memory.u64(address + self._ob_size)
-        if size > limit:
-            raise BadData(f"bytes at {address:#x} of size {size}")
-        return self.memory.read(address + self._bytes_data, size)
+        self._check(address, FLAG_BYTES, "bytes")
+        return self.memory.read(address + self._bytes_data, self._count(address, limit))
 
     def integer(self, address: int) -> int:
         """An int (also a bool). Raises MemoryFault, BadData."""
-        if not self.type_of(address).flags & FLAG_LONG:
-            raise BadData(f"no int at {address:#x}")
+        self._check(address, FLAG_LONG, "int")
         number = py.PyLongObject(self.space, address)
         if self.layout.abi.integers is IntegerForm.SIGNED_SIZE:
             size = self.memory.i64(address + self._ob_size)
@@ -163,7 +154,7 @@ class ObjectReader:
             tag = number.lv_tag
             sign, count, digits = (1, 0, -1)[min(tag & 3, 2)], tag >> 3, number.value_digit
         if count > DIGIT_LIMIT:
-            raise BadData(f"int at {address:#x} of {count} digits")
+            raise BadData(f"the int at {address:#x} has {count} digits")
         return sign * sum(self.memory.u32(digits + 4 * index) << (_DIGIT_BITS * index) for index in range(count))
 
     def number(self, address: int) -> float:
@@ -173,23 +164,21 @@ class ObjectReader:
         return py.PyFloatObject(self.space, address).ob_fval
 
     def tuple_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
-        """Addresses of a tuple's first ``most`` items. Raises MemoryFault, BadData when it is none or longer than
-        ``limit``."""
-        if not self.type_of(address).flags & FLAG_TUPLE:
-            raise BadData(f"no tuple at {address:#x}")
+        """Addresses of a tuple's first ``most`` items. Raises MemoryFault, BadData (none, or longer than ``limit``)."""
+        self._check(address, FLAG_TUPLE, "tuple")
         return self.memory.words(address + self._tuple_items, min(self._count(address, limit), most))
 
     def list_items(self, address: int, limit: int = ITEM_LIMIT, most: int = ITEM_LIMIT) -> tuple[int, ...]:
         """Addresses of a list's first ``most`` items. Raises MemoryFault, BadData (no list, longer than ``limit``)."""
-        if not self.type_of(address).flags & FLAG_LIST:
-            raise BadData(f"no list at {address:#x}")
+        self._check(address, FLAG_LIST, "list")
         count = min(self._count(address, limit), most)
         return self.memory.words(self.memory.u64(address + self._list_items), count) if count else ()
 
     def _count(self, address: int, limit: int) -> int:
+        """The ob_size of a bytes object, tuple or list. Raises BadData if it is more than ``limit``."""
         count = self.memory.u64(address + self._ob_size)
         if count > limit:
-            raise BadData(f"container at {address:#x} of {count} items")
+            raise BadData(f"the object at {address:#x} has too many items: {count}")
         return count
 
 
@@ -208,23 +197,19 @@ def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
         kind = py.PyTypeObject(objects.space, kind).tp_base
 
 
-def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, int]]:
-    """(name, value), two addresses, of the ``__slots__`` that are set. Raises MemoryFault, BadData."""
-    kind = objects.type_of(address).address
-    for _ in range(_BASES):
-        base = py.PyTypeObject(objects.space, kind).tp_base
-        if not base:
-            return
+def slot_attributes(objects: ObjectReader, address: int) -> Iterator[Item]:
+    """(name, value), two addresses, of the ``__slots__`` of an instance that are set. They come after the members of
+    the base class, in the order of ht_slots (type_new_descriptors, Objects/typeobject.c). Raises MemoryFault,
+    BadData."""
+    classes, bases = tee(base_classes(objects, objects.type_of(address).address))
+    for kind, base in zip(classes, islice(bases, 1, None)):
         info = objects.type_info(kind)
         slots = py.PyHeapTypeObject(objects.space, kind).ht_slots if info.flags & FLAG_HEAP_TYPE else 0
         names = objects.tuple_items(slots) if slots else ()
         start = objects.type_info(base).size if names else 0
         if names and start + _POINTER * len(names) <= info.size:
-            for index, name in enumerate(names):
-                value = objects.memory.u64(address + start + _POINTER * index)
-                if value:
-                    yield name, value
-        kind = base
+            values = objects.memory.words(address + start, len(names))
+            yield from ((name, value) for name, value in zip(names, values) if value)
 
 
 _MAX_LOG2 = 40  # more than 2**40 slots is not a dict
@@ -237,7 +222,7 @@ Item = tuple[int, int]  # addresses of a key and its value
 
 
 class DictReader:
-    """Walks dicts. Iteration order is that of the entries, which is the order of insertion."""
+    """Reads dicts and instance attributes, in the order of insertion."""
 
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
@@ -274,19 +259,18 @@ class DictReader:
         """Address of an attribute of the class at ``kind`` or its bases, by the MRO; 0 for none. Raises MemoryFault,
         BadData."""
         mro = py.PyTypeObject(self._space, kind).tp_mro
+        classes = self._objects.tuple_items(mro, 1000) if mro else (kind,)
+        items = (item for base in classes for item in self.class_items(base))
         equals = self._objects.text_equals
-        for base in self._objects.tuple_items(mro, 1000) if mro else (kind,):
-            value = next((value for key, value in self.class_items(base) if equals(key, name)), 0)
-            if value:
-                return value
-        return 0
+        return next((value for key, value in items if equals(key, name)), 0)
 
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
         return values + (self._layout.find(py.PyDictValues.values) or 0)
 
     def _split_items(self, keys: int, values: int) -> Iterator[Item]:
-        """Keys of a shared table with an instance's own values; slots that are not set are left out."""
+        """(name, value) addresses of an instance whose class has the table of names at ``keys`` and whose values are at
+        ``values``; unset ones are omitted."""
         if keys not in self._shared:
             self._shared[keys] = [key for key, _ in self._entries(keys)]
         names = self._shared[keys]
@@ -294,21 +278,21 @@ class DictReader:
         return ((key, value) for key, value in zip(names, addresses) if key and value)
 
     def _entries(self, keys: int) -> Iterator[Item]:
-        """(key, value), two addresses, of all used entries of the PyDictKeysObject at ``keys``, also of deleted ones
-        (value 0) and of shared tables (value 0). Raises MemoryFault, BadData."""
-        count = py.PyDictKeysObject(self._space, keys).dk_nentries
-        if count > ITEM_LIMIT:
-            raise BadData(f"dict keys at {keys:#x} with {count} entries")
+        """(key, value), two addresses, of the entries of the PyDictKeysObject at ``keys``; the value is 0 for a deleted
+        entry, and in a table that instances share. Raises MemoryFault, BadData."""
         table = py.PyDictKeysObject(self._space, keys)
+        count = table.dk_nentries
+        if count > ITEM_LIMIT:
+            raise BadData(f"the dict keys at {keys:#x} have {count} entries")
         if self._keys_form is DictKeysForm.LOG2_SIZES:
             log2, has_hashes = table.dk_log2_index_bytes, table.dk_kind == _KIND_GENERAL
             if log2 > _MAX_LOG2:
-                raise BadData(f"dict keys at {keys:#x} with 2**{log2} bytes of indices")
+                raise BadData(f"the dict keys at {keys:#x} have 2**{log2} bytes of indices")
             start = table.dk_indices + (1 << log2)
         else:
             size, has_hashes = table.dk_size, True
             if size > 1 << _MAX_LOG2:
-                raise BadData(f"dict keys at {keys:#x} of size {size}")
+                raise BadData(f"the dict keys at {keys:#x} have {size} slots")
             width = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4 if size <= 0xFFFFFFFF else 8
             start = table.dk_indices + size * width
         if not has_hashes:
@@ -347,7 +331,8 @@ class DictReader:
         return self.items(namespace) if namespace else iter(())
 
     def _managed_attributes(self, address: int, info: TypeInfo) -> Iterator[Item]:
-        """``attributes`` of an instance whose type has FLAG_MANAGED_DICT (3.11 and later)."""
+        """``attributes`` of an instance whose class has FLAG_MANAGED_DICT (3.11 and later): its pointer to a dict lies
+        in front of the object, unless the values are stored without one."""
         pointer = self._memory.u64(address + self._managed_at)
         if self._instance_dict is InstanceDict.VALUES_POINTER:
             values = self._memory.u64(address + _MANAGED_VALUES)
@@ -363,5 +348,6 @@ class DictReader:
         return self.items(pointer) if pointer else iter(())
 
     def _inline_values(self, info: TypeInfo, values: int) -> Iterator[Item]:
+        """The attributes in the PyDictValues at ``values``, by the names that the instance's class ``info`` keeps."""
         keys = py.PyHeapTypeObject(self._space, info.address).ht_cached_keys
         return self._split_items(keys, self._values_start(values)) if keys else iter(())

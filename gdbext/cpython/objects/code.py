@@ -1,16 +1,7 @@
-"""Code objects and callables: names, file, lines; which Python function is behind an object. Each is read once.
+"""Code objects and callables: names, file, lines, and the Python function that a callable runs. Each is read once.
 
-Layouts: Include/cpython/code.h (Include/code.h of 3.8), funcobject.h (cpython/funcobject.h), classobject.h,
-methodobject.h, Modules/_functoolsmodule.c.
-
-A bytecode offset becomes a source line by the three formats that CPython has had:
-
-- co_lnotab (3.8, 3.9): Objects/lnotab_notes.txt; pairs of (unsigned address increment, signed line increment).
-- co_linetable of 3.10 (PEP 626): Objects/lnotab_notes.txt; pairs of (unsigned length, signed line increment),
-  where -128 means that the range has no line.
-- the location table of 3.11 and later: Objects/locations.md (3.12; InternalDocs/code_objects.md in 3.13).
-
-All offsets are bytes from the start of the bytecode; a line is None if the table says that there is none.
+Line tables: Objects/lnotab_notes.txt (3.8 to 3.10), Objects/locations.md (3.11, 3.12), InternalDocs/code_objects.md
+(since 3.13). All offsets are bytes from the start of the bytecode; a line is None if the table says that there is none.
 """
 
 from __future__ import annotations
@@ -44,9 +35,8 @@ def line_at(ranges: list[Range], offset: int) -> int | None:
 
 def parse(form: LineTable, table: bytes, first_line: int) -> list[Range]:
     """All ranges of a code object's line table; ``first_line``: its co_firstlineno."""
-    if form is LineTable.LINE_INCREMENTS:
-        return list(_lnotab(table, first_line))
-    return list((_linetable if form is LineTable.LINE_RANGES else _locations)(table, first_line))
+    parsers = {LineTable.LINE_INCREMENTS: _lnotab, LineTable.LINE_RANGES: _linetable, LineTable.LOCATIONS: _locations}
+    return list(parsers[form](table, first_line))
 
 
 def _signed(byte: int) -> int:
@@ -55,7 +45,8 @@ def _signed(byte: int) -> int:
 
 
 def _lnotab(table: bytes, line: int) -> Iterator[Range]:
-    """The ranges of a co_lnotab (3.8, 3.9). Increments may be zero: long distances take several pairs."""
+    """The ranges of a co_lnotab (3.8, 3.9): pairs of (unsigned address increment, signed line increment). Either may be
+    zero: long distances take several pairs."""
     start = end = 0
     for index in range(0, len(table) - 1, 2):
         end += table[index]
@@ -67,7 +58,8 @@ def _lnotab(table: bytes, line: int) -> Iterator[Range]:
 
 
 def _linetable(table: bytes, line: int) -> Iterator[Range]:
-    """The ranges of a co_linetable of 3.10. A range of length zero only moves the line."""
+    """The ranges of a co_linetable of 3.10 (PEP 626): pairs of (unsigned length, signed line increment), -128 for a
+    range without a line. A range of length zero only moves the line."""
     start = 0
     for index in range(0, len(table) - 1, 2):
         length, delta = table[index], _signed(table[index + 1])
@@ -101,12 +93,9 @@ def _locations(table: bytes, line: int) -> Iterator[Range]:
 def _signed_varint(table: bytes, position: int) -> int:
     """The number at byte ``position``: six bits a byte, least significant first, 0x40 means that more follow; the
     lowest bit of the result is the sign."""
-    value = shift = 0
-    while position < len(table) and shift < 60:
-        byte = table[position]
-        value |= (byte & 63) << shift
-        position += 1
-        shift += 6
+    value = 0
+    for index, byte in enumerate(table[position : position + 10]):
+        value |= (byte & 63) << 6 * index
         if not byte & 64:
             break
     return -(value >> 1) if value & 1 else value >> 1
@@ -120,12 +109,9 @@ _COPIES_LIMIT = 1 << 16  # copies of the bytecode of one code object; there is o
 
 
 class Code:
-    """One PyCodeObject.
-
-    ``name`` is co_qualname where the version has it, else co_name, ``file`` co_filename, ``first_line``
-    co_firstlineno, ``bytecode`` the address of the first instruction (0 if co_code is a bytes object), and
-    ``first_traceable`` the number of code units before which a frame of it is not complete.
-    """
+    """One PyCodeObject: ``name`` is co_qualname where the version has it, else co_name; ``file`` and ``first_line`` are
+    co_filename and co_firstlineno; ``bytecode`` is the address of the first instruction (0 if co_code is a bytes
+    object); a frame whose instruction is below ``first_traceable`` code units is still being set up."""
 
     def __init__(self, objects: ObjectReader, address: int) -> None:
         layout, space = objects.layout, objects.space
@@ -137,6 +123,7 @@ class Code:
         raw = objects.memory.read(address, layout.size(py.PyCodeObject))
 
         def word(member: Number) -> int:
+            """The value of a member, from the bytes of the whole object."""
             at = member.offset(space)
             return int.from_bytes(raw[at : at + member.width], "little")
 
@@ -150,8 +137,8 @@ class Code:
         self._size = word(py.PyCodeObject.ob_size) * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
-        """The byte offset in the code of the instruction at an address, also if it is in a copy of the code, which
-        free-threaded builds make for each thread (_PyCodeArray)."""
+        """The byte offset in the code of the instruction at that address, which may be in one of the copies that
+        free-threaded builds make of the code for each thread (_PyCodeArray)."""
         offset = instruction - self.bytecode
         if not self._copies or 0 <= offset <= self._size:
             return offset
@@ -163,18 +150,17 @@ class Code:
         return offset
 
     def line(self, offset: int) -> int | None:
-        """The source line of the instruction at byte ``offset``; the first line for a negative offset, of a frame that
-        has not begun. Raises MemoryFault, BadData."""
+        """The source line of the instruction at byte ``offset``; the first line for a negative offset, as in a frame
+        that has not begun. Raises MemoryFault, BadData."""
         if offset < 0:
             return self.first_line
-        if offset in self.lines:
-            return self.lines[offset]
-        if self._ranges is None:
-            form, code = self._objects.layout.abi.line_table, py.PyCodeObject(self._objects.space, self.address)
-            table = code.co_lnotab if form is LineTable.LINE_INCREMENTS else code.co_linetable
-            self._ranges = parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
-        line = self.lines[offset] = line_at(self._ranges, offset)
-        return line
+        if offset not in self.lines:
+            if self._ranges is None:
+                form, code = self._objects.layout.abi.line_table, py.PyCodeObject(self._objects.space, self.address)
+                table = code.co_lnotab if form is LineTable.LINE_INCREMENTS else code.co_linetable
+                self._ranges = parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
+            self.lines[offset] = line_at(self._ranges, offset)
+        return self.lines[offset]
 
     def opcode(self, offset: int) -> int | None:
         """The opcode at byte ``offset``, as executed (specialized or instrumented); None if it cannot be read."""
@@ -201,17 +187,16 @@ class Code:
 
     @property
     def takes_more(self) -> bool:
-        """True for a parameter ``*args`` (CO_VARARGS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
+        """True if it has ``*args`` (CO_VARARGS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
         return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & 0x04)
 
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
         if self._local_names is None:
             objects, code = self._objects, py.PyCodeObject(self._objects.space, self.address)
-            names: list[str] = []
-            for items in filter(None, map(code.value, objects.layout.abi.local_names)):
-                names += [objects.text(name, _NAME_LIMIT) for name in objects.tuple_items(items, _LOCALS_LIMIT)]
-            self._local_names = names
+            tuples = filter(None, map(code.value, objects.layout.abi.local_names))
+            names = [name for items in tuples for name in objects.tuple_items(items, _LOCALS_LIMIT)]
+            self._local_names = [objects.text(name, _NAME_LIMIT) for name in names]
         return self._local_names
 
 
@@ -256,22 +241,19 @@ class PythonFunction(NamedTuple):
 
 
 class FunctionReader:
-    """Finds the Python function behind a callable object."""
+    """Finds the Python function that a callable object runs."""
 
     def __init__(self, objects: ObjectReader, dicts: DictReader, codes: CodeCache) -> None:
         self._objects = objects
         self._dicts = dicts
         self._codes = codes
-        self._memory = objects.memory
         self._space = objects.space
 
     def source(self, address: int) -> PythonFunction | None:
-        """The function behind the callable at ``address``, which may be a bound method, a functools.partial or have
+        """The function that the callable at ``address`` runs, which may be a bound method, a functools.partial or have
         ``__wrapped__``; None if it cannot be read."""
-        seen: set[int] = set()
         try:
-            while address not in seen and len(seen) < _DEPTH:
-                seen.add(address)
+            for _ in range(_DEPTH):
                 kind, inner = self._objects.type_of(address).name, 0
                 if kind == "method":
                     inner = py.PyMethodObject(self._space, address).im_func
@@ -288,13 +270,14 @@ class FunctionReader:
             return None
 
     def _describe(self, address: int) -> PythonFunction:
-        """The record of a callable that wraps no other one, by its type. Raises GdbextError."""
+        """The record of a callable that does not wrap another one. Raises GdbextError."""
         info = self._objects.type_of(address)
         if info.name == "function":
             return self._function(address)
         if info.name == "builtin_function_or_method":
             method = py.PyCFunctionObject(self._space, address).m_ml
-            name = self._memory.cstring(self._memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
+            memory = self._objects.memory
+            name = memory.cstring(memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
             return PythonFunction(name, None, None, "builtin", address)
         if info.flags & FLAG_TYPE:
             return PythonFunction(self._objects.type_info(address).name, None, None, "class", address)
@@ -304,11 +287,10 @@ class FunctionReader:
         return PythonFunction(info.name, None, None, "object", address)
 
     def _function(self, address: int) -> PythonFunction:
+        """The record of a function object; its code's name if ``__qualname__`` is damaged. Raises GdbextError."""
         function = py.PyFunctionObject(self._space, address)
-        code_address, name = function.func_code, function.func_qualname
-        code = self._codes.get(code_address)
-        try:
-            qualname = self._objects.text(name, _FUNCTION_NAME_LIMIT)
-        except (BadData, MemoryFault):
-            qualname = code.name
-        return PythonFunction(qualname, code.file, code.first_line, "function", address, code_address)
+        code = self._codes.get(function.func_code)
+        qualname = code.name
+        with suppress(BadData, MemoryFault):
+            qualname = self._objects.text(function.func_qualname, _FUNCTION_NAME_LIMIT)
+        return PythonFunction(qualname, code.file, code.first_line, "function", address, code.address)

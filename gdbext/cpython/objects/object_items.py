@@ -1,14 +1,8 @@
 """Items of sets, deques and ``queue.SimpleQueue``, values of context variables, and attributes in C structures.
 
-SimpleQueue: Modules/_queuemodule.c: a list and the position of the first item up to 3.12, a ring of pointers since
-3.13.
-
-Context variables (contextvars.ContextVar) are in a tree. Layouts: Include/internal/pycore_context.h, pycore_hamt.h,
-Python/hamt.c, the same in 3.8 to 3.13. A node of the tree has pairs: a key with its value, or no key and a node below.
-
-Members of extension classes are read by the class's own description. PyMemberDescrObject
-(Include/cpython/descrobject.h): three pointers behind the head of an object, then the PyMemberDef, whose ``name`` comes
-first and whose ``offset`` is the third word (Include/structmember.h); the same from 3.8 to 3.15.
+Context variables (contextvars.ContextVar) are in a hash array mapped trie (HAMT): Include/internal/pycore_context.h,
+pycore_hamt.h, Python/hamt.c, the same in 3.8 to 3.13. A node of it has pairs: a key with its value, or no key and a
+node below.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ _ENTRY = 16  # sizeof(setentry): key and hash (Include/cpython/setobject.h)
 
 
 def set_items(runtime: PySpace, address: int) -> list[int]:
-    """Addresses of a set's items, and of an unused object for each deleted one. Raises MemoryFault, BadData."""
+    """Addresses of a set's items, and of CPython's dummy object for deleted ones. Raises MemoryFault, BadData."""
     if runtime.objects.type_of(address).name not in ("set", "frozenset"):
         raise BadData(f"no set at {address:#x}")
     table = py.PySetObject(runtime.space, address)
@@ -62,8 +56,8 @@ QUEUE_TYPE = "_queue.SimpleQueue"
 
 
 def queued(runtime: PySpace, address: int) -> tuple[int, ...]:
-    """Addresses of the items of a queue.SimpleQueue, the next one first. Raises MemoryFault; BadData for any other
-    object."""
+    """Addresses of the items of a queue.SimpleQueue (Modules/_queuemodule.c), the next one first: a list and a position
+    in it up to 3.12, then a ring of pointers. Raises MemoryFault; BadData for any other object."""
     if runtime.objects.type_of(address).name != QUEUE_TYPE:
         raise BadData(f"no SimpleQueue at {address:#x}")
     (form,) = runtime.layout.abi.lock_types_named(QUEUE_TYPE)
@@ -82,8 +76,8 @@ _OBJECT_TYPES = (6, 16)  # types T_OBJECT and Py_T_OBJECT_EX (structmember.h)
 
 
 def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) -> int:
-    """Address of the object in the member ``name`` (PyMemberDef) of an extension class's instance; 0 for none. Raises
-    BadData, MemoryFault."""
+    """Address of the object in the member ``name`` of an extension class's instance, by the PyMemberDef of the class,
+    whose words are name, type and offset (Include/structmember.h); 0 for none. Raises BadData, MemoryFault."""
     memory = objects.memory
     descriptor = dicts.inherited_attribute(objects.type_of(address).address, name)
     if not descriptor or objects.type_of(descriptor).name != "member_descriptor":
@@ -93,7 +87,7 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     if memory.cstring(text, 256) != name.encode() or kind & 0xFFFFFFFF not in _OBJECT_TYPES:
         raise BadData(f"the member {name} at {descriptor:#x} is not an object")
     if not 0 < offset < objects.type_of(address).size:
-        raise BadData(f"the member {name} at {descriptor:#x} is outside of its object")
+        raise BadData(f"the member {name} at {descriptor:#x} is outside its object")
     return memory.u64(address + offset)
 
 
@@ -111,11 +105,9 @@ def context_variables(runtime: PySpace, state: int) -> dict[int, int]:
         raise BadData(f"no context at {context:#x}")
     tree = py.PyContext(runtime.space, context).ctx_vars
     root, count = tree.h_root, tree.h_count
-    if count > _LIMIT:
-        raise BadData(f"context at {context:#x} with {count} variables")
-    variables = dict(_tree_pairs(runtime, root, _MAX_TREE_DEPTH))
+    variables = dict(_tree_pairs(runtime, root, _MAX_TREE_DEPTH)) if count <= _LIMIT else {}
     if len(variables) != count:
-        raise BadData(f"context at {context:#x} with {len(variables)} of {count} variables")
+        raise BadData(f"the context at {context:#x} has {count} variables, but {len(variables)} can be read")
     return variables
 
 
@@ -125,20 +117,20 @@ def _class_name(runtime: PySpace, address: int) -> str:
 
 
 def _tree_pairs(runtime: PySpace, node: int, depth: int) -> Iterator[tuple[int, int]]:
-    """(ContextVar, value), two addresses, of a node of the tree and at most ``depth`` layers of nodes below it."""
+    """(ContextVar, value), two addresses, of a HAMT node and of at most ``depth`` layers of nodes below it."""
     if not depth:
-        raise BadData(f"the tree of a context is too deep at {node:#x}")
+        raise BadData(f"the HAMT of a context is too deep at {node:#x}")
     kind = _class_name(runtime, node)
     if kind == _ARRAY:
         for child in runtime.memory.words(py.PyHamtNodeArray(runtime.space, node).a_array, _CHILDREN):
             yield from _tree_pairs(runtime, child, depth - 1) if child else ()
         return
     if kind not in (_BITMAP, _COLLISION):
-        raise BadData(f"a {kind} is no node of a context")
+        raise BadData(f"a {kind} is not a node of a context's HAMT")
     head = py.PyVarObject(runtime.space, node)
     count = head.ob_size
     if count > 2 * _CHILDREN:
-        raise BadData(f"node of a context at {node:#x} of {count} words")
+        raise BadData(f"the HAMT node at {node:#x} has {count} words")
     array = py.PyHamtNodeBitmap.b_array if kind == _BITMAP else py.PyHamtNodeCollision.c_array
     words = runtime.memory.words(head.value(array), count)
     for key, value in zip(words[::2], words[1::2]):

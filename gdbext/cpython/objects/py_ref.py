@@ -3,9 +3,9 @@
     own = stack.locals_of("_all_gather", RPC_FILE)
     own["leader_name"].str(), [worker.str() for worker in own["states"]["gathered_objects"].keys()]
 
-A value that does not exist or cannot be read is missing: it is falsy, all that is read of it is missing or empty,
-and ``why`` is the reason. Its ``fault`` is the error that kept it from being read, None if it does not exist.
-Containers have a fault, too. ``checked()`` and ``read()`` raise the fault: for answers that must be complete.
+A value that does not exist or cannot be read is missing: it is falsy, everything read from it is missing or empty, and
+``why`` is the reason. ``fault`` is the error that prevented reading, None for a value that does not exist. Containers
+have a fault, too. ``checked()`` and ``read()`` raise the fault, for answers that must be complete.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PyRef:
 
     @property
     def is_absent(self) -> bool:
-        """It is missing, and not because something could not be read."""
+        """True if it does not exist; False if it exists or could not be read."""
         return not self.address and not self.fault
 
     def read(self, reader: Callable[[PySpace, builtins.int], T]) -> T:
@@ -112,7 +112,7 @@ class PyRef:
 
     @property
     def has_own_class(self) -> bool:
-        """True if its class was defined at run time, by a program or a library: it is not built in."""
+        """True if its class was defined in Python, by a program or a library: it is not built in."""
         return bool(self) and self.python.objects.has_flag(self.address, FLAG_HEAP_TYPE)
 
     @property
@@ -166,7 +166,7 @@ class PyRef:
 
     @property
     def body(self) -> builtins.int:
-        """The address behind its head, where the structure of an extension begins; 0 for a missing object."""
+        """The address after its PyObject head, where an extension's own members begin; 0 for a missing object."""
         return self.read_or(lambda python, at: at + python.layout.size(py.PyObject), 0)
 
     @property
@@ -177,24 +177,26 @@ class PyRef:
     def bases(self) -> PyItems[tuple[builtins.str, PyRef]]:
         """(tp_name, class) of a class and its bases, by its method resolution order."""
 
-        def classes(python: PySpace, address: builtins.int) -> Iterator[tuple[builtins.str, PyRef]]:
+        def read_classes(python: PySpace, address: builtins.int) -> Iterator[tuple[builtins.str, PyRef]]:
+            """The classes of the MRO of the class at ``address``."""
             order = py.PyTypeObject(python.space, address).tp_mro
             kinds = python.objects.tuple_items(order, 64) if order else ()
             return ((python.objects.type_info(kind).name, PyRef(python, kind)) for kind in kinds)
 
-        return PyItems(self, classes)
+        return PyItems(self, read_classes)
 
     @property
     def closure(self) -> PyItems[PyRef]:
         """The values in a function's closure; none for any other object."""
 
-        def values(python: PySpace, address: builtins.int) -> Iterator[PyRef]:
+        def read_cells(python: PySpace, address: builtins.int) -> Iterator[PyRef]:
+            """The contents of the cells of the function at ``address``."""
             is_function = type_name(python, address) == "function"
             closure = py.PyFunctionObject(python.space, address).func_closure if is_function else 0
             cells = python.objects.tuple_items(closure, 16) if closure else ()
             return (PyRef(python, py.PyCellObject(python.space, cell).ob_ref) for cell in cells)
 
-        return PyItems(self, values)
+        return PyItems(self, read_cells)
 
     def closure_variables(self) -> dict[builtins.str, PyRef]:
         """Name → value of the variables in a function's closure; empty for any other object."""
@@ -207,7 +209,7 @@ class PyRef:
 
     @property
     def referent(self) -> PyRef:
-        """The object that a weak reference refers to: None once it is gone. Missing for any other object."""
+        """The object that a weak reference refers to: Python's None once it is gone. Missing for any other object."""
         names = ("weakref", "weakref.ReferenceType", "ReferenceType")
         return self.at(
             lambda python, at: py.PyWeakReference(python.space, at).wr_object if type_name(python, at) in names else 0
@@ -216,7 +218,16 @@ class PyRef:
     def __getitem__(self, name: builtins.str) -> PyRef:
         """The value under a str key of a dict, the global of a module, or the own attribute of a class or instance,
         those in slots included. A function has ``__globals__``, a method ``__self__``, a staticmethod ``__func__``."""
-        return self.at(lambda python, at: _value_named(python, at, name), name)
+
+        def find_value(python: PySpace, address: builtins.int) -> builtins.int:
+            """Address of the value under ``name``, 0 for none."""
+            if name in _SPECIAL:
+                reader = _SPECIAL[name].get(type_name(python, address))
+                return reader(python, address) if reader else 0
+            is_called = python.dicts.is_called
+            return next((value for key, value in _fields(python, address) if is_called(key, name)), 0)
+
+        return self.at(find_value, name)
 
     def at(self, reader: Callable[[PySpace, builtins.int], builtins.int], name: builtins.str = "") -> PyRef:
         """The object at the address that ``reader(python, address)`` returns, 0 for none."""
@@ -237,12 +248,11 @@ class PyRef:
 
     def inherited(self, name: builtins.str) -> PyRef:
         """The attribute of its class, or of a base class."""
-        return self.at(
-            lambda python, at: python.dicts.inherited_attribute(python.objects.type_of(at).address, name), name
-        )
+        return self.of_class.at(lambda python, at: python.dicts.inherited_attribute(at, name), name)
 
     def variables(self, limit: builtins.int = _VARIABLES) -> PyVariables:
-        """The same as by ``[name]``, all at once: cheaper if several are needed. Names are cut after 512 characters."""
+        """All values that ``[name]`` can return, by name: cheaper if several are needed. Names are cut after 512
+        characters."""
         return self._variables_of(_fields, limit)
 
     def vars(self, limit: builtins.int = _VARIABLES) -> PyVariables:
@@ -251,11 +261,19 @@ class PyRef:
 
     def attributes(self, limit: builtins.int = 64) -> PyVariables:
         """The own attributes of an instance, those in slots included; none of an instance of a built-in type."""
-        return self._variables_of(_attributes, limit)
+
+        def own_attributes(python: PySpace, address: builtins.int) -> Iterator[Item]:
+            """(name, value) addresses; none if the class is built in."""
+            if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
+                return iter(())
+            return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))
+
+        return self._variables_of(own_attributes, limit)
 
     def _variables_of(
         self, fields: Callable[[PySpace, builtins.int], Iterator[Item]], limit: builtins.int
     ) -> PyVariables:
+        """Name → value of the first ``limit`` (name, value) pairs of addresses that ``fields(python, address)`` has."""
         variables = PyVariables(self.python)
         try:
             for key, value in self.read(lambda python, at: islice(fields(python, at), limit)):
@@ -281,10 +299,10 @@ class PyRef:
 
     def elements(self, limit: builtins.int = ITEM_LIMIT) -> PyItems[PyRef]:
         """The first elements of a list, tuple, set (also some that were removed), deque or SimpleQueue."""
-        return PyItems(self, lambda python, at: (PyRef(python, each) for each in _elements(python, at, limit)))
+        return PyItems(self, lambda python, at: (PyRef(python, item) for item in _elements(python, at, limit)))
 
     def parts(self, limit: builtins.int = 32) -> list[PyRef]:
-        """The first values of a dict, or the first elements of another container but a set, which has removed ones."""
+        """The first values of a dict, or elements of another container; none of a set, whose table has removed ones."""
         if self.is_dict:
             return [value for _, value in self.items(limit)]
         return [] if self.type in ("set", "frozenset") else self.elements(limit)
@@ -361,17 +379,8 @@ _SPECIAL: Mapping[str, Mapping[str, Callable[[PySpace, int], int]]] = {
 """Attributes that built-in types have in their structures: name → type → reader."""
 
 
-def _value_named(python: PySpace, address: int, name: str) -> int:
-    """Address of the value that ``PyRef[name]`` is; 0 for none. Raises MemoryFault, BadData."""
-    if name in _SPECIAL:
-        reader = _SPECIAL[name].get(type_name(python, address))
-        return reader(python, address) if reader else 0
-    is_called = python.dicts.is_called
-    return next((value for key, value in _fields(python, address) if is_called(key, name)), 0)
-
-
 def _fields(python: PySpace, address: int) -> Iterator[Item]:
-    """(name, value), two addresses, of what is in a dict, a module, a class or an instance."""
+    """(name, value), two addresses, of the entries of a dict or the own attributes of a module, class or instance."""
     dicts, info = python.dicts, python.objects.type_of(address)
     if info.flags & FLAG_DICT:
         return dicts.items(address)
@@ -382,13 +391,6 @@ def _fields(python: PySpace, address: int) -> Iterator[Item]:
         return dicts.class_items(address)
     own = dicts.attributes(address)
     return chain(own, slot_attributes(python.objects, address)) if info.flags & FLAG_HEAP_TYPE else own
-
-
-def _attributes(python: PySpace, address: int) -> Iterator[Item]:
-    """(name, value), two addresses, of an instance's own attributes; none if its class is built in."""
-    if not python.objects.type_of(address).flags & FLAG_HEAP_TYPE:
-        return iter(())
-    return chain(python.dicts.attributes(address), slot_attributes(python.objects, address))
 
 
 def _elements(python: PySpace, address: int, limit: int) -> Sequence[int]:

@@ -1,11 +1,10 @@
 """Locks that a thread holds by ``with lock:`` or by ``lock.acquire()`` before a ``try``, read from its Python frames.
 
 While the body of a ``with`` runs, the bound ``__exit__`` of its lock lies on the frame's value stack. Words above the
-stack's top are left over from earlier calls, so only slots that are proven to be in use count: the interpreter must
-be able to unwind to the depth that the exception table (Objects/exception_handling_notes.txt of 3.11,
-InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) names for the
-current instruction. The block begins only after ``__enter__`` has returned, so a thread that still waits for the lock
-is not counted.
+stack's top are left over from earlier calls. Slots in use are those below the depth to which the exception table
+(InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) unwinds for
+the current instruction. The block begins after ``__enter__`` has returned, so a thread that waits for the lock is not
+counted.
 """
 
 from __future__ import annotations
@@ -40,32 +39,27 @@ _BLOCKS = 20  # most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)
 
 
 def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
-    """The locks (Lock, RLock, also those of a Condition) inside whose ``with`` block the thread is, innermost first.
-    Raises nothing.
-
-    Not among them: a lock that a Condition.wait further in has given up, and those of functions that mention
-    ``release``, which may have released them inside the block.
-    """
+    """The locks (Lock, RLock, also those of a Condition) inside whose ``with`` block the thread is, innermost first,
+    without those that Condition.wait has released and those of functions that mention ``release``. Raises nothing."""
     held: list[LockState] = []
-    given_up: set[int] = set()  # addresses of locks of Conditions
+    released: set[int] = set()  # addresses of locks of Conditions
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
-        try:
+        with suppress(GdbextError):
             if frame.name == assumed_names.CONDITION_WAIT and frame.file.endswith(assumed_names.THREADING_FILE):
                 condition = locals_of(runtime, frame).get("self", 0)
-                given_up.add(runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else 0)
+                released.add(runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else 0)
             locks = filter(None, (lock_of(runtime, manager) for manager in _entered_managers(runtime, frame)))
-            locks_in_use = [lock for lock in locks if lock.address not in given_up]
-            names = py.PyCodeObject(runtime.space, frame.code).co_names if locks_in_use else 0
-            used = runtime.objects.tuple_items(names) if locks_in_use else ()
-            if not any(runtime.objects.text_equals(name, "release") for name in used):
-                held.extend(locks_in_use)
-        except GdbextError:
-            continue
+            taken = [lock for lock in locks if lock.address not in released]
+            if taken:
+                names = runtime.objects.tuple_items(py.PyCodeObject(runtime.space, frame.code).co_names)
+                if not any(runtime.objects.text_equals(name, "release") for name in names):
+                    held += taken
     return held
 
 
 def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
-    """Addresses of all objects inside whose ``with`` block the thread is, also a Semaphore's. Raises nothing."""
+    """Addresses of the context managers inside whose ``with`` blocks the thread is, such as a Semaphore. Raises
+    nothing."""
     objects: list[int] = []
     for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         with suppress(GdbextError):
@@ -74,19 +68,19 @@ def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
 
 
 def entered_in(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> tuple[int, ...]:
-    """Addresses of the context managers inside whose ``with`` or ``async with`` blocks the frames of a coroutine are,
-    and those of the generators that some of these managers are. Raises nothing."""
+    """Addresses of the context managers inside whose ``with`` or ``async with`` blocks the frames of a coroutine are;
+    of a contextlib.contextmanager also those inside its generator. Raises nothing."""
     managers: dict[int, None] = {}
     for frame in frames:
         with suppress(GdbextError):
-            inner_frames = (frame, *_generators(runtime, frame))
-            managers.update(dict.fromkeys(each for inner in inner_frames for each in _entered_managers(runtime, inner)))
+            for inner in (frame, *_generators(runtime, frame)):
+                managers.update(dict.fromkeys(_entered_managers(runtime, inner)))
     return tuple(managers)
 
 
 def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
-    """(level from 0 on, frame) of the innermost frames, each followed by the generators in whose ``with`` block it is,
-    which have the level of its caller."""
+    """(index in the stack, frame) of the innermost ``limit`` frames, each followed by the frames of the generators in
+    whose ``with`` block it is, which count as its callers."""
     for level, frame in enumerate(runtime.frames.stack(state).frames[:limit]):
         yield level, frame
         for inner in _generators(runtime, frame):
@@ -94,8 +88,8 @@ def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> I
 
 
 def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = 3) -> Iterator[PythonFrame]:
-    """The suspended frames of the generators of contextlib.contextmanager whose ``with`` blocks the frame is in, and of
-    up to ``depth`` layers of generators around these: a lock in their own ``with`` is held, too. Raises nothing."""
+    """The suspended frames of the generators of contextlib.contextmanager in whose ``with`` blocks the frame is, and
+    of generators in whose blocks these are, ``depth`` levels deep: their own locks are held, too. Raises nothing."""
     try:
         managers = _entered_managers(runtime, frame)
     except GdbextError:
@@ -112,25 +106,25 @@ def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = 3) -> I
 
 
 def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
-    """The lock that a context manager is, or that a Condition has; None for any other."""
+    """The lock that the context manager at ``manager`` is, or that a Condition there has; None for any other."""
     lock = read_lock(runtime, manager)
-    if lock:
-        return lock
-    own = runtime.dicts.attribute(manager, assumed_names.CONDITION_LOCK)
+    own = 0 if lock else runtime.dicts.attribute(manager, assumed_names.CONDITION_LOCK)
     is_condition = own and runtime.dicts.attribute(manager, assumed_names.CONDITION_WAITERS)
-    return read_lock(runtime, own) if is_condition else None
+    return read_lock(runtime, own) if is_condition else lock
 
 
 def _entered_managers(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
-    """Addresses of the context managers whose ``with`` block the frame is in, the outermost first, each followed by
-    those that it has entered if it is an ExitStack. Raises MemoryFault, BadData."""
-    interpreted = isinstance(runtime.layout.abi.frames, InterpreterFrames)
-    if interpreted and not _exception_table(runtime, frame.code):  # most functions have no ``with`` and no ``try``
+    """Addresses of the context managers in whose ``with`` block the frame is, outermost first, each followed by those
+    that it has entered if it is an ExitStack. Raises MemoryFault, BadData."""
+    has_table = isinstance(runtime.layout.abi.frames, InterpreterFrames)
+    if has_table and not _exception_table(runtime, frame.code):  # most functions have no ``with`` and no ``try``
         return ()
-    return runtime.once(_read_entered, frame)
+    return _read_entered(runtime, frame)
 
 
+@once
 def _read_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
+    """``_entered_managers`` of a frame that may have some, read once."""
     managers: list[int] = []
     for _, manager in _entered_slots(runtime, frame):
         managers.append(manager)
@@ -146,8 +140,8 @@ def _read_entered(runtime: PythonRuntime, frame: PythonFrame) -> Sequence[int]:
 
 
 def _entered_slots(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple[int, int]]:
-    """(index of the value stack's slot with its ``__exit__``, address of the context manager) of the ``with`` blocks
-    that the frame is in."""
+    """(index of the value stack slot with its ``__exit__``, address of the context manager) of each ``with`` block that
+    the frame is in, outermost first. Raises MemoryFault, BadData."""
     form = runtime.layout.abi.frames
     if isinstance(form, FrameObjects):
         blocks = _blocks(runtime, frame)
@@ -165,12 +159,12 @@ def _entered_slots(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple
 
 
 def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int:
-    """Address of the context manager whose ``__exit__`` the object in a slot is bound to, or is preceded by (since
-    3.14, as the function in the ``previous`` slot); 0 for any other object."""
+    """Address of the context manager if the object at ``address``, in a slot of the value stack, is its bound
+    ``__exit__``, or since 3.14 the manager after the function ``__exit__`` in the ``previous`` slot; else 0."""
     if address & 7 or address < 4096:
         return 0
     form, space = runtime.layout.abi.frames, runtime.space
-    with suppress(GdbextError):  # what is left over on a stack need not be an object
+    with suppress(GdbextError):  # a word that is left over on a stack need not be an object
         if isinstance(form, InterpreterFrames) and form.exit_form is ExitForm.FUNCTION_AND_SELF:
             return address if _is_exit(runtime, previous) else 0
         kind = runtime.objects.type_of(address).name
@@ -195,14 +189,8 @@ def _is_exit(runtime: PythonRuntime, address: int) -> bool:
 
 
 def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> PythonFrame | None:
-    """The outermost frame in whose ``with`` block the lock with that word is held, with the line of the ``with``; else
-    the only frame that has called the lock's ``acquire``, with the line of the only such call. Raises nothing.
-
-    The line of a ``with`` is known up to 3.10 by the frame's own block, which has its handler. From 3.11 on it is known
-    if the frame is in the very block, and in no ``try`` or other ``with`` inside of it: then the entry of the
-    exception table that it is in is that of the ``with`` (SETUP_WITH keeps the last instruction, SETUP_FINALLY does
-    not: Python/assemble.c), and the first entry with its handler begins behind the instruction that entered.
-    """
+    """The outermost frame that holds the lock with that ``word`` by a ``with``, else the only one that has called its
+    ``acquire``; ``line`` is that of the ``with`` or the call. None if it is not clear. Raises nothing."""
     outermost: PythonFrame | None = None
     frames = [frame for _, frame in _holding_frames(runtime, state, _WITH_FRAMES)]
     for frame in frames:
@@ -218,23 +206,23 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
     return calls[0] if len(calls) == 1 else None
 
 
-def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
-    """Lines of the ``acquire()`` calls of the lock with that word that the code has passed, but for those before its
-    last ``release()``."""
+def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> set[int]:
+    """Lines of the ``acquire()`` calls of the lock with that ``word`` that the code has passed since its last
+    ``release()``."""
     if "acquire" not in used_names(runtime, frame.code):
-        return []
-    lines: dict[int, None] = {}
+        return set()
+    lines: set[int] = set()
     own = variables(runtime, frame)
     for call in called_methods(runtime, frame):
         if call.method in ("acquire", "release") and call.line is not None:
             lock = _called_lock(runtime, own, call)
             if lock and lock.word == word:
-                lines = {**lines, call.line: None} if call.method == "acquire" else {}
-    return list(lines)
+                lines = {*lines, call.line} if call.method == "acquire" else set()
+    return lines
 
 
 def _called_lock(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> LockState | None:
-    """The taken lock whose method ``call`` is, by the present value of its variable; None for any other object.
+    """The lock whose method is called, by the present value of its variable; None if that is no lock, or a free one.
     ``own``: the frame's variables, name → address."""
     owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
     lock = read_lock(runtime, owner.get(call.owner, 0))
@@ -242,7 +230,12 @@ def _called_lock(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMet
 
 
 def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int | None:
-    """The line of the ``with`` whose ``__exit__`` is in that slot of the value stack; None unless it can be proven."""
+    """The line of the ``with`` whose ``__exit__`` is in that slot of the value stack; None unless it can be proven.
+
+    Up to 3.10 the frame's block has the handler. Since 3.11 the frame must be in no ``try`` or other ``with`` inside of
+    it: then its entry of the exception table is that of the ``with`` (only SETUP_WITH keeps the last instruction:
+    Python/assemble.c), and the first entry with the same handler begins after the instruction that entered.
+    """
     form = runtime.layout.abi.frames
     if not isinstance(form, InterpreterFrames):
         blocks = (block.b_handler for block in _blocks(runtime, frame) if block.b_level == slot + 1)
@@ -257,7 +250,7 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
-    """How many stack slots are certainly in use, by each exception table entry around the frame's instruction."""
+    """The number of stack slots in use, according to each exception table entry around the frame's instruction."""
     instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
     return [depth >> 1 for start, end, _, depth in _exception_table(runtime, frame.code) if start <= at < end]
@@ -273,11 +266,9 @@ def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
 @once
 def _exception_table(runtime: PythonRuntime, code: int) -> Sequence[tuple[int, int, int, int]]:
     """(start, end, handler, depth << 1 | lasti) of each entry of a code object's exception table; the first three are
-    byte offsets from the first instruction.
-
-    Each entry is four numbers, most significant six bits first; bit 6 says that more follow, bit 7 marks the first
-    byte of an entry: start, length and target in code units of two bytes, then depth << 1 | lasti.
-    """
+    byte offsets from the first instruction. Raises MemoryFault, BadData."""
+    # An entry is start, length and target in code units of two bytes, then depth << 1 | lasti; a number is in groups of
+    # six bits, most significant first, and bit 6 says that more follow.
     numbers, value = [], 0
     table = py.PyCodeObject(runtime.space, code).co_exceptiontable
     for byte in runtime.objects.bytes(table, 1 << 20):
@@ -293,9 +284,9 @@ _FRAMES = 64  # innermost Python frames that are read
 
 
 def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
-    """(level of a frame, taken lock among its variables and the attributes of ``self``) for frames inside a ``try`` or
-    ``with`` block whose code calls ``acquire`` and ``release``: it has most likely taken the lock on its way there.
-    Level 0 is the innermost frame, which may as well be about to take the lock. Raises nothing."""
+    """(index of a frame in the stack, taken lock among its variables and the attributes of ``self``) of each frame that
+    is inside a ``try`` or ``with`` block and calls ``acquire`` and ``release``: it has most likely taken the lock on
+    its way there. The innermost frame, 0, may as well be about to take it. Raises nothing."""
     form = runtime.layout.abi.frames
     for level, frame in _holding_frames(runtime, state, _FRAMES):
         try:
@@ -316,8 +307,8 @@ def held_in_try(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[in
 
 
 def held_after_acquire(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
-    """Taken locks for which a frame's code has passed a statement ``lock.acquire()``, and no ``release()`` of anything
-    since; the call that still waits is none of those. Raises nothing."""
+    """Taken locks whose ``lock.acquire()`` is a statement that a frame has passed, with no ``release()`` of anything
+    since; without the call in which the frame still waits. Raises nothing."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
         if "acquire" not in used_names(runtime, frame.code):
             continue

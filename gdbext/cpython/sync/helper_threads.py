@@ -1,7 +1,7 @@
-"""Threads, worker processes and jobs that objects of Python need: of a pool, an executor, an event loop.
+"""Threads, worker processes and jobs that pools, executors and event loops depend on.
 
-threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``; fork removes all threads but
-one from ``_active``. A future whose job no worker has taken yet is in its executor's queue.
+threading keeps every Thread in a weak set, ``_dangling``, and running ones in ``_active``, from which fork removes all
+threads but one. A future whose job no worker has taken yet is in its executor's queue.
 
 Sources: Lib/threading.py, concurrent/futures/{_base,thread,process}.py, multiprocessing/pool.py, 3.8 to 3.15.
 """
@@ -34,18 +34,17 @@ _NAME_LENGTH = 256  # most characters of a name that are read
 
 
 class ThreadObject(NamedTuple):
-    """One threading.Thread. ``ident`` and ``native_id`` are 0 if it never had any."""
+    """One threading.Thread. ``ident`` and ``native_id`` are 0 if it never had any. ``target``: the function that it
+    runs, or the method ``run`` of its own class; missing after its end, as Thread.run deletes the function."""
 
     value: PyRef
     name: str
-    runs: bool  # threading counts it as running
-    began: bool  # its own code has run: it has set its event
+    runs: bool  # it is in threading._active
+    began: bool  # its own code has run: it has set ``started_event``
     ident: int
     native_id: int
     target: PyRef
-    """The function that it runs, or the method ``run`` of its own class; missing after its end, when Thread.run has
-    deleted the function."""
-    function: str  # the name of that function, "" if it is not known
+    function: str  # the name of that function, "" if unknown
     started_event: PyRef  # the event that it sets when it begins, for which Thread.start() waits
 
     @property
@@ -65,7 +64,7 @@ def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
 
 @once
 def _other_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
-    """Threads that do not count as running: not begun, or ended. The running ones, perhaps thousands, are not read."""
+    """Threads that have not begun or have ended. Running ones, perhaps thousands, are not read."""
     running = running_threads(runtime)
     members = _weak_set_members(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
     others = islice((value for value in members if value not in running), 4096)
@@ -79,8 +78,7 @@ def _weak_set_members(runtime: PythonRuntime, module: str, name: str) -> list[Py
 
 
 class EndedProcess(NamedTuple):
-    """A multiprocessing.Process that has ended and whose object is still in memory. A negative ``status`` is a
-    signal's number."""
+    """A multiprocessing.Process that has exited, while its object is in memory. ``status`` -9: killed by signal 9."""
 
     name: str
     pid: int
@@ -88,7 +86,7 @@ class EndedProcess(NamedTuple):
 
 
 def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
-    """The processes that have ended and were reaped, of those that multiprocessing started. Raises nothing."""
+    """The processes started by multiprocessing that have exited and were reaped. Raises nothing."""
     for process in _weak_set_members(runtime, *assumed_names.DANGLING_PROCESSES):
         own = process.attributes()
         popen = own[assumed_names.PROCESS_POPEN].attributes()
@@ -105,35 +103,37 @@ def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | N
         return None
     name, target = own[assumed_names.THREAD_NAME].str(_NAME_LENGTH), own[assumed_names.THREAD_TARGET]
     source = target.function
-    if not source or source.kind != "function":  # the method ``run`` of a subclass; threading.Thread's own says nothing
+    if not source or source.kind != "function":  # then it is the method ``run`` of a subclass, not threading.Thread's
         source = thread.inherited("run").function
         if source and (source.file is None or source.file.endswith(f"/{assumed_names.THREADING_FILE}")):
             source = None
         target = PyRef(thread.python, source.address if source else 0)
     generated = _NAME.match(name)
+    function = generated.group(1) if generated else ""
     return ThreadObject(
         thread,
         name,
-        thread in running,
-        bool(started_event.attributes()[assumed_names.EVENT_FLAG].int()),
-        ident.int() or 0,
-        own[assumed_names.THREAD_NATIVE_ID].int() or 0,
-        target,
-        source.qualname if source else generated.group(1) if generated else "",
-        started_event,
+        runs=thread in running,
+        began=bool(started_event.attributes()[assumed_names.EVENT_FLAG].int()),
+        ident=ident.int() or 0,
+        native_id=own[assumed_names.THREAD_NATIVE_ID].int() or 0,
+        target=target,
+        function=source.qualname if source else function,
+        started_event=started_event,
     )
 
 
 class PoolHelper(NamedTuple):
-    """A thread of this process without which a multiprocessing.Pool delivers no result."""
+    """A thread of this process without which a multiprocessing.Pool delivers no result. ``tid``: None if it does not
+    run."""
 
     does: str  # the work that it does for a result: ``hands out the jobs``
     tid: int | None
-    thread: ThreadObject  # the Thread object of the helper, which may have ended
+    thread: ThreadObject
 
     @property
     def only_replaces(self) -> bool:
-        """It only makes new workers: the present ones work without it."""
+        """True if it only starts new workers: the present ones work without it."""
         return self.does == assumed_names.POOL_HELPERS[-1][1]
 
 
@@ -151,7 +151,8 @@ def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...
 
 
 class DeadWorkers(NamedTuple):
-    """Threads that an executor needs for a job, none of which runs; empty if no Thread object of them is left."""
+    """Threads that an executor needs for a job, none of which runs; no ``threads`` if their objects are gone. ``does``:
+    what they should do: ``should run its job``."""
 
     threads: tuple[ThreadObject, ...]
     does: str
@@ -161,8 +162,8 @@ _HANDS_OUT = "hands the jobs of its ProcessPoolExecutor to the workers"
 
 
 def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
-    """The workers of the executor in whose queue a future's job is, if none of them runs, or the thread that hands
-    its jobs to processes; None if one runs, or the future belongs to no executor. Raises nothing."""
+    """The workers of the executor in whose queue the future's job is, if none of them runs, or the ended thread that
+    hands its jobs to processes; None if one runs, or the job is in no queue. Raises nothing."""
     for thread in _other_threads(runtime):
         if future in futures_in_queue(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS]):
             return DeadWorkers((thread,), _HANDS_OUT)
@@ -180,29 +181,29 @@ def lost_executor(runtime: PythonRuntime, future: PyRef) -> DeadWorkers | None:
 
 
 def dead_threads_reaching(runtime: PythonRuntime, value: PyRef) -> tuple[ThreadObject, ...]:
-    """The ended threads that still refer to the object: by the arguments of their function, or by the attributes of the
-    object that the function belongs to. A thread that did not survive a fork keeps all of these; one that has ended,
-    only the attributes of a class of its own. Raises nothing."""
+    """The ended threads that still refer to the object: one that did not survive a fork by its function and arguments,
+    any other one by the attributes of its own class. Raises nothing."""
     return tuple(thread for thread in ended_threads(runtime) if value in _reachable((thread.value,)))
 
 
 def dead_threads_calling(runtime: PythonRuntime, value: PyRef, methods: Collection[str]) -> tuple[ThreadObject, ...]:
     """Ended threads that have one of the object's ``methods`` as an attribute, as a Timer has. Raises nothing."""
-    threads = []
-    for thread in ended_threads(runtime):
+
+    def has_method(thread: ThreadObject) -> bool:
+        """True if an attribute of the Thread is one of the methods, bound to the object."""
         own = thread.value.attributes().values()
         bound = (method.function for method in own if method.type == "method" and method["__self__"] == value)
-        if any(function and function.qualname.rpartition(".")[2] in methods for function in bound):
-            threads.append(thread)
-    return tuple(threads)
+        return any(function and function.qualname.rpartition(".")[2] in methods for function in bound)
+
+    return tuple(filter(has_method, ended_threads(runtime)))
 
 
 _REACHABLE = 400  # most objects that are read from a thread, or from the frames of one
 
 
 def _reachable(start: Iterable[PyRef]) -> dict[PyRef, None]:
-    """The objects that some objects reach in at most three steps by attributes, items, closures and methods, as the
-    keys of a dict, the nearest first. Raises nothing."""
+    """The objects that the ``start`` objects reach in at most three steps by attributes, items, closures and methods,
+    nearest first, as the keys of a dict. Raises nothing."""
     reachable = dict.fromkeys(start)
     layer = list(reachable)
     for _ in range(3):
@@ -213,6 +214,7 @@ def _reachable(start: Iterable[PyRef]) -> dict[PyRef, None]:
 
 
 def _direct_parts(value: PyRef) -> Iterator[PyRef]:
+    """The objects that one object refers to, as far as ``_reachable`` follows references."""
     yield from value.attributes().values()
     yield from value.parts()
     if value.type == "method":
@@ -221,7 +223,7 @@ def _direct_parts(value: PyRef) -> Iterator[PyRef]:
 
 
 class DeadPool(NamedTuple):
-    """A pool of threads that has jobs, and none of the threads that should do them; ``kind`` is its class."""
+    """A pool that has ``jobs`` (their number) and whose ``helpers`` have ended; ``kind`` is the name of its class."""
 
     kind: str
     jobs: int
@@ -229,53 +231,39 @@ class DeadPool(NamedTuple):
 
 
 def lost_pool(runtime: PythonRuntime, stack: PyStack) -> DeadPool | None:
-    """The pool with jobs and without threads that the frames' variables reach; None without one. Raises nothing."""
+    """The pool with jobs and ended helpers that the frames' variables reach; None without one. Raises nothing."""
     running, seen = running_threads(runtime), set[PyRef]()
     for frame in stack[:_FRAMES]:  # each by itself: the outermost one reaches modules, and all in them
         reachable = _reachable(stack.variables(frame).values())
         for value in reachable.keys() - seen:
-            own = value.attributes()
-            for read_pool in (_stuck_pool, _stuck_thread_pool, _stuck_process_pool):
-                pool = read_pool(own, running)
-                if pool:
-                    return pool._replace(kind=value.type.rpartition(".")[2])
+            for jobs, threads, does in _helpers_of(value.attributes(), running):
+                ended = tuple(thread for thread in threads if thread and thread.has_ended)
+                if jobs and ended and len(ended) == len(threads):
+                    return DeadPool(value.type.rpartition(".")[2], jobs, DeadWorkers(ended, does))
         seen |= reachable.keys()
     return None
 
 
-def _stuck_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None:
-    """A multiprocessing.Pool or ThreadPool with these attributes whose dict ``_cache`` has unfinished results and one
-    of whose helpers has ended; None for any other object."""
-    jobs = len(own[assumed_names.POOL_RESULTS].parts())
-    for name, does in assumed_names.POOL_HELPERS[:2] if jobs else ():
-        thread = thread_object(own[name], running)
-        if thread and thread.has_ended:
-            return DeadPool("", jobs, DeadWorkers((thread,), does))
-    return None
-
-
-def _stuck_thread_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None:
-    """A ThreadPoolExecutor with these attributes that has jobs in its queue, and each of whose workers has ended."""
-    workers = [thread_object(each, running) for each in own[assumed_names.EXECUTOR_THREADS]]
-    threads = tuple(each for each in workers if each and each.has_ended)
-    has_ended = threads and len(threads) == len(workers)
-    jobs = len(jobs_in_queue(own[assumed_names.EXECUTOR_QUEUE])) if has_ended else 0
-    return DeadPool("", jobs, DeadWorkers(threads, "should run them")) if jobs else None
-
-
-def _stuck_process_pool(own: PyVariables, running: Collection[PyRef]) -> DeadPool | None:
-    """A ProcessPoolExecutor, or one of loky, with pending jobs, and whose thread that hands them out has ended."""
-    thread = thread_object(own[assumed_names.EXECUTOR_MANAGER], running)
-    if not thread or not thread.has_ended:
-        return None
-    jobs = len(thread.value.attributes()[assumed_names.EXECUTOR_ITEMS].parts())
-    return DeadPool("", jobs, DeadWorkers((thread,), _HANDS_OUT)) if jobs else None
+def _helpers_of(
+    own: PyVariables, running: Collection[PyRef]
+) -> Iterator[tuple[int, Sequence[ThreadObject | None], str]]:
+    """(number of unfinished jobs, threads, what they should do) for each group of threads without any of which a pool
+    with the attributes ``own`` does no job; nothing for any other object."""
+    results = len(own[assumed_names.POOL_RESULTS].parts())  # of a multiprocessing.Pool or ThreadPool
+    for name, does in assumed_names.POOL_HELPERS[:2] if results else ():
+        yield results, (thread_object(own[name], running),), does
+    workers = [thread_object(worker, running) for worker in own[assumed_names.EXECUTOR_THREADS]]
+    if workers:  # of a ThreadPoolExecutor
+        yield len(jobs_in_queue(own[assumed_names.EXECUTOR_QUEUE])), workers, "should run them"
+    manager = thread_object(own[assumed_names.EXECUTOR_MANAGER], running)
+    if manager:  # of a ProcessPoolExecutor, or one of loky
+        jobs = len(manager.value.attributes()[assumed_names.EXECUTOR_ITEMS].parts())
+        yield jobs, (manager,), _HANDS_OUT
 
 
 def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
-    """The unstarted Thread whose _started is ``event``, if every PyThreadState already belongs to another Thread:
-    start() waits for ever. A thread counts as running only after it has set the event (Thread._bootstrap_inner). None
-    for any other event. Raises nothing."""
+    """The unstarted Thread whose _started is ``event``, if every PyThreadState already belongs to another Thread: then
+    start() waits forever. None for any other event. Raises nothing."""
     thread = next((thread for thread in _other_threads(runtime) if thread.started_event == event), None)
     if not thread or thread.began:
         return None
@@ -288,8 +276,8 @@ def never_began(runtime: PythonRuntime, event: PyRef) -> ThreadObject | None:
 
 
 def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> DeadWorkers | None:
-    """The thread of the event loop that should complete a future, if no thread runs it; None for any other future.
-    ``state``: the thread that waits, whose variables may have the loop. Raises nothing."""
+    """The ended thread of the event loop that should complete a future; None if the loop runs, or there is none.
+    ``state``: of the waiting thread, whose variables may refer to the loop. Raises nothing."""
     from gdbext.cpython.tasks.loops import loop_at, owes  # 3 ms, for threads of executors alone
 
     ended = ended_threads(runtime)
@@ -310,7 +298,7 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: PyRef) -> Dead
 
 
 def pending_futures(stack: PyStack, frame: PythonFrame) -> tuple[PyRef, ...]:
-    """The futures that are not done of a frame of concurrent.futures.wait() or as_completed(); empty for others."""
+    """The unfinished futures that a frame of concurrent.futures.wait() or as_completed() waits for; else empty."""
     variable = {"wait": "not_done", "as_completed": "pending"}.get(frame.name)
     if not variable or not frame.file.endswith("concurrent/futures/_base.py"):
         return ()
@@ -329,16 +317,16 @@ def pool_workers(result: PyRef) -> tuple[int, ...]:
 
 
 def executor_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...] | None:
-    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None if no executor does."""
+    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None if no executor does. The
+    executor is found by the stack of its manager thread."""
     for state in runtime.thread_states():
         stack = runtime.stack_of([state]).innermost(8)
         for frame in stack:
+            manager = PyVariables(runtime)
             if frame.call == assumed_names.EXECUTOR_MANAGER_CALL:
                 manager = stack.locals(frame)["self"].attributes()
             elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
                 manager = stack.locals(frame)
-            else:
-                continue
             if future in futures_in_queue(manager[assumed_names.EXECUTOR_ITEMS]):
                 pids = [pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items()]
                 return tuple(pid for pid in pids if pid is not None)
@@ -351,28 +339,24 @@ def futures_in_queue(pending: PyRef) -> set[PyRef]:
 
 
 def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
-    """Idents of the workers of the pool in whose queue the future's job is, if each of them runs a job that waits for a
-    job in that queue; empty otherwise: any worker that becomes free may run it.
-
-    Each of them: as many as the pool itself has started. One whose stack cannot be read may be anywhere.
-    """
-    pools = _thread_pools(runtime)
-    queue = next((queue for queue in pools if future in jobs_in_queue(queue)), None)
-    if queue is None:
-        return ()
-    pending, workers = jobs_in_queue(queue), pools[queue]
-    is_complete = {worker.pool_size for worker in workers} == {len(workers)}
-    if not is_complete or any(worker.awaited_future not in pending for worker in workers):
-        return ()
-    return tuple(worker.ident for worker in workers)
+    """Idents of all workers of the pool in whose queue the future's job is, if each runs a job that waits for a job in
+    that queue: a deadlock. Empty otherwise, and if a worker of the pool was not found: it may become free."""
+    for queue, workers in _thread_pools(runtime).items():
+        pending = jobs_in_queue(queue)
+        if future in pending:
+            is_complete = {worker.pool_size for worker in workers} == {len(workers)}
+            are_blocked = all(worker.awaited_future in pending for worker in workers)
+            return tuple(worker.ident for worker in workers) if is_complete and are_blocked else ()
+    return ()
 
 
 class _PoolWorker(NamedTuple):
-    """A thread in its pool's loop."""
+    """A worker thread of a ThreadPoolExecutor. ``awaited_future``: the one that its job waits for, missing for none;
+    ``pool_size``: number of workers that its executor has started, 0 if unknown."""
 
     ident: int
-    awaited_future: PyRef  # missing for none
-    pool_size: int  # number of workers that its executor has started; 0 if that cannot be read
+    awaited_future: PyRef
+    pool_size: int
 
 
 def _thread_pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
@@ -393,6 +377,7 @@ def _thread_pools(runtime: PythonRuntime) -> dict[PyRef, list[_PoolWorker]]:
 
 
 def _find_call(frames: Iterable[PythonFrame], name: str, file: str) -> PythonFrame | None:
+    """The first frame of the function ``name`` in a file whose path ends with ``file``."""
     return next((frame for frame in frames if frame.name == name and frame.file.endswith(file)), None)
 
 
@@ -402,8 +387,8 @@ def jobs_in_queue(queue: PyRef) -> frozenset[PyRef]:
 
 
 def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
-    """True if the thread waits in ``get()`` of a queue.Queue other than the one at ``address``, called by code in one
-    of the ``folders``."""
+    """True if the thread is an idle worker of code in one of the ``folders``: that code waits in ``get()`` of a
+    queue.Queue, and not of the one at ``address``."""
     stack = runtime.stack_of([state]).innermost(_FRAMES)
     for frame, caller in zip(stack, stack[1:]):
         if frame.name == "get" and frame.file.endswith("/queue.py"):
@@ -413,7 +398,7 @@ def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[s
 
 
 def runs_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
-    """True if the thread runs code of one of the ``packages`` and waits for no other thread: for a peer, perhaps."""
+    """True if the thread runs code of one of the ``packages`` (folders), and waits for no other thread in it."""
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
         if frame.call in assumed_names.WAITING_FUNCTIONS:
             return False

@@ -1,16 +1,13 @@
 """The interpreter's locks: the global one, and those made by ``threading`` (lock, RLock and SimpleQueue objects).
 
-The global interpreter lock: struct _gil_runtime_state (Include/internal/pycore_gil.h, the same from 3.8 to 3.13) is at
-``_PyRuntime.ceval.gil``, or each interpreter points to the one it uses (``ceval.gil``), which is its own or the main
-interpreter's. The protocol is that of Python/ceval_gil.h (ceval_gil.c since 3.12): ``mutex`` protects ``locked`` and
-``last_holder``; a waiter waits on ``cond`` for 5 ms at a time; with FORCE_SWITCHING one that drops the GIL on request
-waits on ``switch_cond`` until another thread has taken it.
+The GIL (Python/ceval_gil.h, ceval_gil.c since 3.12): ``mutex`` protects ``locked`` and ``last_holder``; a waiter waits
+on ``cond`` for 5 ms at a time; one that drops the GIL on request waits on ``switch_cond`` until another thread has
+taken it. It is at ``_PyRuntime.ceval.gil``, since 3.12 each interpreter points to its own or the main interpreter's.
 
-Locks of threading: a PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES). A
-thread that waits for it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of its
-first word and the number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h). A PyMutex is one
-byte; a thread that waits for it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
-(Python/parking_lot.c).
+Locks of threading: a PyThread_type_lock is a pointer to a sem_t (Python/thread_pthread.h). A waiter sleeps in a futex
+at its address; the low half of the first word is the value, the high half the number of waiters (struct new_sem of
+glibc, sysdeps/nptl/internaltypes.h). A PyMutex is one byte; a waiter sleeps on a semaphore in a wait entry on its own
+stack, which has the address of the mutex (Python/parking_lot.c).
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from gdbext.errors import BadData, GdbextError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
+    from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame
     from gdbext.engine.process.modules import ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.targets.base_target import Target
@@ -52,12 +49,10 @@ class GilPart(Enum):
 
 
 class GilState(NamedTuple):
-    """One GIL as it is at this moment.
-
-    ``holder_tid`` and ``holder`` (a PyThreadState*) are set only while the GIL is locked and its fields are at
-    rest; ``last_holder`` stays after a release. ``mutex_owner`` is the tid of a thread that is changing the fields
-    right now (it takes or drops the GIL). Ranges are half-open, in bytes.
-    """
+    """One GIL. ``interpreters`` are the ids of those that share it, ``interpreter`` the first. ``holder`` and
+    ``last_holder`` are PyThreadState*; the former and ``holder_tid`` are None unless the GIL is locked and its fields
+    are consistent, the latter stays after a release. ``mutex_owner``: tid of the thread that is changing the fields, as
+    it takes or drops the GIL. ``ranges``: (first byte, end) of each part."""
 
     address: int
     interpreter: int
@@ -67,15 +62,11 @@ class GilState(NamedTuple):
     holder_tid: int | None
     last_holder: int | None
     mutex_owner: int | None
-    cond_range: tuple[int, int]
-    mutex_range: tuple[int, int]
-    switch_cond_range: tuple[int, int]
-    switch_mutex_range: tuple[int, int]
+    ranges: tuple[tuple[int, int], ...]
 
     def part_at(self, address: int) -> GilPart | None:
-        """The part that the address of a futex, a condvar or a mutex is in; None if it is in none of them."""
-        ranges = (self.cond_range, self.mutex_range, self.switch_cond_range, self.switch_mutex_range)
-        return next((part for part, (start, end) in zip(GilPart, ranges) if start <= address < end), None)
+        """The part that contains the address of a futex, condvar or mutex; None if none does."""
+        return next((part for part, (start, end) in zip(GilPart, self.ranges) if start <= address < end), None)
 
 
 def read_gils(runtime: PythonRuntime) -> list[GilState]:
@@ -91,21 +82,15 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
     return [_read_gil(runtime, address, interpreters) for address, interpreters in users.items()]
 
 
-def touch_gils(runtime: PythonRuntime) -> None:
-    """Read the memory of all GILs, so that a copy of the process has it. Raises BadData, MemoryFault."""
-    size = runtime.layout.size(py.GilRuntimeState)
-    for address in filter(None, (_gil_of(runtime, interpreter) for interpreter in runtime.interpreters())):
-        runtime.memory.read(address, size)
-
-
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
-    """Address of the GIL an interpreter uses; 0 if it has none (start-up)."""
+    """Address of the GIL that an interpreter uses; 0 if it has none yet, at start-up."""
     if runtime.layout.abi.gil is GilPlace.RUNTIME:
         return py.PyRuntimeState(runtime.space, runtime.address).gil
     return py.PyInterpreterState(runtime.space, interpreter.address).gil
 
 
 def _read_gil(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:
+    """The GIL at an address, which the interpreters ``users`` share. Raises BadData, MemoryFault."""
     gil = py.GilRuntimeState(runtime.space, address)
     locked, interval = gil.locked, gil.interval
     if locked not in (-1, 0, 1) or not 0 < interval <= _MAX_INTERVAL:
@@ -124,7 +109,7 @@ def _read_gil(runtime: PythonRuntime, address: int, users: list[Interpreter]) ->
         runtime.proven_tid(state) if state else None,
         last,
         changing,
-        *zip(starts, starts[1:]),
+        tuple(zip(starts, starts[1:])),
     )
 
 
@@ -132,14 +117,10 @@ _LOCKED, HAS_PARKED = 1, 2  # bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpy
 
 
 class LockState(NamedTuple):
-    """One lock object.
-
-    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the
-    byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
-    locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
-    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None if no such thread lives), ``depth`` how
-    often it has taken the lock.
-    """
+    """One lock object. ``kind``: LOCK, RLOCK or SIMPLE_QUEUE (locked if threads wait for it). ``word``: the address of
+    its sem_t, or of the byte that its waiters are parked on, which identifies the lock. ``waiters``: how many threads
+    sleep on it at least. Only an RLock records its owner: ``owner_ident`` is that thread's threading.get_ident(),
+    ``owner_tid`` its tid (None if no such thread lives), ``depth`` how often it has taken the lock."""
 
     address: int
     kind: Waitable
@@ -162,31 +143,32 @@ def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
 
 
 def _read_lock(runtime: PythonRuntime, address: int, lock: LockType) -> LockState:
-    """The lock that has this form. Raises MemoryFault, LayoutError."""
+    """The lock object at an address, by the form that its type has. Raises MemoryFault, LayoutError."""
     word = lock.struct(runtime.space, address).value(lock.word)
+    owner = depth = 0
     if lock.form is LockForm.SEMAPHORE:
         semaphore = runtime.memory.u64(word)
-        state = LockState(address, lock.kind, word, not semaphore & 0xFFFFFFFF, semaphore >> 32)
-        if lock.kind is not Waitable.RLOCK:
-            return state
-        old = py.RLockObject(runtime.space, address)
-        count = old.rlock_count
-        owner = old.rlock_owner if count else None
-        return state._replace(owner_ident=owner, owner_tid=runtime.tid_of_ident(owner) if owner else None, depth=count)
-    bits = runtime.memory.u8(word)
-    if lock.form is LockForm.WAITING_FLAG:
-        return LockState(address, lock.kind, word, bits != 0, bits)
-    state = LockState(address, lock.kind, word, bool(bits & _LOCKED), int(bool(bits & HAS_PARKED)))
-    if lock.form is not LockForm.RECURSIVE_MUTEX or not state.locked:
-        return state
-    mutex = py.MutexRLockObject(runtime.space, address)
-    ident, depth = mutex.thread, mutex.level + 1
-    return state._replace(owner_ident=ident or None, owner_tid=runtime.tid_of_ident(ident), depth=depth)
+        state = LockState(address, lock.kind, word, locked=not semaphore & 0xFFFFFFFF, waiters=semaphore >> 32)
+        if lock.kind is Waitable.RLOCK:
+            old = py.RLockObject(runtime.space, address)
+            depth = old.rlock_count
+            owner = old.rlock_owner if depth else 0
+    elif lock.form is LockForm.WAITING_FLAG:
+        waiters = runtime.memory.u8(word)
+        state = LockState(address, lock.kind, word, waiters != 0, waiters)
+    else:
+        bits = runtime.memory.u8(word)
+        state = LockState(address, lock.kind, word, bool(bits & _LOCKED), int(bool(bits & HAS_PARKED)))
+        if lock.form is LockForm.RECURSIVE_MUTEX and state.locked:
+            mutex = py.MutexRLockObject(runtime.space, address)
+            owner, depth = mutex.thread, mutex.level + 1
+    tid = runtime.tid_of_ident(owner) if owner else None
+    return state._replace(owner_ident=owner or None, owner_tid=tid, depth=depth)
 
 
 def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
-    """The ``LockState.word`` that the lock may have whose waiter sleeps on ``futex``: that semaphore itself,
-    or the address that the thread is parked on. The word may be wrong: only a lock that has it proves the wait."""
+    """The possible ``LockState.word`` of the lock whose waiter sleeps on ``futex``: that semaphore itself, or the
+    address that the thread is parked on. Only a lock that has such a word proves the wait: ``futex`` may be another."""
     if all(lock.form is LockForm.SEMAPHORE for lock in runtime.layout.abi.lock_types):
         return (futex,)
     word = parked_on(runtime, futex)
@@ -194,13 +176,13 @@ def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
 
 
 def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """The words of an object of a C or Cython class named ``…Lock`` or ``…Mutex`` that contains a lock of CPython, as
-    h5py's and fastrlock's: the address of the lock is among them. () for any other object. Raises nothing."""
+    """The words of an object of a C or Cython class named ``…Lock`` or ``…Mutex``, such as h5py's and fastrlock's, one
+    of which is the address of a lock of CPython; () for any other object. Raises nothing."""
     try:
         kind = runtime.objects.type_of(address)
         is_lock = "." in kind.name and kind.name.lower().endswith(("lock", "mutex")) and kind.size <= 256
         if not is_lock or read_lock(runtime, address):
-            return ()  # one of CPython's own may have been released inside of its block
+            return ()  # CPython's own locks, which may have been released inside of the block, are read by read_lock
         return runtime.memory.words(address, kind.size // 8)
     except GdbextError:
         return ()
@@ -214,26 +196,21 @@ def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
 
 
 def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> LockState | None:
-    """The first lock among the objects ``candidates`` that a thread sleeping on ``futex`` waits for. Words that are not
-    objects do no harm: nothing else can have a lock's type and such a word."""
+    """The first lock among the words ``candidates``, which need not be addresses of objects, that a thread sleeping on
+    ``futex`` waits for."""
     words = waited_words(runtime, futex)
-    for candidate in candidates:
-        if candidate & 7 or candidate < 4096:
-            continue
-        lock = read_lock(runtime, candidate)
-        if lock and lock.word in words:
-            return lock
-    return None
+    locks = (read_lock(runtime, candidate) for candidate in candidates if _may_be_object(candidate))
+    return next((lock for lock in locks if lock and lock.word in words), None)
 
 
-def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
-    """The lock, among the objects of its innermost Python frames, that a thread sleeping on ``futex`` waits for."""
-    return find_lock(runtime, futex, _lock_candidates(runtime, runtime.frames.stack(state).frames[:3]))
+def _may_be_object(word: int) -> bool:
+    """True if a word can be the address of a Python object."""
+    return not word & 7 and word >= 4096
 
 
-def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
-    """Addresses of the objects by which frames may wait for a lock, the likeliest first: those on the value stack and
-    in variables, then ``self`` of the bound methods and the attributes of the instances among these."""
+def lock_candidates(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
+    """Addresses of the objects that may be the lock for which frames wait, likeliest first: those on the value stack
+    and in variables, then ``self`` of the bound methods and the attributes of the instances among these."""
     for frame in frames:
         values: list[int] = []
         with suppress(GdbextError):
@@ -241,9 +218,7 @@ def _lock_candidates(runtime: PythonRuntime, frames: list[PythonFrame]) -> Itera
         with suppress(GdbextError):
             values += locals_of(runtime, frame).values()
         yield from values
-        for address in values:
-            if address & 7 or address < 4096:
-                continue
+        for address in filter(_may_be_object, values):
             with suppress(GdbextError):
                 info = runtime.objects.type_of(address)
                 if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
@@ -258,11 +233,11 @@ _SECONDS = 0.015  # longest time by which the walk extends the stop of the proce
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:
-    """The function that reads the interpreter's lists and frames at the stop, so that the copy of the process has them:
-    a millisecond later running threads may have overwritten them. None without a Python.
+    """A function that reads the interpreter's lists and frames at the stop, so that the copy of the process has them
+    before running threads overwrite them. None without a Python. Raises nothing but TargetGone.
 
-    The interpreter is found, and the code of its functions read, before the stop, to shorten it; or at the stop, if
-    the lists were torn each time because threads come and go. Raises nothing but TargetGone.
+    To shorten the stop, the interpreter is found, and the code of its functions read, before it; at the stop only if
+    the lists were inconsistent each time, because threads come and go.
     """
     memory = Memory(target)
     runtime: PythonRuntime | None = None
@@ -278,6 +253,7 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
             _walk(runtime, time.monotonic() + 10 * _SECONDS)  # so that the code of most functions is known then
 
     def walk_at_stop() -> None:
+        """Read everything again, now that the process is stopped, for at most _SECONDS."""
         memory.forget()
         with suppress(GdbextError):
             present = runtime.anew() if runtime else PythonRuntime.detect(memory, modules, symbolizer)
@@ -290,7 +266,8 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
 def _walk(runtime: PythonRuntime, deadline: float) -> None:
     """Read the GILs and the frames of all threads, until the deadline (time.monotonic). Raises GdbextError."""
     runtime.sys_hexversion()
-    touch_gils(runtime)
+    for address in filter(None, (_gil_of(runtime, interpreter) for interpreter in runtime.interpreters())):
+        runtime.memory.read(address, runtime.layout.size(py.GilRuntimeState))
     for state in runtime.thread_states():
         runtime.frames.stack(state)
         if time.monotonic() > deadline:

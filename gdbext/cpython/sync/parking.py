@@ -1,11 +1,10 @@
-"""What threads of a free-threaded build are parked on besides lock objects, and the threads that must act.
+"""Waits of parked threads in a free-threaded build (3.13 and 3.14) for anything but lock objects, and the threads that
+can end them.
 
-Such threads wait for each other in three ways: for the mutex of an object, which a thread holds in a critical section
-of it; to stop the world, until all others have detached from their thread states; and for the world to resume. Each
-sleeps on a semaphore of its own, in a wait entry that names the address (Python/parking_lot.c).
-
-Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.h), struct _stoptheworld_state
-(pycore_interp.h, pycore_interp_structs.h), PyThreadState.state (pycore_pystate.h), 3.13 and 3.14.
+A thread is parked on the mutex of an object, which another thread holds in a critical section of it (PyCriticalSection,
+cpython/critical_section.h); to stop the world, until all others have detached from their thread states (struct
+_stoptheworld_state, pycore_interp.h); or until the world resumes. It sleeps on a semaphore of its own, in a wait entry
+that has the address (Python/parking_lot.c).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
 _INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3  # tags of a pointer to a critical section (pycore_critical_section.h)
-_SECTIONS = 64  # critical sections of one thread that are followed; they are nested as the calls of C functions are
+_SECTIONS = 64  # most nested critical sections of one thread that are followed
 _ATTACHED = 1  # PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)
 
 
@@ -36,7 +35,7 @@ class ParkedOn(Enum):
 
 class Parked(NamedTuple):
     """The object, or the _stoptheworld_state, at ``address`` that a thread is parked on; ``owners`` are the tids of the
-    threads that must act, ``type_name`` is that of an object."""
+    threads that can wake it, ``type_name`` is the class of an object, "" if unknown."""
 
     kind: ParkedOn
     address: int
@@ -45,7 +44,8 @@ class Parked(NamedTuple):
 
 
 class _Pause(NamedTuple):
-    """A _stoptheworld_state: the runtime's, or one interpreter's (None: all). ``requester`` is a PyThreadState*."""
+    """A _stoptheworld_state of the runtime (``interpreter`` None) or of the interpreter at that address. ``requester``:
+    PyThreadState* of the thread that stops the world, 0 for none; ``event`` and ``mutex``: addresses."""
 
     address: int
     event: int
@@ -70,23 +70,26 @@ class ParkingLot:
         self._sections = dict(self._read_sections())
 
     def _read_pause(self, pause: py.StopTheWorld, interpreter: int | None) -> _Pause:
-        requester, is_complete = (pause.requester if pause.requested else 0), pause.world_stopped != 0
+        """The record of a _stoptheworld_state. ``interpreter``: address of the one it is of, None: the runtime."""
+        requester = pause.requester if pause.requested else 0
+        is_complete = pause.world_stopped != 0
         return _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)
 
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
-        """The object that the thread with these states, sleeping on ``futex``, is parked on; None for anything else."""
+        """The wait of the thread with these states, which sleeps on ``futex``; None if it is not parked."""
         address = parked_on(self._runtime, futex)
         if not address:
             return None
         for state in states:
             if address == state.address + py.PyThreadState.state.offset(self._space):
                 scopes = (None, state.interpreter.address)
-                stopped = next((each for each in self._pauses if each.requester and each.interpreter in scopes), None)
+                active = (pause for pause in self._pauses if pause.requester and pause.interpreter in scopes)
+                stopped = next(active, None)
                 return self._resumption(stopped) if stopped else Parked(ParkedOn.RESUMPTION, 0, ())
         for pause in self._pauses:
             if address == pause.event:
-                asks = any(state.address == pause.requester for state in states)  # no other thread sleeps on it
-                return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause) if asks else ())
+                is_requester = any(state.address == pause.requester for state in states)  # only it sleeps on the event
+                return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause) if is_requester else ())
             if address == pause.mutex:
                 return self._resumption(pause)
         return self._parked_on_object(address)
@@ -99,6 +102,7 @@ class ParkingLot:
         return Parked(ParkedOn.PAUSE, pause.address, self._attached_tids(pause)) if pause else None
 
     def _resumption(self, pause: _Pause) -> Parked:
+        """The wait for the thread that has stopped the world, until it resumes."""
         tids = (self._runtime.tid_of(state) for state in self._states if state.address == pause.requester)
         return Parked(ParkedOn.RESUMPTION, pause.address, tuple(filter(None, tids)))
 

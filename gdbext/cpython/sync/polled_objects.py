@@ -31,6 +31,7 @@ def asked_to_sleep(stack: PyStack, frame: PythonFrame) -> float | None:
 
 
 def _is_builtin(value: PyRef, name: str) -> bool:
+    """True for the built-in function of that name."""
     function = value.function
     return bool(function and (function.kind, function.qualname) == ("builtin", name))
 
@@ -42,26 +43,23 @@ _LONGEST_QUESTION = 300
 
 
 class Question(NamedTuple):
-    """Something that a program asks a person who should type."""
+    """A prompt at which a program waits for typed input, with the text ``words``. ``by``: the function or debugger that
+    asks, ``input()``, ``getpass()`` or ``pdb``; ``frame``: its caller, or the one that the debugger has stopped."""
 
-    by: str  # the function or debugger that asks: ``input()``, ``getpass()``, ``pdb``
-    frame: PythonFrame  # its caller, or the frame in which the debugger has stopped the program
+    by: str
+    frame: PythonFrame
     words: str = ""
     is_debugger: bool = False
 
 
 def asked_question(stack: PyStack) -> Question | None:
-    """The question that the innermost frames ask, None if they ask none.
-
-    A debugger is known by the frames of its own files (Lib/pdb.py, Lib/bdb.py, Lib/cmd.py), below which there may be
-    functions of Python's own library that read a line; ``getpass`` by its file and its variable ``prompt``; the
-    built-in ``input`` by the call that is still on the value stack of its caller.
-    """
+    """The prompt at which the innermost frames wait, None if there is none: ``input`` is recognized by the call that is
+    still on the value stack of its caller, ``getpass`` and debuggers by the files of their frames."""
     files = [frame.file.rpartition("/")[2] for frame in stack[:_NEAR]]
     debugger = next((level for level, file in enumerate(files) if file in _DEBUGGERS), None)
-    if debugger is not None and all(
-        file in _DEBUGGER_FILES or is_below_library(stack[level].file) for level, file in enumerate(files[:debugger])
-    ):
+    # frames inside the debugger's may be functions of Python's own library that read a line
+    inner = [frame for frame, file in zip(stack[:debugger], files) if file not in _DEBUGGER_FILES]
+    if debugger is not None and all(is_below_library(frame.file) for frame in inner):
         stopped = next((level for level in range(debugger, len(files)) if files[level] not in _DEBUGGER_FILES), None)
         return Question(_DEBUGGERS[files[debugger]], stack[stopped], is_debugger=True) if stopped is not None else None
     if files[:1] == ["getpass.py"]:
@@ -98,8 +96,8 @@ class PolledKind(Enum):
 
 
 class PolledObject(NamedTuple):
-    """One object. ``name`` is the variable's or attribute's; ``path`` is set for a FILE, ``pid`` for a PROCESS,
-    ``ident`` (threading.get_ident) for a THREAD, ``kind`` for an OBJECT, ``value`` for a FLAG."""
+    """An object that a loop polls. ``name``: of the variable or attribute; ``path`` is set for a FILE, ``pid`` for a
+    PROCESS, ``ident`` (threading.get_ident) for a THREAD, ``kind`` for an OBJECT, ``value`` for a FLAG."""
 
     polled_as: PolledKind
     name: str
@@ -114,20 +112,20 @@ class PolledObject(NamedTuple):
 
 def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObject]:
     """The objects that the loop around the frame's instruction polls, by the names that the loop and the functions that
-    it calls load; lock files, which it may poll by any function; flags only if there is nothing else. Empty if the
-    frame is in no loop, or its code cannot be followed."""
+    it calls load; lock files by any function; flags only if there is nothing else. Empty outside a loop, and if the
+    code cannot be followed."""
     loop, stack = loop_names(runtime, frame), PyStack(runtime)
     if not loop:
         return []
-    values = stack.variables(frame)  # what the frame's own code names
+    values = stack.variables(frame)  # those that the frame's own code names
     values.update(_values_in(stack.globals(frame), loop.variables - values.keys()))
     polled: dict[tuple[PolledKind, object], PolledObject] = {}
     flags: dict[int, PolledObject] = {}
     is_library = is_below_library(frame.file)
     accepts = is_of_program if is_library else _is_programs_own
     expects_timeout = not _TIMEOUT_ERRORS.isdisjoint(loop.names)
-    for index, (names, variables) in enumerate(_polling_code(runtime, loop, values, accepts)):
-        is_loop = not index  # the others are functions that it calls
+    for names, variables in _polling_code(runtime, loop, values, accepts):
+        is_loop = names is loop  # else a function that it calls
         ignored = frozenset[str]() if expects_timeout and is_loop else _BLOCKING
         for item in _reachable_objects(runtime, variables, names, names.texts if is_loop else ()):
             if item.polled_as is PolledKind.FLAG:
@@ -138,7 +136,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
 
 
 _BLOCKING = frozenset({"join", "wait", "waitpid", "get"})
-"""Methods that wait rather than poll, but in a loop that catches their timeout errors."""
+"""Methods that wait rather than poll, except in a loop that catches their timeout errors."""
 _TIMEOUT_ERRORS = frozenset({"Empty", "TimeoutExpired", "TimeoutError"})
 
 
@@ -154,8 +152,8 @@ def _polling_code(
     accepts: Callable[[str], bool],
     depth: int = 2,
 ) -> Iterator[tuple[LoopNames, Mapping[str, PyRef]]]:
-    """(names that code loads, values of its variables): first the loop, then the functions in accepted files that it
-    calls, up to ``depth`` calls deep."""
+    """(names that code loads, values of its variables): of the loop (``names`` itself), then of the functions that it
+    calls, up to ``depth`` calls deep, in files for which ``accepts`` is true."""
     yield names, values
     for name, value in values.items() if depth else ():
         target = describe(name, value) if name in names.variables else None
@@ -185,20 +183,20 @@ def _values_in(namespace: PyRef, names: Collection[str]) -> dict[str, PyRef]:
 
 
 def up_to_callback(frames: Sequence[PythonFrame]) -> Iterator[PythonFrame]:
-    """The innermost frames without those from code of a library on that has called the program's own: the loop of a
-    server or a worker hands out work, and polls nothing that the work waits for."""
-    is_inside = False
+    """The innermost frames up to a callback of the program: the library code that called it, such as the loop of a
+    server, polls nothing that the callback waits for."""
+    is_in_program = False
     for frame in frames:
         is_own = _is_programs_own(frame.file)
-        if is_inside and not is_own:
+        if is_in_program and not is_own:
             return
-        is_inside = is_inside or is_own
+        is_in_program = is_in_program or is_own
         yield frame
 
 
 def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> PythonFrame | None:
-    """The innermost frame whose loop repeats the wait that the innermost frames are in; None if none is known, or the
-    loop does nothing but sleep. Raises nothing."""
+    """The frame whose loop repeats the wait of the innermost frames; None if there is none, or the loop only sleeps.
+    Raises nothing."""
     levels = enumerate(frames[:_NEAR])
     caller = next((level for level, frame in levels if frame.call not in WAITING_FUNCTIONS), len(frames))
     for frame in up_to_callback(frames[caller : caller + 3]):
@@ -253,38 +251,33 @@ def _items(name: str, container: PyRef) -> Iterator[PolledObject]:
 
 
 def describe(name: str, value: PyRef) -> PolledObject | None:
-    """The description of an object called ``name``; None for one that no loop waits for."""
-    kind_name = value.type
-    if kind_name == "bool":
+    """The description of an object called ``name``; None for a kind that no loop waits for."""
+    if value.type == "bool":
         return PolledObject(PolledKind.FLAG, name, value.address, value=bool(value.int()))
-    path = _path(value, kind_name)
+    path = _path(value)
     if path:
         return PolledObject(PolledKind.FILE, name, value.address, path=path)
     own = value.attributes()
     pid = process_id(own)
     if pid:
         return PolledObject(PolledKind.PROCESS, name, value.address, pid=pid)
-    kind = next((kind for kind, wanted in OBJECT_KINDS if all(each in own for each in wanted)), None)
+    kind = next((kind for kind, wanted in OBJECT_KINDS if own.keys() >= set(wanted)), None)
     if kind is Waitable.THREAD:
         ident = own[assumed_names.THREAD_IDENT].int()
         return PolledObject(PolledKind.THREAD, name, value.address, ident=ident) if ident is not None else None
     return PolledObject(PolledKind.OBJECT, name, value.address, kind=kind) if kind else None
 
 
-def _path(value: PyRef, kind: str) -> str:
-    """The text of a str or pathlib.Path that may be a file's name, "" for anything else; ``kind``: its class's name."""
+def _path(value: PyRef) -> str:
+    """The text of a str or pathlib.Path that may be a file's name; "" for anything else."""
     text = value.str(_PATH_LIMIT)
     if text:
         has_form = "/" in text[1:] or text.endswith(_FILE_ENDINGS)
         return text if has_form and "\n" not in text and "://" not in text and " " not in text else ""
-    if kind not in assumed_names.PATH_TYPES:
+    if value.type not in assumed_names.PATH_TYPES:
         return ""
-    # a pathlib.Path has slots, of which the longest str is the whole path
-    nothing: tuple[int, ...] = ()
-    words = value.read_or(
-        lambda python, at: python.memory.words(at, min(python.objects.type_of(at).size // 8, 16)), nothing
-    )
-    return max((PyRef(value.python, word).str(_PATH_LIMIT) for word in words), key=len, default="")
+    texts = [part.str(_PATH_LIMIT) for part in value.attributes().values()]
+    return max(texts, key=len, default="")  # the longest one in its slots is the whole path
 
 
 def process_id(own: PyVariables) -> int:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,24 +12,17 @@ from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.sync.helper_threads import (
-    executor_workers,
-    exhausted_workers,
-    is_pending,
-    pending_futures,
-    pool_helpers,
-    pool_workers,
-)
-from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
+from gdbext.cpython.sync import helper_threads
+from gdbext.cpython.sync.locks import LockState, find_lock, lock_candidates, read_lock, waited_words
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
+from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gdbext.cpython.objects.py_ref import PyVariables
     from gdbext.cpython.objects.py_space import PySpace
-    from gdbext.cpython.sync.helper_threads import PoolHelper
     from gdbext.cpython.threads.frame_variables import PyStack
 
     Jobs = Callable[[], Mapping[int, int]]
@@ -37,10 +31,10 @@ if TYPE_CHECKING:
 class PythonWait(NamedTuple):
     """A wait as the Python frames show it.
 
-    ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, if known.
-    ``reacquiring``: a condition was notified and its lock is being taken back. ``owner_ident`` and ``owner_tid`` are
-    those of the thread that must act: an RLock's owner, a joined thread, the one that runs a future's job; None if
-    nothing records it.
+    ``address`` is that of the object (0 for SHUTDOWN), ``frame`` the one that waits. ``lock`` is the lock that the
+    thread sleeps on, if known. ``reacquiring``: a condition was notified and takes its lock back. ``owner_ident`` and
+    ``owner_tid`` are those of the thread that must act: an RLock's owner, a joined thread, the one that runs a future's
+    job; None if it is not recorded.
     """
 
     kind: Waitable
@@ -51,13 +45,13 @@ class PythonWait(NamedTuple):
     owner_ident: int | None = None
     owner_tid: int | None = None
     pids: tuple[int, ...] = ()  # the worker processes that owe the result
-    helpers: tuple[PoolHelper, ...] = ()  # the threads of this process that the pool of the result needs besides
-    lacks_workers: bool = False  # A ProcessPoolExecutor owes the result, and has no worker process
-    exhausted: tuple[int, ...] = ()
-    """Tids of the workers of the pool that owes the result, if all of them wait for results of that pool."""
-    awaited: tuple[int, ...] = ()
-    """Tids of the threads whose end the interpreter waits for, or that run jobs of several futures."""
-    lacks: str = ""  # what must come before it resumes, for people: ``2 of 3 threads have come``
+    helpers: tuple[
+        helper_threads.PoolHelper, ...
+    ] = ()  # threads of this process that the pool needs to deliver the result
+    lacks_workers: bool = False  # a ProcessPoolExecutor owes the result and has no worker process
+    exhausted: tuple[int, ...] = ()  # tids of the pool's workers, if all of them wait for results of the same pool
+    awaited: tuple[int, ...] = ()  # tids that run jobs of several futures, or that the exiting interpreter joins
+    lacks: str = ""  # the progress that is missing, for people: ``2 of 3 threads have arrived``
 
 
 def python_wait(
@@ -65,27 +59,27 @@ def python_wait(
 ) -> PythonWait | None:
     """The wait of the thread according to its Python frames; None if they show none.
 
-    ``futex`` is the address that the thread sleeps on, 0 if it is unknown: it proves the lock. Without it a thread that
-    has just been woken cannot be distinguished. ``jobs`` returns the (cached) answer of ``running_jobs``.
+    ``futex`` is the address that the thread sleeps on, 0 if unknown. It proves which lock the thread waits for, and
+    that it has not just been woken. ``jobs`` returns the (cached) answer of ``running_jobs``.
     """
     stack = runtime.stack_of([state]).innermost(8)  # Barrier.wait has three frames above its caller
     wait = _wait_of_frames(runtime, stack, futex, jobs or (lambda: running_jobs(runtime)))
     if wait or not futex or not stack:
         return wait
-    lock = waited_lock(runtime, state, futex)
+    lock = find_lock(runtime, futex, lock_candidates(runtime, stack[:3]))
     if not lock:
         return None
     return PythonWait(lock.kind, lock.address, stack[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
 def _wait_of_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jobs) -> PythonWait | None:
-    """The wait for the outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
+    """The wait for the outermost object among the innermost waiting frames: Queue.get, not the Condition it uses."""
     outermost: tuple[Waitable, PyRef, PythonFrame] | None = None
     lock: LockState | None = None
     reacquiring = False
     for frame in stack:
         if frame.call not in assumed_names.WAITING_FUNCTIONS:
-            pending = pending_futures(stack, frame) if outermost else ()
+            pending = helper_threads.pending_futures(stack, frame) if outermost else ()
             if pending:
                 return _for_futures(runtime, frame, pending, jobs())
             break
@@ -109,21 +103,20 @@ def _wait_of_frames(runtime: PythonRuntime, stack: PyStack, futex: int, jobs: Jo
         return _for_future(runtime, value, frame, jobs().get(value.address), lock)._replace(reacquiring=reacquiring)
     owner = _owner_of(kind, value, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
-    is_pool = kind is Waitable.POOL_RESULT
-    pids = pool_workers(value) if is_pool else ()
-    helpers = pool_helpers(runtime, value) if is_pool else ()
     lacks = _progress_text(kind, value, frame)
-    awaited: tuple[int, ...] = ()
-    if kind in _CALLED_BACK and not reacquiring:  # the jobs at whose end a method of the object is called
+    wait = PythonWait(kind, value.address, frame, lock, reacquiring, owner, tid, lacks=lacks)
+    if kind is Waitable.POOL_RESULT:
+        return wait._replace(
+            pids=helper_threads.pool_workers(value), helpers=helper_threads.pool_helpers(runtime, value)
+        )
+    if kind in _CALLED_BACK and not reacquiring:  # the jobs after which a method of the object is called
         idents = dict.fromkeys(ident for job, ident in jobs().items() if _calls_back(PyRef(runtime, job), value))
-        awaited = tuple(filter(None, map(runtime.tid_of_ident, idents)))
-    return PythonWait(
-        kind, value.address, frame, lock, reacquiring, owner, tid, pids, helpers, awaited=awaited, lacks=lacks
-    )
+        return wait._replace(awaited=tuple(filter(None, map(runtime.tid_of_ident, idents))))
+    return wait
 
 
 _CALLED_BACK = (Waitable.QUEUE, Waitable.SIMPLE_QUEUE, Waitable.EVENT, Waitable.CONDITION, Waitable.SEMAPHORE)
-"""Objects of which programs hand a method to Future.add_done_callback()."""
+"""Kinds of objects whose methods programs pass to Future.add_done_callback()."""
 
 
 def _calls_back(future: PyRef, value: PyRef) -> bool:
@@ -133,13 +126,12 @@ def _calls_back(future: PyRef, value: PyRef) -> bool:
 
 
 def _progress_text(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
-    """The progress of a queue or a barrier, ``2 of 3 threads have come``; "" for other objects. ``frame``: the one that
-    waits."""
+    """The progress of a queue or barrier, ``2 of 3 threads have arrived``; "" for other objects. ``frame``: waits."""
     numbers = [value.var(name).int() for name in assumed_names.COUNTS.get(kind, ())]
     if not numbers or None in numbers:
         return ""
     if kind is Waitable.BARRIER:
-        return f"{numbers[0]} of {numbers[1]} threads have come"
+        return f"{numbers[0]} of {numbers[1]} threads have arrived"
     if frame.name == assumed_names.QUEUE_JOIN:
         return f"{numbers[0]} task{'s' if numbers[0] != 1 else ''} without task_done()"
     return f"full, maxsize {numbers[1]}" if frame.name == assumed_names.QUEUE_PUT else ""
@@ -148,15 +140,14 @@ def _progress_text(kind: Waitable, value: PyRef, frame: PythonFrame) -> str:
 def _for_futures(
     runtime: PythonRuntime, frame: PythonFrame, pending: Sequence[PyRef], jobs: Mapping[int, int]
 ) -> PythonWait:
-    """The wait for one or several futures (concurrent.futures.wait, as_completed). ``jobs``: as of ``running_jobs``."""
+    """The wait for one or more futures (concurrent.futures.wait, as_completed). ``jobs``: result of running_jobs()."""
     running = [future for future in pending if future.address in jobs]
     first = (running or pending)[0]
     if len(pending) == 1:
         return _for_future(runtime, first, frame, jobs.get(first.address))
     idents = dict.fromkeys(jobs[future.address] for future in running)
     tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in idents)
-    lacks = f"{len(pending)} of them are pending"
-    return PythonWait(Waitable.FUTURE, first.address, frame, awaited=tids, lacks=lacks)
+    return PythonWait(Waitable.FUTURE, first.address, frame, awaited=tids, lacks=f"{len(pending)} of them are pending")
 
 
 def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[int, int]) -> PythonWait | None:
@@ -164,26 +155,26 @@ def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[in
     no_frame = PythonFrame("", "", None, 0, 0)
     results = [value for value in polled if _kind_of(value) is Waitable.POOL_RESULT]
     if results:
-        pids = dict.fromkeys(pid for result in results for pid in pool_workers(result))
+        pids = dict.fromkeys(pid for result in results for pid in helper_threads.pool_workers(result))
         return PythonWait(Waitable.POOL_RESULT, results[0].address, no_frame, pids=tuple(pids))
-    futures = [value for value in polled if _kind_of(value) is Waitable.FUTURE and is_pending(value)]
+    futures = [value for value in polled if _kind_of(value) is Waitable.FUTURE and helper_threads.is_pending(value)]
     return _for_futures(runtime, no_frame, futures, jobs) if futures else None
 
 
 def _for_future(
     runtime: PythonRuntime, future: PyRef, frame: PythonFrame, owner: int | None, lock: LockState | None = None
 ) -> PythonWait:
-    """The wait for a future whose job the thread with ident ``owner`` runs; None: the workers of its pool owe it."""
+    """The wait for a future. ``owner``: ident of the thread that runs its job, None if no worker has begun it."""
     wait = PythonWait(Waitable.FUTURE, future.address, frame, lock, owner_ident=owner)
     if owner is not None:
         return wait._replace(owner_tid=runtime.tid_of_ident(owner) if owner else None)
-    pids = executor_workers(runtime, future)
+    pids = helper_threads.executor_workers(runtime, future)
     if pids is not None:
         return wait._replace(pids=pids, lacks_workers=not pids)
-    # all of the workers, or none: which thread one of them is may be unknown
-    tids = [runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future)]
-    known = tuple(filter(None, tids))
-    return wait._replace(exhausted=known if len(set(known)) == len(tids) else ())
+    # all of the workers or none: an ident may have no thread, or the same as another one
+    idents = helper_threads.exhausted_workers(runtime, future)
+    tids = tuple(filter(None, map(runtime.tid_of_ident, idents)))
+    return wait._replace(exhausted=tids if len(set(tids)) == len(idents) else ())
 
 
 def _kind_of(value: PyRef) -> Waitable | None:
@@ -198,8 +189,8 @@ def _kind_at(python: PySpace, address: int) -> Waitable | None:
 
 
 def _condition_lock(runtime: PythonRuntime, own: PyVariables, futex: int) -> tuple[LockState | None, bool]:
-    """(the lock that Condition.wait, whose locals are ``own``, sleeps on: its own ``waiter`` or the condition's lock;
-    True for the latter, which is taken back after notify())."""
+    """(the lock that Condition.wait, whose locals are ``own``, sleeps on; True if that is the condition's own lock,
+    which is taken back after notify(), and not the ``waiter`` that notify() releases)."""
     waiter = read_lock(runtime, own[assumed_names.CONDITION_WAITER].address)
     words = waited_words(runtime, futex) if futex else ()
     if not futex or (waiter and waiter.word in words):
@@ -240,9 +231,9 @@ def is_taken_elsewhere(runtime: PythonRuntime, state: ThreadState, semaphore: in
     """True if the thread waits for a lock of multiprocessing with this sem_t that another process has taken. Raises
     nothing.
 
-    The sem_t keeps no owner and no initial value. That of a Lock or an RLock had one token, that of a BoundedSemaphore
-    ``maxvalue``: if none is left, a process took it. Those of an Event, a Condition, a Barrier or a JoinableQueue began
-    with 0; for a Semaphore it cannot be known.
+    A sem_t records no owner and no initial value. That of a Lock or RLock had one token, that of a BoundedSemaphore
+    ``maxvalue``: if none is left, a process took it. A Semaphore may have begun with 0, as do those inside an Event,
+    Condition, Barrier or JoinableQueue.
     """
     stack = runtime.stack_of([state]).innermost(3)  # the method of the object, and its caller
     for frame in stack:
@@ -250,36 +241,25 @@ def is_taken_elsewhere(runtime: PythonRuntime, state: ThreadState, semaphore: in
         for value in chain(stack.slots(frame), own.values(), own["self"].attributes().values()):
             lock = value["__self__"] or value  # a method of the lock counts, too
             if lock.type == "_multiprocessing.SemLock":
-                handle, count, maxvalue = lock.read_or(_semaphore, (0, 0, 0))
-                if handle == semaphore:
-                    return not count and maxvalue != _SEM_VALUE_MAX
+                structure = py.SemLockObject(runtime.space, lock.address)
+                with suppress(GdbextError):
+                    if structure.handle == semaphore:
+                        return not structure.count and structure.maxvalue != _SEM_VALUE_MAX  # not ours
     return False
 
 
-def _semaphore(python: PySpace, address: int) -> tuple[int, int, int]:
-    """(address of the sem_t, number of times that this process has taken it, number of tokens that it may have)."""
-    lock = py.SemLockObject(python.space, address)
-    return lock.handle, lock.count, lock.maxvalue
-
-
 def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
-    """True if one of the thread's innermost functions is a signal handler, or was called by one: it has a number and
-    the frame object of its caller as arguments (Modules/signalmodule.c). Raises nothing."""
+    """True if one of the thread's innermost functions is a signal handler, or was called by one: a handler gets a
+    number and the frame object of its caller as arguments (Modules/signalmodule.c). Raises nothing."""
     stack = runtime.stack_of([state]).innermost(32)
     for handler, caller in zip(stack, stack[1:]):
-        arguments = list(_arguments(stack, handler))
+        arguments: list[PyRef] = []
+        for value in list(stack.locals(handler).values())[:3]:  # the first locals are the arguments
+            arguments += [value, *(value.elements(64) if value.type == "tuple" else ())]
         for number, value in zip(arguments, arguments[1:]):
             if _is_frame_object(value, caller) and number.int() is not None:
                 return True
     return False
-
-
-def _arguments(stack: PyStack, frame: PythonFrame) -> Iterator[PyRef]:
-    """The first three locals of a frame, where its arguments are, and the items of ``*arguments`` among them."""
-    for value in list(stack.locals(frame).values())[:3]:
-        yield value
-        if value.type == "tuple":
-            yield from value.elements(64)
 
 
 def _is_frame_object(value: PyRef, frame: PythonFrame) -> bool:
@@ -292,8 +272,8 @@ def _is_frame_object(value: PyRef, frame: PythonFrame) -> bool:
 
 
 def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
-    """Idents of the threads, main thread included, that are no daemons: the interpreter waits for their end before its
-    own (_shutdown of Lib/threading.py). Raises nothing."""
+    """Idents of the non-daemon threads, main thread included, which the interpreter joins before it exits (_shutdown of
+    Lib/threading.py). Raises nothing."""
     threads = active_threads(runtime)
     idents = (ident.int() for ident, thread in threads if thread.var(assumed_names.THREAD_DAEMON).int() == 0)
     return [ident for ident in idents if ident is not None]

@@ -1,5 +1,5 @@
-"""Functions of the program that could end a wait for an object of Python, by the methods that their code calls, the
-threads in them, and the threads that have ended: a queue, an event or a future does not record which thread will act.
+"""Functions of the program that could end a wait for a Python object, by the methods that their code calls; the threads
+in these functions, and the threads that have ended. A queue, event or future does not record which thread will act.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from gdbext.cpython.objects.code import PythonFunction
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.objects.py_space import once
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads, runs_in, takes_jobs
-from gdbext.cpython.threads.frame_variables import (
-    attributes,
-    locals_of,
-    namespace_of,
-    used_names,
-    variables,
-)
+from gdbext.cpython.threads.frame_variables import attributes, locals_of, namespace_of, used_names, variables
 from gdbext.cpython.threads.loop_names import names_of_code
 from gdbext.cpython.threads.object_text import codes_of_traceback
 from gdbext.errors import GdbextError
@@ -56,26 +50,25 @@ _FUNCTIONS = 2_000
 
 
 class WakingFunction(NamedTuple):
-    """A function that could end the wait, by the method that it calls."""
+    """A function that could end the wait, by the ``method`` that it calls. ``is_proven``: a variable or attribute
+    proves that it calls the method of this very object, and not of a local variable or an attribute of the same name.
+    ``hands_on``: it passes the method on as a value, or is a coroutine or generator, so no thread need be in it."""
 
     function: PythonFunction
     method: str
     is_proven: bool
-    """A variable or attribute proves that it calls the method of this very object. Otherwise it calls the method of a
-    local variable, or of an attribute of the same name, which may be other objects."""
     hands_on: bool = False
-    """It passes the method on as a value, or is a coroutine or generator: no thread need be in it to act."""
 
 
 class PossibleWakers(NamedTuple):
-    """The functions that could end a wait, the threads in them, and the threads that have ended."""
+    """The functions that could end a wait; ``idents`` of the other threads that are in one of them; ``ended`` threads
+    whose function is one of them or unknown. ``takes_jobs``: another thread waits for jobs or input in the installed
+    package of such a function, and may then call it."""
 
     functions: tuple[WakingFunction, ...] = ()
-    idents: tuple[int, ...] = ()  # idents of the other threads that are in one of these functions
+    idents: tuple[int, ...] = ()
     ended: tuple[ThreadObject, ...] = ()
-    """Threads that have ended and whose function is one of these, or is not known any more."""
     takes_jobs: bool = False
-    """Another thread waits for jobs or input in the installed package of such a function, and may then call it."""
 
 
 def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
@@ -103,23 +96,25 @@ def possible_wakers(
         callers, wakers = _waking_functions(runtime, calls, frames, functions)
     codes = {waker.function.code for waker in wakers}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
-    graph = _CallGraph(runtime, codes, [*(function for function, _ in functions), *(each.function for each in callers)])
-    relevant_threads = tuple(
-        thread
-        for thread in ended
-        if not thread.function or names_by_thread[thread.value.address] or graph.reaches(thread)
-    )
-    packages = {package_of(waker.function.file or "") for waker in wakers} - {""}
-    folders = {file.rpartition("/")[0] for waker in wakers if package_of(file := waker.function.file or "")}
+    all_functions = [*(function for function, _ in functions), *(caller.function for caller in callers)]
+    graph = _CallGraph(runtime, codes, all_functions)
+
+    def may_have_woken(thread: ThreadObject) -> bool:
+        return not thread.function or bool(names_by_thread[thread.value.address]) or graph.reaches(thread)
+
+    files = {waker.function.file or "" for waker in wakers}
+    folders = {file.rpartition("/")[0] for file in files if package_of(file)}
+    packages = {package_of(file) for file in files} - {""}
     may_act = bool(packages) and any(
         takes_jobs(runtime, other, folders, address) or runs_in(runtime, other, packages) for other in others
     )
+    relevant_threads = tuple(filter(may_have_woken, ended))
     return PossibleWakers(wakers, _idents_in(runtime, others, codes, calls), relevant_threads, may_act)
 
 
 def _program_frames(runtime: PythonRuntime, state: ThreadState) -> list[PythonFrame]:
     """The innermost frames of a thread that run code of a program or an installed package."""
-    return [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
+    return [frame for frame in runtime.frames.stack(state).frames if is_of_program(frame.file)][:_FRAMES]
 
 
 def _waking_functions(
@@ -128,8 +123,8 @@ def _waking_functions(
     frames: Sequence[PythonFrame],
     functions: Iterable[tuple[PythonFunction, int]],
 ) -> tuple[Sequence[WakingFunction], tuple[WakingFunction, ...]]:
-    """(the functions that call one of the methods; those that likely call it of the object, the proven ones first, or
-    all if there are none). ``frames``: the waiter's; ``functions``: with the address of the dict of their globals."""
+    """(the functions that call one of the methods; of these the ones that likely call it on the object, proven ones
+    first, or all if there are none). ``frames``: of the waiter; ``functions``: (function, address of its globals)."""
     own = {frame.code for frame in frames}
     wakers = []
     # Waiters at a barrier release each other, so that functions on the waiter's own stack count, too.
@@ -164,8 +159,8 @@ def possible_setters(runtime: PythonRuntime, state: ThreadState, name: str) -> P
 
 
 def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collection[int]) -> int:
-    """Address of an exception that came through code at one of the addresses ``codes``, and that is kept by a
-    concurrent.futures.Future which the thread's functions or their modules refer to; 0 for none. Raises nothing."""
+    """Address of an exception whose traceback has a code object at one of the addresses ``codes``, in a
+    concurrent.futures.Future that the thread's functions or their modules refer to; 0 for none. Raises nothing."""
     for value in dict.fromkeys(_objects_at_hand(runtime, _program_frames(runtime, state))):
         try:
             is_future = runtime.objects.type_of(value).name == assumed_names.FUTURE_CLASS
@@ -178,7 +173,7 @@ def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collectio
 
 
 def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
-    """Addresses of the variables of frames and of their modules, and of what is in lists, tuples and dicts of these."""
+    """Addresses of the variables of frames and of their modules, and of the items of lists, tuples and dicts."""
     for frame in frames:
         try:
             module = [value for _, value in runtime.dicts.items(namespace_of(runtime, frame), _VALUES)]
@@ -195,7 +190,8 @@ def _objects_at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> I
 def _idents_in(
     runtime: PythonRuntime, others: Sequence[ThreadState], codes: Collection[int], calls: _Calls | None = None
 ) -> tuple[int, ...]:
-    """Idents of the ``others`` that are in code at one of the addresses, or in code that calls the object's method."""
+    """Idents of those of the threads ``others`` that run a code object at one of the addresses ``codes``, or code that
+    calls a method of the awaited object, if ``calls`` is given."""
     states_by_code, program_frames = _threads_by_code(runtime)
     inside = {state for code in codes for state in states_by_code.get(code, ())}
     if calls:
@@ -212,8 +208,8 @@ def _idents_in(
 
 @once
 def _threads_by_code(runtime: PythonRuntime) -> tuple[dict[int, set[int]], dict[int, dict[int, list[PythonFrame]]]]:
-    """(address of code → addresses of PyThreadStates in it; address of a program's code → address of a PyThreadState
-    → its frames of that code among the innermost ones)."""
+    """(address of a code object → addresses of the PyThreadStates that run it; address of a code object of the program
+    → address of a PyThreadState → its frames of that code among the innermost ones)."""
     states_by_code: dict[int, set[int]] = {}
     program_frames: dict[int, dict[int, list[PythonFrame]]] = {}
     for state in runtime.thread_states():
@@ -247,24 +243,21 @@ class _CallGraph:
     STEPS = 3  # most calls from a thread's own function to the waking one
 
     def __init__(self, runtime: PythonRuntime, waking: Collection[int], functions: Iterable[PythonFunction]) -> None:
-        """``waking``: addresses of the code of waking functions."""
+        """``waking``: addresses of the code objects of waking functions; ``functions``: those that may be called."""
         self._runtime = runtime
         self._waking = set(waking)
-        self._code_by_name = {each.qualname.rpartition(".")[2]: each.code for each in functions}
+        self._code_by_name = {function.qualname.rpartition(".")[2]: function.code for function in functions}
 
     def reaches(self, thread: ThreadObject) -> bool:
-        """True if the thread's function is a waking one, or calls one in few steps."""
+        """True if the thread's function is a waking one, or calls one in at most STEPS calls."""
         source = thread.target.function
         code = source.code if source else self._code_by_name.get(thread.function.rpartition(".")[2], 0)
-        layer, seen = {code} - {0}, set[int]()
+        codes = {code} - {0}
         for _ in range(self.STEPS):
-            if layer & self._waking:
-                return True
-            seen |= layer
-            loaded = filter(None, (names_of_code(self._runtime, code) for code in layer))
+            loaded = filter(None, (names_of_code(self._runtime, code) for code in codes))
             called = {name for names in loaded for name in names.names}
-            layer = {self._code_by_name[name] for name in called if name in self._code_by_name} - seen
-        return bool(layer & self._waking)
+            codes |= {self._code_by_name[name] for name in called & self._code_by_name.keys()}
+        return not codes.isdisjoint(self._waking)
 
 
 def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[tuple[PythonFunction, int]]:
@@ -274,10 +267,10 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
     for frame in frames:
         try:
             namespace = namespace_of(runtime, frame)
-            functions = [*runtime.once(_local_functions, frame, namespace)]
+            functions = [*_local_functions(runtime, frame, namespace)]
             if namespace not in seen:
                 seen.add(namespace)
-                functions += runtime.once(_module_functions, namespace, frame.file)
+                functions += _module_functions(runtime, namespace, frame.file)
         except GdbextError:
             continue
         for function in functions:
@@ -288,10 +281,12 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
             return
 
 
+@once
 def _local_functions(runtime: PythonRuntime, frame: PythonFrame, namespace: int) -> Sequence[PythonFunction]:
     return [*_functions_defined_in(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
 
 
+@once
 def _module_functions(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
     values = [value for _, value in runtime.dicts.items(namespace, _VALUES)]
     return [*_functions_defined_in(runtime, values, namespace, file)]
@@ -300,8 +295,8 @@ def _module_functions(runtime: PythonRuntime, namespace: int, file: str) -> Sequ
 def _functions_defined_in(
     runtime: PythonRuntime, values: Iterable[int], namespace: int, file: str
 ) -> Iterator[PythonFunction]:
-    """Functions and methods among the objects at ``values`` whose globals dict is ``namespace`` and code file is
-    ``file``; also the methods of classes among them, and of the classes of instances."""
+    """Functions and methods among the objects at ``values``, and methods of classes and instances among them, whose
+    globals dict is ``namespace`` and whose code is in ``file``."""
     candidates: dict[int, None] = {}
     for value in dict.fromkeys(values):
         with suppress(GdbextError):
@@ -318,7 +313,8 @@ def _functions_defined_in(
 
 @once
 def _source_in(runtime: PythonRuntime, value: int, namespace: int) -> PythonFunction | None:
-    """The function behind a callable; None, without reading its code, for a plain function with other globals."""
+    """The function that the callable at ``value`` runs; None, without reading its code, for a plain function whose
+    globals are not the dict at ``namespace``."""
     function = PyFunctionObject(runtime.space, value)
     is_plain = runtime.objects.type_of(value).name == "function" and not function.func_dict
     return None if is_plain and function.func_globals != namespace else runtime.functions.source(value)
@@ -336,18 +332,15 @@ def _methods_of(runtime: PythonRuntime, kind: int) -> Sequence[int]:
 
 
 class _Holders:
-    """The objects that have the awaited object among their attributes: variables of frames, and Threads."""
+    """The objects that have the awaited object as an attribute, among the variables of frames and the ended Threads."""
 
     def __init__(
         self, runtime: PythonRuntime, frames: Iterable[PythonFrame], names: Mapping[int, frozenset[str]], address: int
     ) -> None:
         """``names``: address of a Thread → its attributes that refer to the awaited object, which is at ``address``."""
         self._runtime = runtime
-        self._names = {holder: holder_names for holder, holder_names in names.items() if holder_names}
-        for value in dict.fromkeys(value for frame in frames for value in variables(runtime, frame).values()):
-            own_names = _names_in(runtime, value, address)
-            if own_names:
-                self._names[value] = own_names
+        values = dict.fromkeys(value for frame in frames for value in variables(runtime, frame).values())
+        self._names = {**names, **{value: _names_in(runtime, value, address) for value in values}}
         self._methods: dict[int, set[int]] = {}
 
     def have(self, name: str) -> bool:
@@ -359,11 +352,12 @@ class _Holders:
         return name in self._names.get(value, ())
 
     def have_method(self, code: int, name: str) -> bool:
-        """True if the code is that of a method of a holder whose attribute ``name`` is the awaited object."""
+        """True if the code object at ``code`` is of a method of a holder whose attribute ``name`` is the awaited
+        object."""
         return any(name in names and code in self._method_codes(holder) for holder, names in self._names.items())
 
     def _method_codes(self, holder: int) -> Collection[int]:
-        """Addresses of the code of an object's methods, up to the first one that cannot be read."""
+        """Addresses of the code objects of an object's methods, up to the first one that cannot be read."""
         if holder not in self._methods:
             codes = self._methods[holder] = set()
             with suppress(GdbextError):
@@ -377,7 +371,7 @@ class _Holders:
 
 
 class _Calls:
-    """Decides which code calls one of the ``methods`` of the object at ``address``."""
+    """Decides which code calls one of the ``methods`` of the awaited object, which is at ``address``."""
 
     def __init__(self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]) -> None:
         self._runtime = runtime
@@ -386,12 +380,13 @@ class _Calls:
         self.methods = methods
 
     def wanted(self, code: int) -> list[NamedMember]:
-        """The methods of any object that the code loads and that are named as one of the ``methods``."""
+        """The loads of methods with one of the names ``methods``, of any object, in the code object at ``code``."""
         names = names_of_code(self._runtime, code)
         return [member for member in names.members if member.name in self.methods] if names else []
 
     def waking_function(self, function: PythonFunction, namespace: int) -> WakingFunction | None:
-        """The function with the method that it calls, None if it calls none; ``namespace``: address of its globals."""
+        """The function with the method that it calls; None if it calls none that may be the awaited object's.
+        ``namespace``: address of its globals."""
         names, wanted = names_of_code(self._runtime, function.code), self.wanted(function.code)
         if not names or not wanted:
             return None
@@ -399,9 +394,11 @@ class _Calls:
         closure = {name: value.address for name, value in variables_of_closure.items()}
 
         def may_be_object(member: NamedMember) -> bool:
-            if member.kind is LoadKind.ATTRIBUTE:  # of that name, of any object
+            """True if the owner of the method may be the awaited object: an unknown local variable, or an attribute
+            named as one that is the awaited object."""
+            if member.kind is LoadKind.ATTRIBUTE:
                 return self._holders.have(member.owner)
-            return self._value(member.kind, member.owner, closure, namespace) is None  # a local variable
+            return self._value(member.kind, member.owner, closure, namespace) is None
 
         proven = next((member for member in wanted if self._is_object(member, function, closure, namespace)), None)
         member = proven or next(filter(may_be_object, wanted), None)
@@ -414,7 +411,8 @@ class _Calls:
     def _is_object(
         self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int
     ) -> bool:
-        """True if the owner of the method that ``function`` calls is proven to be the object."""
+        """True if the owner of the method that ``function`` calls is proven to be the awaited object. ``closure``: name
+        → address of the values in its closure; ``namespace``: address of its globals."""
         if member.kind is not LoadKind.ATTRIBUTE:
             return self._value(member.kind, member.owner, closure, namespace) == self.address
         if member.outer_kind is LoadKind.FAST:
@@ -427,12 +425,12 @@ class _Calls:
         return value is not None and self._holders.include(value, member.owner)
 
     def has_holders_attribute(self, function: PythonFunction) -> bool:
-        """True if the function calls the method of an attribute named as a holder's attribute for the object."""
+        """True if the function calls a method of an attribute whose name some holder has for the awaited object."""
         wanted = self.wanted(function.code)
         return any(member.kind is LoadKind.ATTRIBUTE and self._holders.have(member.owner) for member in wanted)
 
     def _value(self, kind: LoadKind, name: str, closure: Mapping[str, int], namespace: int) -> int | None:
-        """Address of the object in an enclosing or global variable; None for a local one, or if it is not known."""
+        """Address of the value of an enclosing or global variable; None for a local one, or if it is unknown."""
         if kind is LoadKind.CELL:
             return closure.get(name)
         if kind not in (LoadKind.GLOBAL, LoadKind.NAME) or not namespace:
@@ -443,10 +441,12 @@ class _Calls:
             return None
 
     def are_in_frame(self, frame: PythonFrame, wanted: Sequence[NamedMember]) -> bool:
-        """True if one of the ``wanted`` methods is the object's, by the values that the frame's variables have."""
+        """True if one of the ``wanted`` methods is the awaited object's, by the present values of the frame's
+        variables."""
         own = variables(self._runtime, frame) if wanted else {}
 
         def is_object(member: NamedMember) -> bool:
+            """True if the owner of the method is the awaited object."""
             if member.kind is not LoadKind.ATTRIBUTE:
                 return own.get(member.owner) == self.address
             outer = own.get(member.outer, 0) if member.outer_kind is not LoadKind.ATTRIBUTE else 0

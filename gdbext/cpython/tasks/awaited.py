@@ -1,8 +1,7 @@
-"""The object that a suspended task awaits: by the innermost of its coroutines and the object that this one is a method
-of; of trio, by the function above ``wait_task_rescheduled``.
+"""The object that a suspended task awaits, by the innermost of its coroutines and the ``self`` of that coroutine (of a
+task of trio: the function above ``wait_task_rescheduled``).
 
-Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
-base_subprocess.py, 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
+Sources: asyncio of 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
 trio/{_sync,_channel,_timeouts,_threads}.py.
 """
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Awaitable(Enum):
-    """The kind of object that a task awaits. The value names it in a sentence; the first ``{}`` is its address, the
-    second its package."""
+    """The kind of object that a task awaits. The value completes "waits for …"; the first ``{}`` is the object's
+    address, the second its package."""
 
     TASK = "a task"
     LOCK = "the lock {} ({}.Lock)"
@@ -34,24 +33,24 @@ class Awaitable(Enum):
     EVENT = "the event {} ({}.Event)"
     QUEUE = "the queue {} ({}.Queue)"
     SLEEP = "sleep"
-    DESCRIPTOR = "a descriptor"
+    DESCRIPTOR = "an fd"
     BARRIER = "the barrier {} ({}.Barrier)"
-    PROCESS = "the end of a process"
-    EXECUTOR = "the end of the default executor's jobs"
+    PROCESS = "a process to exit"
+    EXECUTOR = "the default executor's jobs to finish"
     JOIN = "all tasks of the queue {} ({}.Queue) to be done"
     JOB = "the job {} (concurrent.futures.Future)"
     LIMITER = "the limiter {} ({}.CapacityLimiter)"
     CHANNEL = "the memory channel {} ({})"
-    THREAD = "a function that a thread runs"
-    CANCEL = "being cancelled"
+    THREAD = "a function that runs in a thread"
+    CANCEL = "cancellation"
     SWITCH = "its hub to switch to it"
     FUTURE = "the future {}"
 
 
 class Awaited(NamedTuple):
     """An object that is awaited. ``tasks``: addresses of the tasks that complete it (a task, or all of a gather);
-    ``first``: the first of them to end completes it; ``timed``: the wait has a time limit; ``delay``: of a sleep, in
-    seconds."""
+    ``first``: the first of them to end completes it; ``descriptor``: the fd; ``delay``: seconds of a sleep; ``timed``:
+    the wait has a time limit; ``pid``: of the process that is to exit."""
 
     kind: Awaitable
     address: int
@@ -61,9 +60,9 @@ class Awaited(NamedTuple):
     timed: bool = False
     first: bool = False
     pid: int | None = None
-    status: int | None = None  # the exit status of the process; None if asyncio knows of no end
+    status: int | None = None  # exit status of the process; None if asyncio has not reaped it
     package: str = "asyncio"
-    holder: int = 0  # address of the task that has it, if the object keeps that; else 0
+    holder: int = 0  # address of the task that holds it, 0 if the object does not record that
     pipes: tuple[int, ...] = ()  # fds of that process's pipes that are still open here
     is_pending: bool = False  # no worker has begun the job (concurrent.futures.Future._state)
 
@@ -77,14 +76,11 @@ _BY_ATTRIBUTES = (
     (Awaitable.QUEUE, ("_getters", "_putters")),
 )
 _PROCESS_WAITS = {("base_subprocess.py", "_wait"): "_pid", ("subprocess.py", "wait"): "pid"}
-"""Functions that wait for the end of a process, and the attribute of ``self`` with its id."""
+"""(file, function) that waits for a process to exit → the attribute of its ``self`` with the pid."""
 _TIMED = frozenset({("tasks.py", "wait_for"), ("timeouts.py", "__aenter__")})
-_KEEPERS = frozenset(
-    {
-        "shield.<locals>._outer_done_callback",
-        "shield.<locals>._clear_awaited_by_callback",
-        "_chain_future.<locals>._call_check_cancel",
-    }
+_KEEPERS = (
+    *("shield.<locals>._outer_done_callback", "shield.<locals>._clear_awaited_by_callback"),
+    "_chain_future.<locals>._call_check_cancel",
 )
 """Callbacks of a future that have the task or job that will complete it in their closure."""
 _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
@@ -98,6 +94,7 @@ def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+    """``awaited_by`` without the time limits that outer coroutines set. Raises nothing."""
     inner = task.frames[0].call if task.frames else ("", "")
     awaited, subject = PyRef(runtime, task.waiter or task.awaited), task.variables["self"]
     if _is_task(awaited):
@@ -124,8 +121,8 @@ def _addresses(values: Iterable[PyRef]) -> tuple[int, ...]:
 
 
 def _asyncio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
-    """The object by the variables of the function of asyncio that waits, ``inner``: (file, function); None if that
-    function shows none. ``awaited``: address of the future."""
+    """The object according to the variables of ``inner``, the (file, function) of asyncio that waits for the future at
+    ``awaited``; None if that function is not known."""
     own, subject, stack = task.variables, task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("tasks.py", "_wait"):
         waited = _tasks_of(own["fs"])
@@ -157,20 +154,20 @@ def _asyncio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str,
 
 
 def _process(subject: PyRef, attribute: str, awaited: int) -> Awaited:
-    """A wait for a process, which may have ended: since 3.11 asyncio waits until its pipes are closed, too
-    (BaseSubprocessTransport._try_finish of Lib/asyncio/base_subprocess.py)."""
+    """A wait for the process whose pid is the ``attribute`` of ``subject``. It may have exited: since 3.11 asyncio also
+    waits until its pipes are closed (BaseSubprocessTransport._try_finish of Lib/asyncio/base_subprocess.py)."""
     own = subject.attributes()
     transport = own["_transport"].attributes() if "_transport" in own else own
     protocols = (protocol.attributes() for protocol in transport["_pipes"].parts())
-    numbers = (each["pipe"].attributes()["_fileno"].int() for each in protocols)
-    pipes = tuple(number for number in numbers if number is not None)
+    fds = (protocol["pipe"].attributes()["_fileno"].int() for protocol in protocols)
+    pipes = tuple(fd for fd in fds if fd is not None)
     status, pid = transport["_returncode"].int(), own[attribute].int()
     return Awaited(Awaitable.PROCESS, awaited, pid=pid or None, status=status, pipes=pipes)
 
 
 def _callback_object(future: PyRef, own: int) -> Awaited | None:
-    """The object in the closure of the first callback of a future: shield() keeps the task there, wrap_future() the job
-    of an executor. None for other callbacks. ``own``: address of the task that waits."""
+    """The task or job that completes a future, from the closure of its first callback: shield() keeps the task there,
+    wrap_future() the executor's job. None for other callbacks. ``own``: address of the task that waits."""
     if future.type != "_asyncio.Future":
         return None
     callback = future.at(lambda python, at: FutureObj(python.space, at).fut_callback0)
@@ -205,6 +202,7 @@ def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
 
 
 def _trio_object(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+    """``trio_awaited`` without the deadlines of cancel scopes: by the (file, function) that waits."""
     inner = task.frames[0].call
     file, subject, stack = inner[0], task.variables["self"], PyStack(runtime, task.frames)
     if inner == ("_run.py", "_nested_child_finished"):
@@ -213,7 +211,10 @@ def _trio_object(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     if file == "_channel.py":
         return Awaited(Awaitable.CHANNEL, (subject.attributes()["_state"] or subject).address)
     if file == "_timeouts.py":
-        return _trio_sleep(stack)
+        if not any(frame.name == "sleep_until" for frame in stack[:3]):
+            return Awaited(Awaitable.CANCEL, 0)  # sleep_forever()
+        delays = (stack.locals(frame)["seconds"].float() for frame in stack[:3] if frame.name == "sleep")
+        return Awaited(Awaitable.SLEEP, 0, delay=next(delays, None), timed=True)
     if inner == ("_sync.py", "wait"):
         return Awaited(Awaitable.EVENT, task.subject)
     if file == "_io_epoll.py":
@@ -225,17 +226,8 @@ def _trio_object(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     return Awaited(Awaitable.FUTURE, task.subject or task.address)
 
 
-def _trio_sleep(stack: PyStack) -> Awaited:
-    """The sleep of the innermost frames; sleep_forever() waits to be cancelled."""
-    if any(frame.name == "sleep_until" for frame in stack[:3]):
-        frame = next((frame for frame in stack[:3] if frame.name == "sleep"), None)
-        delay = stack.locals(frame)["seconds"].float() if frame else None
-        return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
-    return Awaited(Awaitable.CANCEL, 0)
-
-
 def _parking_object(value: PyRef) -> Awaited:
-    """A lock, limiter, condition or semaphore of trio that a task waits for, with the task that holds it if known."""
+    """The wait for a lock, limiter, condition or semaphore of trio, by its attributes, with the task that holds it."""
     own = value.attributes()
     if "_owner" in own:
         holder = own["_owner"].address if own["_owner"].type == "Task" else 0
@@ -248,13 +240,12 @@ def _parking_object(value: PyRef) -> Awaited:
 
 def _has_deadline(task: PyRef) -> bool:
     """True if a cancel scope around the task of trio has a deadline."""
-    status = task.attributes()["_cancel_status"]
-    for _ in range(64):
-        own = status.attributes()
-        deadline = own["_scope"].attributes()["_registered_deadline"].float()
-        if not own or (deadline is not None and math.isfinite(deadline)):
-            return bool(own)
-        status = own["_parent"]
+    status = task.attributes()["_cancel_status"].attributes()
+    for _ in range(64):  # most scopes that are followed
+        deadline = status["_scope"].attributes()["_registered_deadline"].float()
+        if deadline is not None and math.isfinite(deadline):
+            return True
+        status = status["_parent"].attributes()
     return False
 
 

@@ -1,18 +1,12 @@
 """The event loops of one process: asyncio's, the runners of trio and the greenlets, and what their tasks wait for.
 
-``run`` of trio/_core/_run.py, and ``unrolled_run`` while a task runs, have the runner in a variable. The runner has
-all tasks, those that are due (``runq``) and the deadlines; a task has its coroutine, its nursery and its cancel scopes.
-Most of these are classes with slots. A task that waits is suspended below ``wait_task_rescheduled``
-(trio/_core/_traps.py), and the function above it, with its ``self``, says in what.
+trio (0.22 to 0.35, trio/_core/{_run,_traps}.py): ``run``, and ``unrolled_run`` while a task runs, have the runner in a
+variable. The runner has all tasks, those that are due (``runq``) and the deadlines. A task that waits is suspended
+below ``wait_task_rescheduled``; the function above it shows what for.
 
-Source: trio 0.22 to 0.35, trio/_core/{_run,_traps,_parking_lot,_io_epoll}.py and trio/{_sync,_channel,_timeouts,
-_threads}.py.
-
-A greenlet that is switched out keeps its innermost frame, and the part of the stack that others use meanwhile. Objects
-of gevent list the ``switch`` of those that wait for them; those of eventlet are ``self`` in Python's frames.
-
-Source: greenlet 2.0 to 3.5, TGreenlet.hpp, TPythonState.cpp; gevent 22 to 26, its linkable
-objects and waiters; eventlet 0.33 to 0.41, its semaphores and green threads.
+Greenlets (greenlet 2.0 to 3.5, TGreenlet.hpp, TPythonState.cpp; gevent 22 to 26; eventlet 0.33 to 0.41): one that is
+switched out keeps its innermost frame, and the part of the stack that others use meanwhile. Objects of gevent list the
+``switch`` of those that wait for them; those of eventlet are ``self`` in Python's frames.
 """
 
 from __future__ import annotations
@@ -27,15 +21,9 @@ from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.objects.py_ref import PyRef, PyVariables, size_of_deque
 from gdbext.cpython.sync.held_locks import entered_in
+from gdbext.cpython.tasks import loops as asyncio_loops
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, task_members, trio_awaited
-from gdbext.cpython.tasks.loops import (
-    RunningLoop,
-    RunningTask,
-    coroutine_chain,
-    owes,
-    read_loops,
-    running_frame,
-)
+from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.cpython.threads.garbage_collector import collected_objects
@@ -58,7 +46,7 @@ class LoopReader:
 
     @cached_property
     def loops(self) -> Sequence[RunningLoop]:
-        return [*read_loops(self._runtime), *trio_loops(self._runtime), *greenlet_loops(self._runtime)]
+        return [*asyncio_loops.read_loops(self._runtime), *trio_loops(self._runtime), *greenlet_loops(self._runtime)]
 
     def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
         """The object that a task of a loop waits for."""
@@ -68,7 +56,8 @@ class LoopReader:
 
     def owing(self, future: PyRef) -> RunningLoop | None:
         """The only loop that can complete a concurrent.futures.Future; None if it needs none."""
-        return next((loop for loop in self.loops if loop.ident and owes(self._runtime, loop, future)), None)
+        loops = (loop for loop in self.loops if loop.ident)
+        return next((loop for loop in loops if asyncio_loops.owes(self._runtime, loop, future)), None)
 
 
 def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
@@ -86,16 +75,13 @@ def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[PythonFrame], runner: PyRef) -> RunningLoop:
-    """The loop that the thread of ``state``, which has these ``frames``, runs by an object of trio's class Runner."""
+    """The loop of trio's Runner object ``runner``, which the thread of ``state`` runs; ``frames``: of that thread."""
     own = runner.attributes()
     addresses = {frame.address for frame in frames}
-    tasks, current = [], 0
-    for member in task_members(own["tasks"]):
-        task = _trio_task(runtime, member, runner, addresses)
-        if task and (not task.outer or "/trio/_core/" not in task.outer.file):  # else it is a task of trio's own
-            tasks.append(task)
-            if task.outer and task.outer.address in addresses:
-                current = member.address
+    members = (_trio_task(runtime, member, runner, addresses) for member in task_members(own["tasks"]))
+    # without the tasks of trio's own
+    tasks = [task for task in members if task and (not task.outer or "/trio/_core/" not in task.outer.file)]
+    current = [task.address for task in tasks if task.outer and task.outer.address in addresses]
     # Only the process itself can wake the loop if there is no deadline, and the one fd that it watches is the one of
     # ``TrioToken.run_sync_soon``.
     watched = own["io_manager"].attributes()["_registered"].keys()
@@ -106,37 +92,39 @@ def _trio_loop(runtime: PythonRuntime, state: ThreadState, frames: Sequence[Pyth
         state.ident,
         own["runq"].address,
         own["runq"].read_or(size_of_deque, None),
-        current,
+        current[-1] if current else 0,
         tuple(tasks),
         has_no_deadline and not watched.fault and len(watched) == 1,
     )
 
 
 def _trio_task(runtime: PythonRuntime, task: PyRef, runner: PyRef, stack: set[int]) -> RunningTask | None:
-    """The task; None if it is done. ``stack``: addresses of the frames of the runner's thread."""
+    """The record of trio's Task object ``task``, None if it is done. ``runner``: its Runner; ``stack``: addresses of
+    the Python frames of the runner's thread."""
     own = task.attributes()
     coroutine = own["coro"].address
-    outer = running_frame(runtime, coroutine) if coroutine else None
+    outer = asyncio_loops.running_frame(runtime, coroutine) if coroutine else None
     if not outer:
         return None
-    runs = outer.address in stack
-    frames = [] if runs else [each for each in coroutine_chain(runtime, coroutine)[0] if not each.file.endswith(_TRAPS)]
-    scheduled = own["_next_send_fn"].type not in ("", "NoneType")
+    is_suspended = outer.address not in stack
+    chain = asyncio_loops.coroutine_chain(runtime, coroutine)[0] if is_suspended else []
+    frames = tuple(frame for frame in chain if not frame.file.endswith(_TRAPS))
+    is_scheduled = own["_next_send_fn"].type not in ("", "NoneType")
     variables = PyStack(runtime).locals(frames[0]) if frames else PyVariables(runtime)
-    waiter = 0 if scheduled or runs or not frames else task.address
+    waiter = task.address if frames and not is_scheduled else 0
     name = own["name"].str(_LONGEST_NAME)
     entered = entered_in(runtime, frames)
-    return RunningTask(task.address, name, runner.address, tuple(frames), waiter, 0, variables, entered, outer)
+    return RunningTask(task.address, name, runner.address, frames, waiter, 0, variables, entered, outer)
 
 
 GREENLET = "greenlet"
 _OBJECTS = 400_000
 _PIMPL, _SELF = 32, 8
-"""PyGreenlet (greenlet.h of 2.0 to 3.5): head, weakreflist, dict, pimpl; in what that points to, the object itself
-behind the table of virtual functions (TGreenlet.hpp)."""
+"""Offset of ``pimpl`` in a PyGreenlet (greenlet.h of 2.0 to 3.5), and of the pointer back in the C++ object that it
+points to (TGreenlet.hpp)."""
 _STATE_WORDS = 24
 _STACK = 6
-"""Words from a StackState (start, stop, copy, saved, previous) to the frame, behind the context (TGreenlet.hpp)."""
+"""Words from the StackState (start, stop, copy, saved, previous) of a greenlet to its frame (TGreenlet.hpp)."""
 _LIBRARIES = (*assumed_names.GREENLET_HUBS, "/greenlet/", "/gunicorn/workers/ggevent.py")
 _LINK_SELF = 24
 """m_self of a built-in method (PyCFunctionObject, Include/cpython/methodobject.h), im_self of any other
@@ -174,7 +162,7 @@ def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 
 
 class _Suspended(NamedTuple):
-    """A greenlet that is switched out: its frames, innermost first, and the address at which its stack began."""
+    """A greenlet that is switched out: its frames, innermost first, and the address ``stack`` where its stack began."""
 
     address: int
     frames: tuple[PythonFrame, ...]
@@ -195,9 +183,28 @@ class _Greenlets:
     def loops(self) -> Iterator[RunningLoop]:
         """A loop for each thread with suspended greenlets. Raises GdbextError."""
         runtime = self._runtime
-        for address, kind in collected_objects(runtime, _OBJECTS):
+        self._find_objects()
+        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._greenlets_woken_by(timer)}
+        awaited: dict[int, int] = {}  # address of a greenlet → the first object that will switch to it
+        for candidate in self._candidates:
+            for link in self._links_of(candidate):
+                for greenlet_address in self._greenlets_switched_by(link):
+                    awaited.setdefault(greenlet_address, candidate)
+        threads: dict[int, list[RunningTask]] = {}  # by tid
+        for suspended in self._suspended.values():
+            tid = self._threads.get(self._mapping_of(suspended.stack))
+            task = self._task(suspended, awaited.get(suspended.address, 0)) if tid is not None else None
+            if tid is not None and task:
+                threads.setdefault(tid, []).append(task)
+        idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}
+        for tid, tasks in threads.items():
+            yield RunningLoop(0, GREENLET, idents.get(tid), 0, None, 0, tuple(tasks))
+
+    def _find_objects(self) -> None:
+        """Fill ``_suspended`` and ``_candidates`` by the classes of all collected objects. Raises GdbextError."""
+        for address, kind in collected_objects(self._runtime, _OBJECTS):
             if kind not in self._classes:
-                self._classes[kind] = _class_names(runtime, kind)
+                self._classes[kind] = _class_names(self._runtime, kind)
             names = self._classes[kind]
             if "greenlet.greenlet" in names:
                 greenlet = self._read(address)
@@ -205,24 +212,10 @@ class _Greenlets:
                     self._suspended[address] = greenlet
             elif names[0] in _TIMERS or any(name.startswith("gevent.") for name in names):
                 self._candidates.append(address)
-        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._greenlets_woken_by(timer)}
-        awaited: dict[int, list[int]] = {}  # address of a greenlet → objects that will switch to it
-        for candidate in self._candidates:
-            for link in self._links_of(candidate):
-                for greenlet_address in self._greenlets_switched_by(link):
-                    awaited.setdefault(greenlet_address, []).append(candidate)
-        threads: dict[int, list[RunningTask]] = {}  # by tid
-        for suspended in self._suspended.values():
-            tid = self._threads.get(self._mapping_of(suspended.stack))
-            task = self._task(suspended, awaited.get(suspended.address, [])) if tid is not None else None
-            if tid is not None and task:
-                threads.setdefault(tid, []).append(task)
-        idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}
-        for tid, tasks in threads.items():
-            yield RunningLoop(0, GREENLET, idents.get(tid), 0, None, 0, tuple(tasks))
 
     def _read(self, address: int) -> _Suspended | None:
-        """The greenlet at that address; None if it runs, has ended or not begun."""
+        """The greenlet at that address; None if it runs, has ended or has not begun. ``pimpl`` leads to words in which
+        the first Python frame object follows the StackState after _STACK words."""
         runtime = self._runtime
         try:
             state = runtime.memory.u64(address + _PIMPL)
@@ -286,7 +279,7 @@ class _Greenlets:
                 yield from [each] if each in self._suspended else self._greenlets_switched_by(each)
 
     def _links_of(self, address: int) -> Iterator[int]:
-        """Addresses of the items of an object's lists and deques."""
+        """Addresses of the items of an object's lists and deques: gevent keeps there what it calls to wake waiters."""
         for word in self._members(address):
             with suppress(GdbextError):
                 kind = self._ref(word).type
@@ -296,25 +289,28 @@ class _Greenlets:
                     yield from deque_items(self._runtime, word, _LINKS)[1]
 
     def _members(self, address: int) -> Sequence[int]:
-        """The words behind an object's head."""
+        """The words behind an object's head (ob_refcnt, ob_type); none if they cannot be read."""
         try:
             size = self._runtime.objects.type_of(address).size
             return self._runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _WORDS))
         except GdbextError:
             return ()
 
-    def _task(self, greenlet: _Suspended, awaited: Sequence[int]) -> RunningTask | None:
+    def _task(self, greenlet: _Suspended, awaited: int) -> RunningTask | None:
         """The task, with the frames of the program's own code; None for a greenlet without any, as the library's hub.
-        It awaits the object whose method it has called; its timer, if any, is the ``waiter``."""
-        own = tuple(each for each in greenlet.frames if not any(part in each.file for part in _LIBRARIES))
+        Its ``self`` is the object at ``awaited``, which will switch to it, else (0) the one whose method it has called;
+        its timer, if any, is the ``waiter``."""
+        own = tuple(frame for frame in greenlet.frames if not any(part in frame.file for part in _LIBRARIES))
         if not own:
             return None
         inner = greenlet.frames[: greenlet.frames.index(own[0])]
-        outer = inner[-1] if inner else own[0] if own[0].file.endswith(assumed_names.THREADING_FILE) else None
+        outer = inner[-1] if inner else None
+        if not inner and own[0].file.endswith(assumed_names.THREADING_FILE):  # threading, patched by the library
+            outer = own[0]
         stack = PyStack(self._runtime)
         called = stack.locals(outer)["self"].address if outer else 0
         variables = stack.locals(inner[-1]) if inner else PyVariables(self._runtime)
-        variables["self"] = PyRef(self._runtime, awaited[0] if awaited else called)
+        variables["self"] = PyRef(self._runtime, awaited or called)
         timer = self._timers.get(greenlet.address, greenlet.address)
         entered = entered_in(self._runtime, own)
         return RunningTask(greenlet.address, "", 0, own, timer, called, variables, entered, own[-1])
@@ -337,7 +333,7 @@ def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
         if task.subject:
             classes = [*_class_names(runtime, runtime.objects.type_of(task.subject).address)]
     name = classes[0].rpartition(".")[2]
-    package = "gevent" if any(each.startswith("gevent.") for each in classes) else "eventlet"
+    package = "gevent" if any(kind.startswith("gevent.") for kind in classes) else "eventlet"
     if name.endswith(("Greenlet", "GreenThread")):
         return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
     kind = next((each for part, each in _KINDS if part in name), None)

@@ -1,7 +1,7 @@
 """asyncio's event loops, their tasks, and the coroutines that are suspended in them.
 
-A suspended coroutine keeps its frame (cr_frame, or cr_iframe inside of it: Include/cpython/genobject.h), and on top of
-that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
+A suspended coroutine keeps its frame (cr_frame, or cr_iframe inside of it: Include/cpython/genobject.h); the object
+that it awaits is on top of that frame's stack (_PyGen_yf, Objects/genobject.c).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
     of the object that the innermost one awaits, 0 if it is not known). Raises nothing."""
     frames: list[PythonFrame] = []
     awaited = coroutine
-    with suppress(GdbextError):  # what was read until then
+    with suppress(GdbextError):  # the frames that were read until then are an answer, too
         while len(frames) < _LONGEST:
             kind = runtime.objects.type_of(awaited).name
             if kind in _WRAPPERS:
@@ -59,8 +59,8 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
 
 
 def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
-    """Address of the only awaitable object in the structure of a coroutine of Cython, which has no frame. Raises
-    BadData, MemoryFault."""
+    """Address of the only awaitable object in a coroutine object of Cython, which has no frame. Raises BadData if there
+    is not exactly one, MemoryFault."""
     size = runtime.objects.type_of(address).size
     awaitables = set()
     for word in runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS)):
@@ -68,12 +68,13 @@ def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
         if kind in (*_GENERATORS, *_WRAPPERS, _FUTURE_ITERATOR) or _is_cython_coroutine(kind):
             awaitables.add(word)
     if len(awaitables) != 1:
-        raise BadData(f"the coroutine at {address:#x} keeps {len(awaitables)} objects that can be awaited")
+        raise BadData(f"the coroutine at {address:#x} refers to {len(awaitables)} awaitable objects")
     return awaitables.pop()
 
 
 def _is_cython_coroutine(kind: str) -> bool:
-    """The module of Cython's types ends with its version: ``_cython_3_0_11`` (Cython/Utility/CommonStructures.c)."""
+    """True for the class name of a coroutine or generator of Cython, whose module ends with Cython's version:
+    ``_cython_3_0_11`` (Cython/Utility/CommonStructures.c)."""
     return kind.startswith("_cython_") and kind.rpartition(".")[2] in _GENERATORS
 
 
@@ -91,7 +92,7 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
         elif inner.has(py.PyInterpreterFrame.stackpointer):
             depth, below = (inner.stackpointer - start) // 8, form.awaited_slot
         else:
-            raise BadData("where the stack of a suspended frame ends is not known in this version")
+            raise BadData("the end of a suspended frame's stack is unknown in this version")
     if not below <= depth < 10_000:
         raise BadData(f"the stack of the frame at {frame.address:#x} has {depth} entries")
     return objects_at(runtime, start + 8 * (depth - below), 1)[0]
@@ -105,10 +106,10 @@ _LOWEST = 1 << 16  # vm.mmap_min_addr: no object lies below it
 
 
 class RunningTask(NamedTuple):
-    """One task that is not done. ``frames`` are its coroutines, innermost first, while it is suspended; ``awaited`` is
-    the address of the object that the innermost one awaits, ``waiter`` that of the future that will wake the task (0 if
-    it is about to run), ``variables`` are the locals of the innermost coroutine, ``entered`` the addresses of the
-    context managers inside whose ``async with`` it is."""
+    """One task that is not done. ``frames``: of its coroutines, innermost first, while it is suspended; ``variables``:
+    locals of the innermost one; ``outer``: the frame of the task's own coroutine, also while it runs, None if it cannot
+    be read. Addresses: of its ``loop``, of the object ``awaited`` by the innermost coroutine, of the future ``waiter``
+    that will wake the task (0 if it is about to run), of the context managers ``entered`` by ``async with``."""
 
     address: int
     name: str
@@ -119,7 +120,6 @@ class RunningTask(NamedTuple):
     variables: PyVariables
     entered: tuple[int, ...]
     outer: PythonFrame | None = None
-    """The frame of the task's own coroutine, also while it runs; None if it cannot be read."""
 
     @property
     def subject(self) -> int:
@@ -128,18 +128,20 @@ class RunningTask(NamedTuple):
 
 
 class EndedTask(NamedTuple):
-    """A task that an exception has ended, and that something still refers to."""
+    """A task that an exception has ended, and that something still refers to. ``error``: ``ValueError('bad record')``;
+    ``raised_in``: the function that raised it with its first line, ``load (train.py:8)``, "" if unknown."""
 
     name: str
-    error: str  # the exception with its arguments: ``ValueError('bad record')``
+    error: str
     raised_in: str
-    """The function that raised it, ``load (train.py:8)`` with its first line; "" if it is not known."""
 
 
 class RunningLoop(NamedTuple):
-    """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None if that is not known; ``queue`` the
-    address of the deque of callbacks that are due (0 if not known), ``ready`` their number, ``current`` the address of
-    the task that runs."""
+    """One loop. ``kind``: the name of its class; ``ident``: threading.get_ident() of the thread that runs it, None if
+    unknown; ``queue``: address of the deque of callbacks that are due (0 if unknown), ``ready`` their number;
+    ``current``: address of the running task, 0 for none. ``watches_itself``: True if only its own process can wake it,
+    as it has no timer and no signal handler, and watches no fd but that of ``call_soon_threadsafe``; False if that
+    cannot be read."""
 
     address: int
     kind: str
@@ -149,14 +151,12 @@ class RunningLoop(NamedTuple):
     current: int
     tasks: tuple[RunningTask, ...]
     watches_itself: bool = False
-    """True if only its own process can wake the loop: it has no timer, no signal handler, and watches no fd but that of
-    ``call_soon_threadsafe``. False if that cannot be read."""
     ended: tuple[EndedTask, ...] = ()
 
 
 def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """All loops that have tasks, or run one; without those that cannot be read, and without those of free-threaded
-    builds, whose structures of _asyncio and _collections are not known. Raises nothing."""
+    """All loops that have tasks and can be read; none in free-threaded builds, whose layouts of _asyncio and
+    _collections are unknown. Raises nothing."""
     if runtime.layout.abi.free_threaded:
         return []
     layout = TASK_LAYOUTS.get(runtime.layout.abi.version)
@@ -172,7 +172,8 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 def _loops_of(
     runtime: PythonRuntime, interpreter: Interpreter, lists: TaskLists | None, layout: TaskLayout | None
 ) -> Iterator[RunningLoop]:
-    """The loops of one interpreter with their tasks; ``lists`` and ``layout``: of its asyncio, None if not known."""
+    """The loops of one interpreter with their tasks. ``layout``: of its C tasks, None if unknown; ``lists``: where the
+    interpreter keeps them, None before 3.14."""
     current, addresses = _tasks_of_module(runtime, interpreter)
     idents: dict[int, int] = {}  # address of a loop → threading.get_ident() of its thread
     if lists:
@@ -195,8 +196,8 @@ def _loops_of(
 
 
 def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
-    """One item, (address of its loop, the task), if an exception has ended the C task at that address, else none.
-    Raises nothing."""
+    """(address of its loop, the task), if an exception has ended the C task at that address; else nothing. Raises
+    nothing."""
     with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return
@@ -235,14 +236,9 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
     """A task by its C structure, or by its attributes if it is written in Python; None for one that is done.
     ``runs``: it is the current task of its loop."""
     try:
-        fields = _c_fields(runtime, layout, address)
+        fields = _c_fields(runtime, layout, address) or _python_fields(PyRef(runtime, address).attributes())
         if not fields:
-            own = PyRef(runtime, address).attributes()
-            coro, fut_waiter = own["_coro"], own["_fut_waiter"]
-            if not coro or not fut_waiter or own["_state"].str(_LONGEST_NAME) in ("FINISHED", "CANCELLED"):
-                return None
-            waiter_address = 0 if fut_waiter.is_none else fut_waiter.address
-            fields = coro.address, waiter_address, own["_loop"].address, _task_name(own["_name"])
+            return None
         coroutine, waiter, loop, name = fields
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         outer = frames[-1] if frames else running_frame(runtime, coroutine)
@@ -262,8 +258,16 @@ def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
         return None  # the name of the task is known without it
 
 
+def _python_fields(own: PyVariables) -> tuple[int, int, int, str] | None:
+    """``_c_fields`` of a task that is written in Python, by its attributes."""
+    coroutine, waiter = own["_coro"], own["_fut_waiter"]
+    if not coroutine or not waiter or own["_state"].str(_LONGEST_NAME) in ("FINISHED", "CANCELLED"):
+        return None
+    return coroutine.address, 0 if waiter.is_none else waiter.address, own["_loop"].address, _task_name(own["_name"])
+
+
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
-    """(coroutine, future that wakes it, loop, name), three addresses and a str, of a C task that is not done, else
+    """(coroutine, future that wakes it or 0, loop, name), three addresses and a str, of a C task that is not done, else
     None. Raises MemoryFault, BadData."""
     if not address or not layout:
         return None
@@ -278,28 +282,21 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
 def _loop(
     runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
 ) -> RunningLoop:
+    """The record of the loop at an address. ``current``: address of its running task, 0 for none; ``ident``: of its
+    thread if the interpreter records that, else its own attribute has it."""
     loop = PyRef(runtime, address)
     own = loop.attributes()
     queue, thread_id = own["_ready"].address, own["_thread_id"].int()
     if not queue:
         queue, thread_id = _native_loop(runtime, address)
     ready = PyRef(runtime, queue).read_or(size_of_deque, None)
-    return RunningLoop(
-        address,
-        loop.type,
-        ident or thread_id,
-        queue if ready is not None else 0,
-        ready,
-        current,
-        tasks,
-        _watches_itself(own),
-    )
+    queue = queue if ready is not None else 0
+    return RunningLoop(address, loop.type, ident or thread_id, queue, ready, current, tasks, _watches_itself(own))
 
 
 def _watches_itself(own: PyVariables) -> bool:
-    """True if only the process itself can wake the loop, by the attributes that loops of asyncio have in 3.8 to 3.15:
-    ``_scheduled`` is a list of timers, ``_ssock`` the socket by which threads wake it, ``_selector._fd_to_key`` what it
-    watches."""
+    """``RunningLoop.watches_itself`` by the attributes of asyncio's loops (3.8 to 3.15): ``_scheduled`` has the timers,
+    ``_ssock`` is the socket by which threads wake the loop, ``_selector._fd_to_key`` has the fds that it watches."""
     for sources in (own["_scheduled"].elements(1), own["_signal_handlers"].keys(1)):
         if sources or sources.fault:
             return False
@@ -308,9 +305,9 @@ def _watches_itself(own: PyVariables) -> bool:
 
 
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:
-    """(address of the deque of callbacks, 0 if not known; ident of the thread) of a loop that is a C structure, as
-    uvloop's is: by the only word that is a deque, and by the only one that is the ident of a thread. An ident is an
-    address; a smaller number, in a thread state that was overwritten, may equal any counter of the loop."""
+    """(address of the deque of callbacks, 0 if unknown; ident of the thread) of a loop that is a C structure, such as
+    uvloop's: by the only word that is a deque, and the only one that is the ident of a thread. An ident is an address;
+    a smaller number, in an overwritten thread state, may equal any counter of the loop."""
     try:
         size = runtime.objects.type_of(address).size
         words = runtime.memory.words(address, min(size // 8, _LOOP_WORDS))
@@ -334,20 +331,16 @@ _LARGEST = 1 << 24  # largest size or offset in bytes that is plausible
 
 
 class TaskLists(NamedTuple):
-    """Offsets in bytes of asyncio's lists of tasks: ``task`` of a Task's members, ``node`` of its list node,
-    ``interpreter_head`` and ``thread_head`` of the heads of the lists, ``running_loop`` and ``running_task`` of
-    pointers in a thread state.
-
-    The C module publishes them (Py_AsyncioModuleDebugOffsets, Modules/_asynciomodule.c): groups of uint64_t for a task,
-    an interpreter and a thread state, each after the size of the structure. Each thread state has the head of a ring
-    of the tasks that were made in its thread; those of ended threads are moved to the interpreter.
-    """
+    """Offsets in bytes of asyncio's lists of tasks, which its C module publishes (Py_AsyncioModuleDebugOffsets,
+    Modules/_asynciomodule.c): groups of uint64_t for a task, an interpreter and a thread state, each after the size of
+    the structure. A thread state has the head of a ring of the tasks that were made in its thread; those of ended
+    threads are moved to the interpreter."""
 
     task: TaskLayout
-    node: int
+    node: int  # of the list node in a task
     interpreter_head: int
     thread_head: int
-    running_loop: int
+    running_loop: int  # of a pointer in a thread state
     running_task: int
 
 
@@ -378,9 +371,9 @@ def parsed(raw: bytes) -> TaskLists | None:
 
 def _listed_tasks(runtime: PythonRuntime, lists: TaskLists, interpreter: Interpreter) -> Iterator[int]:
     """Addresses of the tasks of an interpreter. Raises nothing; a damaged list ends where it is damaged."""
-    yield from _ring(runtime, lists, interpreter.address + lists.interpreter_head)
-    for state in _states(runtime, interpreter):
-        yield from _ring(runtime, lists, state.address + lists.thread_head)
+    heads = [state.address + lists.thread_head for state in _states(runtime, interpreter)]
+    for head in (interpreter.address + lists.interpreter_head, *heads):
+        yield from _ring(runtime, lists, head)
 
 
 def _current_loops(
@@ -397,6 +390,7 @@ def _current_loops(
 
 
 def _states(runtime: PythonRuntime, interpreter: Interpreter) -> list[ThreadState]:
+    """The thread states of an interpreter; none if they cannot be read."""
     try:
         return [state for state in runtime.thread_states() if state.interpreter.address == interpreter.address]
     except GdbextError:

@@ -1,12 +1,10 @@
 """The interpreters, their threads and the Python frames of each, with the native frame of the evaluation loop that runs
 them.
 
-Up to 3.10 there is a PyFrameObject (frameobject.h) and an evaluation loop for each call. Later versions have a
-_PyInterpreterFrame (pycore_frame.h): calls from Python to Python stay in one native evaluation loop, so a loop runs
-a group of frames.
-
-What lies on the native stack divides the groups exactly: the _PyCFrame of each loop (cpython/pystate.h of 3.11) or
-its entry frame, which has an owner of its own (enum _frameowner).
+Up to 3.10 each call has a PyFrameObject (frameobject.h) and an evaluation loop. Later a call from Python to Python
+stays in the same native evaluation loop, which runs a group of _PyInterpreterFrame (pycore_frame.h). Groups are divided
+by what each loop has on the native stack: a _PyCFrame (cpython/pystate.h of 3.11), since 3.13 an entry frame, which has
+an owner of its own (enum _frameowner).
 """
 
 from __future__ import annotations
@@ -38,12 +36,8 @@ class Interpreter(NamedTuple):
 
 
 class ThreadState(NamedTuple):
-    """One PyThreadState.
-
-    ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
-    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None if the
-    version does not keep it.
-    """
+    """One PyThreadState. ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` its tid in the
+    process's own PID namespace (stale in a forked child of some versions), None if the version does not record it."""
 
     address: int
     interpreter: Interpreter
@@ -55,12 +49,9 @@ FRAME_LIMIT = 1_000_000  # most Python frames of one thread that are walked
 
 
 class PythonFrame(NamedTuple):
-    """One Python frame.
-
-    ``function`` is the qualified name where the version keeps it, else the plain name, ``line`` the current line (None
-    where the compiler gave none), ``address`` that of the PyFrameObject or _PyInterpreterFrame, ``code`` that of its
-    code object.
-    """
+    """One Python frame. ``function``: the qualified name where the version has it, else the plain name; ``line``: the
+    current one, None if the compiler gave none; ``address``: of the PyFrameObject or _PyInterpreterFrame; ``code``:
+    address of the code object."""
 
     function: str
     file: str
@@ -85,11 +76,9 @@ class PythonFrame(NamedTuple):
 
 
 class FrameGroup(list[PythonFrame]):
-    """The Python frames that one native evaluation loop runs, innermost first.
-
-    ``anchor`` is an address inside that loop's native stack frame, None if the version keeps nothing there.
-    ``cut``: its callers could not be found, so groups that should follow are missing.
-    """
+    """The Python frames that one native evaluation loop runs, innermost first. ``anchor``: an address inside that
+    loop's native stack frame, None if the version has nothing there; ``cut``: the callers could not be read, so the
+    groups that should follow are missing."""
 
     def __init__(self, frames: Sequence[PythonFrame], anchor: int | None, cut: bool = False) -> None:
         super().__init__(frames)
@@ -110,7 +99,7 @@ class PythonStack(NamedTuple):
 
 
 class IncompleteGroup(Exception):
-    """A group could not be read to its end; has the ``group`` up to there."""
+    """A group could not be read to its end; ``group`` has the frames that were read."""
 
     def __init__(self, group: FrameGroup, problem: str) -> None:
         super().__init__(problem)
@@ -119,10 +108,8 @@ class IncompleteGroup(Exception):
 
 
 def linked_frames(memory: Memory, address: int, previous_at: int) -> Iterator[int]:
-    """Addresses of a linked list of frames; ``previous_at`` is the offset of the link to the caller.
-
-    Raises MemoryFault; BadData for a list without end.
-    """
+    """Addresses of the frame at ``address`` and its callers; ``previous_at``: offset in bytes of the link to a caller.
+    Raises MemoryFault, BadData for a list without end."""
     seen: set[int] = set()
     while address:
         if address in seen:
@@ -151,10 +138,8 @@ class FrameObjectReader:
         self._form = form
 
     def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
-        """One group for each evaluation loop, innermost first; a generator that only passes throw() on has no loop.
-
-        Raises MemoryFault, BadData.
-        """
+        """One group for each evaluation loop, innermost first; a generator through which throw() passes has none.
+        Raises MemoryFault, BadData."""
         thread = PyThreadState(self._space, state.address)
         anchors = c_frames(thread) if thread.has(PyThreadState.cframe) else iter(())
         passing: list[PythonFrame] = []
@@ -186,8 +171,8 @@ class FrameObjectReader:
             yield PythonFrame(code.name, code.file, code.line(at), frame_address, code.address), code, at
 
     def suspended(self, frame: int, *_: int) -> Iterator[PythonFrame]:
-        """The frames from the PyFrameObject ``frame`` on, none of which is on the moved stack. Raises MemoryFault,
-        BadData."""
+        """The frames of a greenlet from the PyFrameObject at ``frame`` on, none of which is on its native stack. Raises
+        MemoryFault, BadData."""
         return (python_frame for python_frame, _, _ in self._frames(frame))
 
 
@@ -208,9 +193,7 @@ class InterpreterFrameReader:
         self._previous_at = PyInterpreterFrame.previous.offset(space)
         self._instruction_at = form.instruction.offset(space)
         self._owner_at = PyInterpreterFrame.owner.offset(space)
-        self._frame_size = _WORD + max(self._code_at, self._instruction_at, self._owner_at)
-        """Bytes of a frame that are read; where the process publishes damaged offsets, that may be beyond
-        ``localsplus``."""
+        self._frame_size = _WORD + max(self._code_at, self._instruction_at, self._owner_at)  # bytes that are read
 
     def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
         """One group for each evaluation loop. Raises MemoryFault, BadData, IncompleteGroup."""
@@ -226,8 +209,9 @@ class InterpreterFrameReader:
             yield self._group(self._frames_until(top, end), anchor)
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> Iterator[PythonFrame]:
-        """The frames from the PyFrameObject ``frame`` on. Entry frames are on the thread's stack, whose ``size`` bytes
-        at ``start`` are now at ``copy`` (since 3.12); they have no code. Raises MemoryFault, BadData."""
+        """The frames of a greenlet from the PyFrameObject at ``frame`` on. Since 3.12 entry frames, which have no code,
+        are on its native stack, whose ``size`` bytes at ``start`` were moved to ``copy``. Raises MemoryFault,
+        BadData."""
         address, seen = PyFrameObject(self._space, frame).f_frame, set[int]()
         while address and address not in seen:
             seen.add(address)
@@ -243,7 +227,8 @@ class InterpreterFrameReader:
         return takewhile(lambda frame: frame != end, linked_frames(self._memory, address, self._previous_at))
 
     def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
-        """Each loop's own entry frame ends its group; ``base`` is an entry frame of no loop, below all others."""
+        """The groups from the frame ``top`` on: each ends at the entry frame of its loop. ``base``: address of an entry
+        frame that belongs to no loop, outside all others."""
         pending: list[int] = []
         try:
             for address in self._frames_until(top, base):
@@ -259,15 +244,12 @@ class InterpreterFrameReader:
 
     def _group(self, addresses: Iterable[int], anchor: int | None) -> FrameGroup:
         """Read the frames of one loop, without those that Python does not show either. Raises IncompleteGroup."""
-        frames: list[PythonFrame] = []
+        group = FrameGroup((), anchor)
         try:
-            for address in addresses:
-                frame = self._frame(address)
-                if frame:
-                    frames.append(frame)
+            group.extend(filter(None, map(self._frame, addresses)))
         except (BadData, MemoryFault) as error:
-            raise IncompleteGroup(FrameGroup(frames, anchor), str(error)) from error
-        return FrameGroup(frames, anchor)
+            raise IncompleteGroup(group, str(error)) from error
+        return group
 
     def _frame(self, address: int) -> PythonFrame | None:
         """One _PyInterpreterFrame; None for entry frames, shims and frames that are being set up."""
@@ -295,7 +277,7 @@ class FrameReader:
         self._stacks: dict[int, PythonStack] = {}
 
     def stack(self, state: ThreadState) -> PythonStack:
-        """All Python frames of a thread, up to the first that cannot be read. Raises nothing."""
+        """All Python frames of a thread, up to the first that cannot be read, in groups. Raises nothing."""
         if state.address in self._stacks:
             return self._stacks[state.address]
         groups: list[FrameGroup] = []
@@ -322,19 +304,16 @@ class FrameReader:
 
     def groups(self, states: Sequence[ThreadState]) -> list[FrameGroup]:
         """The groups of a native thread's states (several with subinterpreters), innermost first; without anchors in
-        the order of the states, newest interpreter first.
-
-        The i-th group belongs to the i-th innermost evaluation loop, unless the innermost loop is being entered or left
-        right now; ``place_groups`` is exact then, too.
-        """
+        the order of the states, newest interpreter first. The i-th group belongs to the i-th innermost evaluation loop,
+        unless the innermost one is just being entered or left (see ``place_groups``)."""
         groups = [group for state in states for group in self.stack(state).groups]
         if len(states) > 1 and all(group.anchor is not None for group in groups):
             groups.sort(key=lambda group: group.anchor or 0)
         return groups
 
     def suspended(self, frame: int, start: int, copy: int, size: int) -> list[PythonFrame]:
-        """The frames from the PyFrameObject ``frame`` on, innermost first, of a greenlet's stack that is switched out:
-        its ``size`` bytes at ``start`` are at ``copy`` now. Up to the first frame that cannot be read."""
+        """The frames of a greenlet that is switched out, from the PyFrameObject at ``frame`` on, innermost first, up to
+        the first that cannot be read. ``size`` bytes of its native stack were moved from ``start`` to ``copy``."""
         frames: list[PythonFrame] = []
         with suppress(BadData, MemoryFault):
             frames.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
@@ -346,11 +325,8 @@ _FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")
 
 
 def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
-    """The groups without the frames that a forked process has inherited from its parent: the callers of the fork never
-    run in the child, and their variables are the parent's."""
-    if not any(frame.file.endswith(_FORK[0]) for group in groups for frame in group):
-        yield from groups
-        return
+    """The groups without the frames that a forked process has inherited from its parent: in the child, the callers of
+    the fork never run, and their variables are the parent's."""
     called = ("", "")
     for group in groups:
         for level, frame in enumerate(group):
@@ -364,12 +340,12 @@ def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
 def place_groups(
     groups: Sequence[FrameGroup], frames: Sequence[tuple[int, int]], is_loop: Callable[[int], bool]
 ) -> list[tuple[int, FrameGroup]]:
-    """(level of the native frame that runs it, group), innermost first, without groups that have no such frame.
+    """(index of the native frame that runs it, group), innermost first, without groups that have no such frame.
 
-    ``frames`` are all native frames, innermost first, as (sp, cfa). A group with an anchor belongs to the frame that
-    contains the anchor. Groups without anchors belong to the levels for which ``is_loop`` is true, matched from the
-    outermost on, or from the innermost on if the outermost groups are missing; an innermost loop without a group is
-    being entered or left.
+    ``frames``: (sp, cfa) of all native frames, innermost first; ``is_loop(index)``: the frame is an evaluation loop's.
+    A group with an anchor belongs to the frame that contains the anchor. Others belong to the evaluation loops in
+    order, from the outermost on, or from the innermost on if the outermost groups are missing; an innermost loop
+    without a group is being entered or left.
     """
     if frames and any(group.anchor is not None for group in groups):
         starts = [sp for sp, _ in frames]

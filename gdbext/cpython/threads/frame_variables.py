@@ -1,5 +1,5 @@
-"""The objects that a Python frame holds, or that its code can reach by name: locals, used globals, attributes, value
-stack; ``PyStack`` gives those of a thread's frames as values: ``stack.locals_of("_all_gather", RPC_FILE)["states"]``.
+"""The objects that a Python frame refers to, or that its code reaches by name: locals, used globals, attributes, value
+stack. ``PyStack`` returns those of a thread's frames as PyRef: ``stack.locals_of("_all_gather", RPC_FILE)["states"]``.
 
 f_localsplus (frameobject.h) and localsplus (pycore_frame.h) have the fast locals, cells and free variables first, then
 the value stack of at most co_stacksize slots.
@@ -41,14 +41,15 @@ def namespace_of(runtime: PySpace, frame: PythonFrame) -> int:
 
 
 def _structure(runtime: PySpace, frame: PythonFrame) -> py.PyFrameObject | py.PyInterpreterFrame:
+    """The C structure of a frame: a PyFrameObject up to 3.10, then a _PyInterpreterFrame."""
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return py.PyFrameObject(runtime.space, frame.address)
     return py.PyInterpreterFrame(runtime.space, frame.address)
 
 
 def stack_slots(runtime: PySpace, frame: PythonFrame) -> tuple[int, ...]:
-    """Addresses of all objects on the value stack, also above its top: while C code runs, used and left-over slots
-    cannot be told apart, so the caller must prove what it takes. Raises MemoryFault, BadData."""
+    """The words in all slots of the value stack, also above its top, which is unknown while C code runs: those need not
+    be objects. Raises MemoryFault, BadData."""
     size = py.PyCodeObject(runtime.space, frame.code).co_stacksize
     return tuple(filter(None, objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))))
 
@@ -127,7 +128,7 @@ def used_names(runtime: PySpace, code: int) -> frozenset[str]:
 
 @once
 def variables(runtime: PySpace, frame: PythonFrame) -> Mapping[str, int]:
-    """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
+    """Name → address of the value: the globals that the code uses, then its locals. Raises nothing."""
     values = global_variables(runtime, frame)
     with suppress(GdbextError):  # the globals alone are an answer, too
         values.update(locals_of(runtime, frame))
@@ -135,8 +136,8 @@ def variables(runtime: PySpace, frame: PythonFrame) -> Mapping[str, int]:
 
 
 def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
-    """The frame's variable that refers to the object, ``lock``, or the attribute of its ``self`` that does,
-    ``self.lock``; "" if none does. Raises nothing."""
+    """The variable of the frame that refers to the object at ``address``, ``lock``, or the attribute of its ``self``
+    that does, ``self.lock``; "" if none does. Raises nothing."""
     own = variables(runtime, frame)
     name = next((name for name, value in own.items() if value == address and name != "self"), "")
     if name or "self" not in own:
@@ -147,19 +148,21 @@ def name_of(runtime: PySpace, frame: PythonFrame, address: int) -> str:
 
 
 def global_variables(runtime: PySpace, frame: PythonFrame) -> dict[str, int]:
-    """Name → address: the variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
+    """Name → address of the value: the variables of its module, and of a class body or exec() (f_locals), that the
+    frame's code uses. Raises nothing."""
     names = used_names(runtime, frame.code)
     values: dict[str, int] = {}
-    for member in ("f_globals", "f_locals") if names else ():  # f_locals: the variables of a class body, or of exec()
+    for member in ("f_globals", "f_locals") if names else ():
         with suppress(GdbextError):
             address = getattr(_structure(runtime, frame), member)
-            namespace = runtime.once(_dict_by_name, address) if address else {}
-            values.update((name, namespace[name]) for name in names if name in namespace)
+            namespace = _dict_by_name(runtime, address) if address else {}
+            values.update((name, namespace[name]) for name in names & namespace.keys())
     return values
 
 
+@once
 def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
-    """Key → value of a dict without the keys that cannot be read; empty if its entries cannot be read."""
+    """Key → address of the value, of a dict with str keys; empty if its entries cannot be read."""
     values: dict[str, int] = {}
     try:
         for key, value in runtime.dicts.items(namespace, _GLOBALS):
@@ -171,12 +174,12 @@ def _dict_by_name(runtime: PySpace, namespace: int) -> Mapping[str, int]:
 
 
 def attributes(runtime: PySpace, address: int) -> Mapping[str, int]:
-    """Name → address of the value, for the own attributes of an instance, as ``PyRef.attributes`` has them."""
+    """Name → address of the value: ``PyRef.attributes`` of the object at ``address``."""
     return {name: value.address for name, value in PyRef(runtime, address).attributes().items()}
 
 
 class PyStack(list[PythonFrame]):
-    """The frames, innermost first; none of a thread that runs no Python."""
+    """The Python frames of a thread, innermost first; none if it runs no Python."""
 
     def __init__(self, python: PySpace, frames: Iterable[PythonFrame] = ()) -> None:
         super().__init__(frames)
@@ -211,6 +214,7 @@ class PyStack(list[PythonFrame]):
         return self._as_values(global_variables(self.python, frame))
 
     def _as_values(self, addresses: Mapping[str, int]) -> PyVariables:
+        """Name → address, as name → PyRef."""
         values = PyVariables(self.python)
         values.update({name: PyRef(self.python, address) for name, address in addresses.items()})
         return values
@@ -221,7 +225,7 @@ class PyStack(list[PythonFrame]):
         return objects_at(self.python, slots_of(self.python, frame), min(code.argument_count, most)) if code else ()
 
     def slots(self, frame: PythonFrame) -> list[PyRef]:
-        """The words of a frame's value stack, those above its top, too, so that not all are objects."""
+        """The words of a frame's value stack, also above its top, so that not all are objects."""
         try:
             return [PyRef(self.python, word) for word in stack_slots(self.python, frame)]
         except GdbextError:

@@ -38,7 +38,7 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
         return None
     offset = _generations_offset(runtime)
     if offset is None:
-        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
+        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are unknown")
     starts = [interpreter.address + offset for interpreter in runtime.interpreters()]
     heads = [start + number * _GENERATION for start in starts for number in range(3)]
     read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
@@ -47,7 +47,9 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
         while at != head and left:
             after, before, kind = unpack(read(at, size))
             if after & _POINTER != following or not before:
-                raise BadData(f"the list of collected objects is torn at {at:#x}: a collection runs, or it is damaged")
+                raise BadData(
+                    f"the list of the garbage collector is inconsistent at {at:#x}: it is damaged, or changes"
+                )
             yield at + _HEAD, kind
             following, at, left = at, before & _POINTER, left - 1
 
@@ -55,8 +57,8 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
 def objects_of(
     runtime: PythonRuntime, limit: int, kind_of: Callable[[PyRef], str]
 ) -> Iterator[tuple[PyRef, str] | None]:
-    """(object, kind) of the objects of ``collected_objects``; None for each one of a class for which ``kind_of``, which
-    is called once for each class, returns "". Raises as ``collected_objects``."""
+    """(object, ``kind_of(its class)``) of each object of ``collected_objects``; None where ``kind_of``, which is called
+    once for each class, returns "". Raises as ``collected_objects``."""
     kinds: dict[int, str] = {}
     for address, kind in collected_objects(runtime, limit):
         if kind not in kinds:
@@ -68,18 +70,18 @@ _OLDEST = 2  # the oldest generation of the garbage collector
 
 
 class GcRun(NamedTuple):
-    """A run of the garbage collector that is not over."""
+    """An unfinished run of the garbage collector."""
 
     generation: int  # the oldest generation that it examines: 0, 1 or 2
-    survivors: int  # objects that the last full run left; it is gone through again in each full one
-    done: int = 0  # runs over this generation that were over before
+    survivors: int  # objects that survived the last full run, which each full run examines again
+    done: int = 0  # earlier runs over this generation
 
     @property
     def is_full(self) -> bool:
         return self.generation == _OLDEST
 
     def is_same(self, other: GcRun) -> bool:
-        """True if no run of this generation has ended between the two: they are the same run."""
+        """True if both are the same run: no run of this generation has ended in between."""
         return (self.generation, self.done) == (other.generation, other.done)
 
 

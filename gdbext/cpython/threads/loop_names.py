@@ -9,20 +9,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.cpython.abi import CodeForm, FrameObjects
-from gdbext.cpython.abi.bytecode import (
-    BYTECODES,
-    FirstArgument,
-    Load,
-    LoadKind,
-    all_loads,
-    constants,
-    first_arguments,
-    is_in_loop,
-    loads_of_loop,
-    methods_before,
-    with_start,
-)
+from gdbext.cpython.abi import CodeForm, FrameObjects, bytecode
+from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.objects.py_space import PySpace, once
@@ -39,9 +27,8 @@ _NAMES = 2_000
 
 
 class NamedMember(NamedTuple):
-    """``outer.owner.name``: an attribute or method, by the names of the code. ``kind`` is that of the owner, which is a
-    variable if it is not ATTRIBUTE; else ``outer``, of the kind ``outer_kind``, has the owner as an attribute: "" and
-    None if it has no name."""
+    """``owner.name`` or ``outer.owner.name`` in code: an attribute or method. ``kind``: how the owner is loaded; if as
+    an ATTRIBUTE, it is one of ``outer``, which is loaded as ``outer_kind`` ("" and None if it has no name)."""
 
     name: str
     owner: str
@@ -70,6 +57,7 @@ class LoopNames(NamedTuple):
         return self.variables | self.attributes
 
     def __or__(self, other: LoopNames) -> LoopNames:
+        """The names of both pieces of code."""
         return LoopNames(*(own | others for own, others in zip(self, other)))  # type: ignore[arg-type]
 
 
@@ -81,12 +69,12 @@ def loop_names(runtime: PySpace, frame: PythonFrame) -> LoopNames | None:
         return None
     try:
         code, at = _bytes_of(runtime, frame.code), _offset_of(runtime, frame)
-        loads = loads_of_loop(form, code, at)
+        loads = bytecode.loads_of_loop(form, code, at)
         if loads is None:
             return None
         names = _load_names(loads, _NameTables(runtime, frame.code))
-        names = _with_arguments(runtime, frame.code, first_arguments(form, code, at), names)
-        return _with_inner(runtime, frame.code, constants(form, code, at), names)
+        names = _with_arguments(runtime, frame.code, bytecode.first_arguments(form, code, at), names)
+        return _with_inner(runtime, frame.code, bytecode.constants(form, code, at), names)
     except (GdbextError, IndexError):
         return None
 
@@ -96,7 +84,7 @@ def is_in_loop_of(runtime: PySpace, frame: PythonFrame, at: int) -> bool:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         own = _offset_of(runtime, frame) if form else 0
-        return bool(form and is_in_loop(form, _bytes_of(runtime, frame.code), own, at))
+        return bool(form and bytecode.is_in_loop(form, _bytes_of(runtime, frame.code), own, at))
     except (GdbextError, IndexError):
         return False
 
@@ -112,7 +100,9 @@ def _with_inner(runtime: PySpace, code: int, indexes: Sequence[int], names: Loop
     return names
 
 
-def _with_arguments(runtime: PySpace, code: int, calls: Sequence[FirstArgument], names: LoopNames) -> LoopNames:
+def _with_arguments(
+    runtime: PySpace, code: int, calls: Sequence[bytecode.FirstArgument], names: LoopNames
+) -> LoopNames:
     """``names`` with the first arguments of these calls of ``code``."""
     tables, constants = _NameTables(runtime, code), _Constants(runtime, code)
     texts, arguments = set[tuple[str, int]](), set[tuple[str, str]]()
@@ -162,7 +152,7 @@ def names_with_inner(runtime: PySpace, code: int) -> LoopNames | None:
     """The names of ``names_of_code``, with those in lambdas, generators and comprehensions of the code."""
     form, names = BYTECODES.get(runtime.layout.abi.version), names_of_code(runtime, code)
     try:
-        numbers = constants(form, _bytes_of(runtime, code)) if form else ()
+        numbers = bytecode.constants(form, _bytes_of(runtime, code)) if form else ()
         return _with_inner(runtime, code, numbers, names) if names else None
     except (GdbextError, IndexError):
         return None
@@ -173,18 +163,18 @@ def names_of_code(runtime: PySpace, code: int) -> LoopNames | None:
     """The names that the code object at an address loads anywhere; None if the code cannot be followed."""
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
-        loads = all_loads(form, _bytes_of(runtime, code)) if form else None
+        loads = bytecode.all_loads(form, _bytes_of(runtime, code)) if form else None
         if not form or loads is None:
             return None
         names = _load_names(loads, _NameTables(runtime, code))
-        return _with_arguments(runtime, code, first_arguments(form, _bytes_of(runtime, code)), names)
+        return _with_arguments(runtime, code, bytecode.first_arguments(form, _bytes_of(runtime, code)), names)
     except (GdbextError, IndexError):
         return None
 
 
 class CalledMethod(NamedTuple):
-    """A method that code has named: ``outer.owner.method``; ``outer`` is "" if the owner is a variable.
-    ``is_statement``: it was called without arguments, and its result was dropped. ``line``: None if not known."""
+    """A method ``outer.owner.method`` that code loads; ``outer`` is "" if the owner is a variable. ``is_statement``: it
+    is called without arguments, and its result is discarded. ``line``: None if unknown."""
 
     method: str
     owner: str
@@ -194,7 +184,7 @@ class CalledMethod(NamedTuple):
 
 
 def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
-    """The methods named before the frame's instruction, in order; empty if the code cannot be followed."""
+    """The methods that the code loads before the frame's instruction, in order; empty if it cannot be followed."""
     try:
         return _methods_before(runtime, frame.code, _offset_of(runtime, frame))
     except (GdbextError, IndexError):
@@ -203,27 +193,23 @@ def called_methods(runtime: PySpace, frame: PythonFrame) -> list[CalledMethod]:
 
 @once
 def _methods_before(runtime: PySpace, code: int, at: int) -> list[CalledMethod]:
-    """The method calls in the code object at ``code`` before bytecode offset ``at``; empty for an unknown Python."""
+    """``called_methods`` of the code object at ``code`` before byte ``at``. Raises GdbextError, IndexError."""
     form = BYTECODES.get(runtime.layout.abi.version)
     tables, lines = _NameTables(runtime, code), runtime.codes.get(code)
-    calls = methods_before(form, _bytes_of(runtime, code), at) if form else None
-    return [
-        CalledMethod(
-            tables.name(call.method),
-            tables.name(call.owner),
-            tables.name(call.outer) if call.outer else "",
-            call.is_statement,
-            lines.line(call.offset),
-        )
-        for call in calls or ()
-    ]
+    methods = []
+    calls = bytecode.methods_before(form, _bytes_of(runtime, code), at) if form else None
+    for call in calls or ():
+        outer = tables.name(call.outer) if call.outer else ""
+        names = tables.name(call.method), tables.name(call.owner), outer
+        methods.append(CalledMethod(*names, call.is_statement, lines.line(call.offset)))
+    return methods
 
 
 def line_of_block(runtime: PySpace, frame: PythonFrame, handler: int) -> int | None:
     """The line of the ``with`` whose exception handler is at byte ``handler`` of the code (3.8 to 3.10). Raises
     GdbextError."""
     form = BYTECODES.get(runtime.layout.abi.version)
-    at = with_start(form, _bytes_of(runtime, frame.code), handler) if form else None
+    at = bytecode.with_start(form, _bytes_of(runtime, frame.code), handler) if form else None
     return runtime.codes.get(frame.code).line(at) if at is not None else None
 
 
@@ -267,17 +253,15 @@ def _load_names(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
     variables, attributes = set[str](), set[str]()
     values, members = set[tuple[str, str]](), set[NamedMember]()
     nothing = "", LoadKind.ATTRIBUTE
-    owner = outer = nothing
+    owner = outer = nothing  # (name, kind) of the last load, and of the one whose attribute that was
     for load in loads:
         name = tables.name(load)
-        if load.kind is LoadKind.ATTRIBUTE:
-            attributes.add(name)
-            if load.follows:
-                members.add(NamedMember(name, *owner, outer[0], outer[1] if outer[0] else None))
-                values |= {(owner[0], name)} if load.is_value else set()
-        else:
-            variables.add(name)
-        outer = owner if load.kind is LoadKind.ATTRIBUTE and load.follows else nothing
+        is_member = load.kind is LoadKind.ATTRIBUTE and load.follows
+        (attributes if load.kind is LoadKind.ATTRIBUTE else variables).add(name)
+        if is_member:
+            members.add(NamedMember(name, *owner, outer[0], outer[1] if outer[0] else None))
+            values |= {(owner[0], name)} if load.is_value else set()
+        outer = owner if is_member else nothing
         owner = (name, load.kind)
     pairs = frozenset((member.owner, member.name) for member in members)
     return LoopNames(frozenset(variables), frozenset(attributes), pairs, frozenset(values), frozenset(members))

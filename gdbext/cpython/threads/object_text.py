@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     """The text of an object that the caller knows better (a tensor), "" for any other. Raises GdbextError."""
 
 WIDTH = 80  # most characters of the text
-_ITEMS = 4
-_DEPTH = 2
-_COUNTED = 1000  # keys that are counted if a dict does not say how many it has
+_ITEMS = 4  # most items of a container that are shown
+_DEPTH = 2  # containers inside as many others are not opened
+_COUNTED = 1000  # most keys of a dict that are counted
 _EXCEPTION_ARGS = 24
 """The offset of ``args``: an object's header, two words in a build with the GIL, and the dict are before it."""
 _SIMPLE = {"NoneType": "None", "ellipsis": "Ellipsis", "NotImplementedType": "NotImplemented"}
@@ -68,6 +68,7 @@ class _Describer:
             return f"<unreadable {address:#x}>"
 
     def _value(self, address: int, info: python_objects.TypeInfo, depth: int) -> str:
+        """The text of an object of class ``info`` that is contained in ``depth`` others. Raises GdbextError."""
         objects, flags = self._runtime.objects, info.flags
         if info.name in _SIMPLE:
             return _SIMPLE[info.name]
@@ -102,7 +103,7 @@ class _Describer:
         return text if info.name == plain else f"{info.name}({text})"  # a subclass shows its own name
 
     def _cut(self, value: str | bytes, length: int) -> str:
-        """repr() of the beginning, with the length of the whole if that is not all of it."""
+        """repr() of a str or bytes that may be cut: with ``length``, that of the whole, if it is."""
         whole = repr(value)
         if len(whole) <= self._width and len(value) == length:
             return whole
@@ -111,6 +112,7 @@ class _Describer:
         return f"{beginning}…{whole[-1]} ({length} {unit}{'' if length == 1 else 's'})"
 
     def _items(self, address: int, depth: int) -> str:
+        """The first items of a dict, without values that are named like secrets, and how many there are."""
         pairs = list(islice(self._runtime.dicts.items(address), _COUNTED))
         keys = [(self.describe(key, depth + 1), value) for key, value in pairs[:_ITEMS]]
         texts = [f"{key}: {HIDDEN if is_secret(key[1:-1]) else self.describe(value, depth + 1)}" for key, value in keys]
@@ -123,12 +125,13 @@ class _Describer:
 
 
 class HandledError(NamedTuple):
-    """An exception that a thread handles."""
+    """An exception that a thread handles. ``text``: ``ValueError('bad record')``; ``classes``: names of its class and
+    the bases of that; ``errno`` or ``message``: its first argument, if that is a number or a str."""
 
-    text: str  # name and arguments, for people
-    classes: tuple[str, ...]  # the names of its class and of those that this derives from
-    errno: int | None  # the first argument, where that is a number, as OSError has it
-    message: str  # the first argument, where that is a text
+    text: str
+    classes: tuple[str, ...]
+    errno: int | None
+    message: str
 
 
 def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | None:
@@ -149,7 +152,7 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
-    """The exception in a variable of the frame that the loop around its instruction caught in an earlier turn: its
+    """The exception in a variable of the frame that the loop around its instruction caught in an earlier iteration: its
     traceback begins in that loop. None without one. Raises nothing."""
     with suppress(GdbextError):
         for value in locals_of(runtime, frame).values():
@@ -196,10 +199,10 @@ def raised_in(runtime: PythonRuntime, exception: int) -> str:
 
 
 def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
-    """Addresses of the code objects that the exception at that address came through, the one that raised it last; empty
-    if they cannot be read. Raises nothing."""
+    """Addresses of the code objects in the traceback of the exception at that address, outermost first; empty if they
+    cannot be read. Raises nothing."""
     codes: list[int] = []
-    try:
+    with suppress(GdbextError):
         entry = _first_of_traceback(runtime, exception)
         form = runtime.layout.abi.frames
         while entry and len(codes) < 1000:
@@ -210,9 +213,8 @@ def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
                 code = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code)
                 codes.append(code & ~form.tag_bits)
             entry = entry.tb_next if entry.tb_next.address else None
-    except GdbextError:
-        return []
-    return codes
+        return codes
+    return []
 
 
 def _first_of_traceback(runtime: PythonRuntime, exception: int) -> PyTracebackObject | None:

@@ -52,6 +52,7 @@ def tids_by_object(runtime: PythonRuntime, states: Mapping[int, Sequence[ThreadS
 
 
 def _code_facts(runtime: PythonRuntime, frame: PythonFrame) -> _CodeFacts:
+    """The facts on the code object that a frame runs. Raises GdbextError."""
     names = runtime.codes.get(frame.code).local_names()
     code = py.PyCodeObject(runtime.space, frame.code)
     if isinstance(runtime.layout.abi.frames, FrameObjects):

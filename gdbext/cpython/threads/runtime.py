@@ -12,18 +12,9 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import assumed_names, python_layout
+from gdbext.cpython.abi import assumed_names, python_layout, versions
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.python_structures import PyInterpreterState, PyModuleObject, PyRuntimeState, PyThreadState
-from gdbext.cpython.abi.versions import (
-    RuntimeLocation,
-    VersionEvidence,
-    evidence,
-    find_old_python,
-    find_runtimes,
-    unsupported,
-    version_text,
-)
 from gdbext.cpython.objects.object_items import context_variables
 from gdbext.cpython.objects.py_ref import PyItems, PyRef, integer
 from gdbext.cpython.objects.py_space import PySpace, once
@@ -41,27 +32,27 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
 
     _T = TypeVar("_T")
-    NoteError = Callable[[GdbextError, str], None]  # called with what could not be read, and where
+    NoteError = Callable[[GdbextError, str], None]  # called with an error, and the part of the report that lacks for it
 
 
 class TornListError(BadData):
-    """A list of the interpreter has no proper end, though its layout is right: it changed while it was read."""
+    """A list of the interpreter is inconsistent though its layout is right: it changed while it was read."""
 
 
 class PythonRuntime(PySpace):
     """A running CPython: ``version`` is like "3.11.7" ("3.13.5t": free-threaded), ``address`` that of _PyRuntime."""
 
-    def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout) -> None:
+    def __init__(self, memory: Memory, location: versions.RuntimeLocation, layout: PythonLayout) -> None:
         super().__init__(memory, layout)
         self._location = location
         self.module: Module = location.module
         self.address = location.address
-        self.modules: ModuleTable | None = None  # all modules of the process, where it was found in one
+        self.modules: ModuleTable | None = None  # of the process; None if that is not known
         self.version = layout.abi.text
         self.frames = FrameReader(memory, layout, self.codes)
 
     def anew(self) -> PythonRuntime:
-        """The same interpreter without what was read of it, but for the code of functions."""
+        """The same interpreter, to be read again, except for the code objects that were read."""
         other = PythonRuntime(self.memory, self._location, self.layout)
         other.version, other.modules = self.version, self.modules
         other.frames = FrameReader(self.memory, self.layout, self.codes)
@@ -73,8 +64,7 @@ class PythonRuntime(PySpace):
 
     @once
     def globals_of(self, module: str) -> PyRef:
-        """The dict of an imported module's globals in the newest interpreter that has the module; missing if none has
-        it."""
+        """The dict of an imported module's globals, in the newest interpreter that has the module; else missing."""
         missing = PyRef(self, 0)
         try:
             for interpreter in self.interpreters():
@@ -90,6 +80,7 @@ class PythonRuntime(PySpace):
         """The dict of a module's globals in one interpreter; missing if the module is not imported there."""
 
         def namespace(_: PySpace, address: int) -> int:
+            """Address of the module's dict, by sys.modules of the interpreter at ``address``; 0 for none."""
             modules = PyInterpreterState(self.space, address).value(self.layout.abi.modules)
             imported = self.dicts.get(modules, module) if modules else 0
             return PyModuleObject(self.space, imported).md_dict if imported else 0
@@ -98,23 +89,20 @@ class PythonRuntime(PySpace):
 
     def context_of(self, state: ThreadState) -> PyItems[tuple[PyRef, PyRef]]:
         """The context variables of a thread with their values."""
-        return PyItems(
-            PyRef(self, state.address),
-            lambda _, at: [
-                (PyRef(self, key), PyRef(self, value)) for key, value in context_variables(self, at).items()
-            ],
-        )
+
+        def read_context(_: PySpace, address: int) -> list[tuple[PyRef, PyRef]]:
+            pairs = context_variables(self, address).items()
+            return [(PyRef(self, key), PyRef(self, value)) for key, value in pairs]
+
+        return PyItems(PyRef(self, state.address), read_context)
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime:
-        """The CPython of this process, NO_PYTHON without one.
-
-        Raises PythonUnsupported for one that cannot be read (version, free-threaded build, or structures that
-        are not where they should be), LayoutError when the shipped table of its version is missing.
-        """
+        """The CPython of this process, NO_PYTHON without one. Raises PythonUnsupported for a version or layout that
+        cannot be read, LayoutError if the shipped table of its version is missing."""
         refusals: list[PythonUnsupported] = []
         idle: PythonRuntime = NO_PYTHON
-        for location in find_runtimes(modules, symbolizer):
+        for location in versions.find_runtimes(modules, symbolizer):
             try:
                 runtime = cls._at(memory, location, symbolizer)
             except PythonUnsupported as error:
@@ -126,15 +114,15 @@ class PythonRuntime(PySpace):
             idle = idle or runtime
         if refusals:
             raise refusals[0]
-        old = None if idle else find_old_python(modules, symbolizer)
+        old = None if idle else versions.find_old_python(modules, symbolizer)
         if old:
-            raise unsupported(f"{old.path} is a CPython before 3.7")
+            raise versions.unsupported(f"{old.path} is CPython 3.6 or older")
         return idle
 
     @classmethod
-    def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
+    def _at(cls, memory: Memory, location: versions.RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
         """The runtime there, in the first version and layout that fit. Raises PythonUnsupported when none does."""
-        version_evidence = evidence(memory, location, symbolizer)
+        version_evidence = versions.evidence(memory, location, symbolizer)
         problems: list[str] = []
         for abi in version_evidence.candidates:
             try:
@@ -151,36 +139,35 @@ class PythonRuntime(PySpace):
                 except (BadData, MemoryFault) as error:
                     problems.append(f"{abi.text}: {error}")
                     continue
-                if len(layouts) == 1 or runtime._reads_well():
+                if len(layouts) == 1 or runtime._has_readable_stacks():
                     return runtime
                 fitting.append(runtime)
             if fitting:
                 return fitting[0]
-        raise unsupported(
-            f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
+        raise versions.unsupported(
+            f"the structures of CPython in {location.module.path} match no known layout ({'; '.join(problems)})"
         )
 
     @classmethod
     def _proven(
-        cls, memory: Memory, location: RuntimeLocation, layout: PythonLayout, version_evidence: VersionEvidence
+        cls, memory: Memory, location: versions.RuntimeLocation, layout: PythonLayout, known: versions.VersionEvidence
     ) -> PythonRuntime:
         """A runtime with that layout, proven by its lists and its version. Raises BadData or MemoryFault if the layout
-        is wrong, TornListError if it is right and the list of threads is torn."""
-        abi = layout.abi
+        is wrong, TornListError if it is right and the list of threads is inconsistent."""
         runtime = cls(memory, location, layout)
         states = runtime._states_unless_torn()
-        hexversion = version_evidence.hexversion or runtime.sys_hexversion()
+        hexversion = known.hexversion or runtime.sys_hexversion()
         if hexversion is None:
-            if states and not version_evidence.source:
-                raise BadData("its version is not known")
+            if states and not known.source:
+                raise BadData("its version is unknown")
             return runtime
-        if not abi.has_version(hexversion):
+        if not layout.abi.has_version(hexversion):
             raise BadData(f"sys.hexversion is {hexversion:#x}")
-        runtime.version = version_text(hexversion) + ("t" if abi.free_threaded else "")
+        runtime.version = versions.version_text(hexversion) + ("t" if layout.abi.free_threaded else "")
         return runtime
 
-    def _reads_well(self) -> bool:
-        """All stacks can be followed to their ends, and every frame has a line."""
+    def _has_readable_stacks(self) -> bool:
+        """True if all stacks can be followed to their ends and every frame has a line, as with the right layout."""
         stacks = [self.frames.stack(state) for state in self.thread_states()]
         frames = [frame for stack in stacks for frame in stack.frames]
         return bool(frames) and all(stack.problem is None for stack in stacks) and all(frame.line for frame in frames)
@@ -191,11 +178,11 @@ class PythonRuntime(PySpace):
         interpreters: dict[int, Interpreter] = {}
         while address:
             if address in interpreters or len(interpreters) >= 4096:
-                raise BadData("the list of interpreters has no end")
+                raise BadData("the list of interpreters does not end")
             state = PyInterpreterState(self.space, address)
             number = state.id
             if not 0 <= number < 1 << 32:
-                raise BadData(f"interpreter at {address:#x} has the id {number}")
+                raise BadData(f"interpreter at {address:#x} has an implausible id: {number}")
             interpreters[address] = Interpreter(address, number)
             address = state.next
         return list(interpreters.values())
@@ -218,12 +205,13 @@ class PythonRuntime(PySpace):
             raise
 
     def _states_of(self, interpreter: Interpreter) -> Iterable[ThreadState]:
+        """The thread states of an interpreter, newest first. Raises BadData, MemoryFault."""
         address = PyInterpreterState(self.space, interpreter.address).value(self.layout.abi.first_thread)
         has_native = PyThreadState.native_thread_id.is_in(self.layout)
         states: dict[int, ThreadState] = {}
         while address:
             if address in states or len(states) >= 100_000:
-                raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
+                raise BadData(f"the list of thread states of interpreter {interpreter.id} does not end")
             state = PyThreadState(self.space, address)
             if state.interp != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
@@ -235,17 +223,15 @@ class PythonRuntime(PySpace):
     def sys_hexversion(self) -> int | None:
         """sys.hexversion of some interpreter, None if it cannot be read (start-up, shutdown)."""
         for interpreter in self.interpreters():
-            try:
+            with suppress(BadData, MemoryFault):
                 sysdict = PyInterpreterState(self.space, interpreter.address).sysdict
                 value = self.dicts.get(sysdict, "hexversion") if sysdict else 0
                 if value:
                     return self.objects.integer(value)
-            except (BadData, MemoryFault):
-                continue
         return None
 
     def threads_by_tid(self) -> dict[int, list[ThreadState]]:
-        """Kernel thread id (as the target's threads have it) to its thread states, one for each interpreter."""
+        """Tid → the thread states of that thread, one for each interpreter that it has run in."""
         table: dict[int, list[ThreadState]] = {}
         for state in self.thread_states():
             tid = self.tid_of(state)
@@ -254,7 +240,7 @@ class PythonRuntime(PySpace):
         return table
 
     def tid_of(self, state: ThreadState) -> int | None:
-        """The kernel's id of the thread that owns this state; None if it is not a thread of the target."""
+        """The tid of the thread that owns this state; None if the target has no such thread."""
         return state.native_id if state.native_id in self._tids else self.pthreads.tids.get(state.ident)
 
     @cached_property
@@ -293,6 +279,8 @@ class PythonRuntime(PySpace):
 
 
 class _NoPython(PythonRuntime):
+    """The class of NO_PYTHON."""
+
     def __init__(self) -> None:
         self.version = ""
 
@@ -324,11 +312,8 @@ modules, and to read its memory raises BadData."""
 
 
 def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
-    """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing.
-
-    A thread that imports ``threading`` in an interpreter is its "MainThread" there: the name that a thread has in the
-    main interpreter, or else in the oldest one, is its own.
-    """
+    """threading.get_ident() of a thread → its name, in the main interpreter or else in the oldest one: a thread that
+    imports ``threading`` in another interpreter is the "MainThread" there. Raises nothing."""
     names: dict[int, str] = {}
     for ident, thread in active_threads(runtime):
         with suppress(GdbextError):

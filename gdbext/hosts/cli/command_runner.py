@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def run(options: Options) -> Outcome:
-    """The outcome of the command. Raises GdbextError."""
+    """Run the command; with --quiet its outcome keeps errors only. Raises GdbextError, also for Ctrl+C, with the state
+    that the process is left in."""
     try:
         with _silence() if options.quiet and not options.program else nullcontext():
             outcome = _run_supervised(options)
@@ -47,8 +48,8 @@ def run(options: Options) -> Outcome:
 
 
 def _other_executable(options: Options) -> str:
-    """The warning that the process runs, or the core was written by, another program than the one named on the command
-    line; "" if it is the same, or if that is unknown."""
+    """The warning that the program named on the command line is not the one that the process runs, or that wrote the
+    core; "" if it is, or that is unknown."""
     named = find_program(options.executable) or options.executable
     if options.pid:
         actual, what = opening.other_program(options.pid, named), f"process {options.pid} runs"
@@ -83,10 +84,11 @@ def _run_supervised(options: Options) -> Outcome:
     if not supervision.may_block_readers(pid):
         return _run(options)
 
-    def run_unreadable() -> Outcome:  # the command on a process whose memory the kernel lets no other process read
+    def run_unreadable() -> Outcome:  # without reading the memory of the process
         return running.execute(options.command, options.argv, lambda: Session(UnreadableProcess(pid)), wants_color())
 
     def guarded(run_command: Callable[[], Outcome]) -> Outcome:
+        """The outcome of a command, also if that raises an error: the child process returns nothing else."""
         try:
             return run_command()
         except GdbextError as error:
@@ -178,8 +180,8 @@ def _compare_writer(target: Target, options: Options) -> None:
 
 
 def _target(options: Options, again: bool = False) -> Target:
-    """Open the target of the command line. ``again``: a recorded process that was asleep has moved, so it is stopped
-    now."""
+    """Open the target of the command line. ``again``: for a second time, as a process that was recorded as it slept has
+    run meanwhile; now it is stopped."""
     if options.recording:
         return open_recording(options.recording)
     if options.core:

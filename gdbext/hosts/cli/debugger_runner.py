@@ -31,14 +31,10 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-SIGINT, SIGKILL, SIGTERM = 2, 9, 15
-
 GRACE_SECONDS = 3.0  # seconds that a debugger has to exit after its result, before it is killed
-
 DETACH_SECONDS = 60.0
-"""Seconds that the debugger has to end a live command, remove its breakpoints and detach. To kill it earlier would
-leave the breakpoints in the process."""
-
+"""Seconds that the debugger has to end a live command, remove its breakpoints and detach, before it is killed, which
+would leave the breakpoints in the process."""
 _CHECK_SECONDS = 0.5  # seconds between two checks whether the process can be stopped at all
 
 
@@ -56,12 +52,10 @@ class DebuggerProcess:
         starts_program: bool,
         live: bool,
     ) -> None:
-        """Start it. ``result`` is the fd of the pipe that the outcome comes through, ``end_request`` the fd of the pipe
-        that is closed to end a live command (EndRequests; the kernel closes it, too, when we exit), ``pid`` the process
-        to attach to.
-
-        A debugger that starts a program gets our environment and terminal, any other one ``environment``. With ``live``
-        the command resumes the process. Raises TargetError.
+        """Start it with the command line ``words``. ``result``: fd of the pipe that the outcome comes through;
+        ``end_request``: fd of the pipe that is closed to end a live command (EndRequests), also by the kernel when we
+        exit; ``pid``: the process to attach to, 0 for none. A debugger that starts a program gets our environment and
+        terminal, any other one ``environment()``. ``live``: the command resumes the process. Raises TargetError.
         """
         self._name = name
         self._attached_to = pid
@@ -88,7 +82,7 @@ class DebuggerProcess:
         except OSError as error:
             raise TargetError(
                 f"{self._name} cannot be started ({words[0]}): {error.strerror}",
-                why="the file is not a program of this machine, or the command line is too long",
+                why="the file is not an executable for this machine, or the command line is too long",
                 help=f"name another {self._name} in ${self._name.upper()}, or use --debugger none, which needs no "
                 "debugger at all",
             ) from error
@@ -98,45 +92,44 @@ class DebuggerProcess:
         self._status: int | None = None
 
     def result(self, timeout: float | None) -> bytes:
-        """All bytes that came through the pipe until the debugger exited. Raises TargetError after ``timeout`` seconds.
+        """All bytes that came through the pipe until the debugger exited. Raises TargetError after ``timeout`` seconds,
+        unless it then ends a live command, whose report follows.
 
-        The child that gdb forks to test ptrace has the pipe, too, and outlives a gdb that is killed meanwhile.
+        The exit counts, not the end of the pipe: the child that gdb forks to test ptrace has the pipe, too, and
+        outlives a gdb that is killed meanwhile.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        parts, ending = [], False
+        parts, is_ending = [], False
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            interrupted = False
             try:
                 ready = self._wait(left)
             except KeyboardInterrupt:
                 if not self.is_live:
                     raise
-                ready, interrupted = [], True
-            if interrupted and ending:
-                continue  # the debugger detaches already
+                if is_ending:
+                    continue
+                ready = []
             if not ready:
-                if ending or not self._may_change_it:
+                if is_ending or not self._may_change_it:
                     raise time_error(timeout or 0)
-                self._ask_to_end()  # the report of the live command follows
-                ending, deadline = True, time.monotonic() + DETACH_SECONDS
+                self._ask_to_end()
+                is_ending, deadline = True, time.monotonic() + DETACH_SECONDS
                 continue
-            if self._result not in ready:
-                if not self._program:
-                    with suppress(ProcessLookupError):  # the processes that it has left in its process group
-                        os.kill(-self._pid, SIGKILL)
-                break
-            part = os.read(self._result, 1 << 20)
+            part = os.read(self._result, 1 << 20) if self._result in ready else b""
             if not part:
                 break
             parts.append(part)
+        if self._result not in ready and not self._program:
+            with suppress(ProcessLookupError):  # the processes that it has left in its process group
+                os.kill(-self._pid, signal.SIGKILL)
         self._reap(GRACE_SECONDS)
         _log.debug("%s %s", self._name, self.how_it_ended())
         return b"".join(parts)
 
     def _wait(self, left: float | None) -> list[int]:
-        """The fds that can be read within ``left`` seconds. Raises TargetError if the process cannot be stopped: the
-        debugger would wait for it for ever, and stay its tracer."""
+        """The fds that can be read within ``left`` seconds (None: no limit). Raises TargetError if the process cannot
+        be stopped: the debugger would wait for it forever, and stay its tracer."""
         descriptors = [self._result, *self._exit]
         while self._attached_to and not self.is_live and (left is None or left > _CHECK_SECONDS):
             ready = select.select(descriptors, [], [], _CHECK_SECONDS)[0]
@@ -148,17 +141,17 @@ class DebuggerProcess:
         return select.select(descriptors, [], [], left)[0]
 
     def end(self) -> None:
-        """End the debugger, so that the process is resumed; with it the helper that gdb forks while it attaches.
+        """End the debugger, and the helper that gdb forks while it attaches, so that the process is resumed.
 
-        SIGKILL does no harm to a process that is only read: the kernel resumes all threads and nothing was changed.
-        Asked to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. A debugger with breakpoints
-        in the process has to remove them first. A second Ctrl+C must not end us before the process is resumed.
+        SIGKILL does no harm to a process that is only read: the kernel resumes its threads. By SIGTERM or SIGINT in the
+        middle of attaching, gdb 13 kills the process. A live command must remove its breakpoints first. A second Ctrl+C
+        must not end us before the process is resumed.
         """
         with signals_handled((signal.SIGINT, *ENDING_SIGNALS), signal.SIG_IGN):
             if self.is_live and self._status is None:
                 self._ask_to_end()
                 self._drain(DETACH_SECONDS)
-            for number in (SIGTERM, SIGKILL) if self._program else (SIGKILL,):
+            for number in (signal.SIGTERM, signal.SIGKILL) if self._program else (signal.SIGKILL,):
                 if self._status is None:
                     _log.info("%s gets signal %d", self._name, number)
                     os.kill(self._pid if self._program else -self._pid, number)
@@ -171,7 +164,7 @@ class DebuggerProcess:
         if self.is_live:
             _close_all(self._end_request)
         else:
-            os.kill(self._pid, SIGINT)
+            os.kill(self._pid, signal.SIGINT)
 
     def _drain(self, seconds: float) -> None:
         """Wait for the debugger to exit, and read what it writes: a full pipe would block it."""
@@ -189,12 +182,13 @@ class DebuggerProcess:
     def how_it_ended(self) -> str:
         """The debugger's exit status or signal, in words."""
         if self._status is None:
-            return "does not end"
+            return "has not exited"
         if os.WIFSIGNALED(self._status):
             return f"was killed by signal {os.WTERMSIG(self._status)}"
-        return f"ended with status {os.WEXITSTATUS(self._status)}"
+        return f"exited with status {os.WEXITSTATUS(self._status)}"
 
     def _reap(self, seconds: float) -> None:
+        """Wait for the debugger to exit, for at most so many seconds, and close its fds."""
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while self._status is None:
@@ -311,12 +305,12 @@ def runnable(program: Sequence[str]) -> list[str]:
         if path is None or not os.path.isfile(path):  # noqa: PTH113
             raise TargetError(
                 f"there is no program {words[0]}",
-                why="no such file" if "/" in words[0] else "no folder of $PATH has it",
-                help="give its path, as after ./ in a shell",
+                why="no such file" if "/" in words[0] else "it is not in $PATH",
+                help="give its path, such as ./PROGRAM",
             )
         if not os.access(path, os.X_OK):
             raise TargetError(
-                f"{words[0]} is not a program", why="nobody may execute that file", help=f"python3 {words[0]}"
+                f"{words[0]} is not executable", why="it lacks execute permission", help=f"python3 {words[0]}"
             )
         try:
             with open(path, "rb") as file:
@@ -331,7 +325,7 @@ def runnable(program: Sequence[str]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The environment of a debugger that runs only our job: English messages, no Python settings of the user, and a
-    folder for compiled Python files, which few installations have for the debugger's own modules."""
+    folder for .pyc files, as few installations have those of the debugger's own modules."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     variables |= {"LC_ALL": "C.UTF-8", "PYTHONNOUSERSITE": "1"}
     folder = f"{cache_folder()}/pycache"

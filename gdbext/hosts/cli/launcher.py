@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext import __version__
@@ -28,7 +29,7 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       examine a running process; 
        dispatch [EXE] PID|CORE|FILE.rec [COMMAND …]  the same, as gdb's users type it (EXE -c CORE, attach PID, too):
                                                      EXE is compared, never started
        dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C; without --
-                                                     only if no other word may be a core, a process or a word of ours
+                                                     only if no other word may be a core, a process or a word of gdbext
        dispatch ps                                   list the processes that use PyTorch
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         examine all ranks of a job: dispatch ranks --help
@@ -36,7 +37,7 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       examine a running process; 
        dispatch report -p PID                        write one bundle for a bug report
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
        dispatch known [FILE]                         compare a report with the known bugs of other projects
-       dispatch measure DIR                          measure the structures of a PyTorch that is not known
+       dispatch measure DIR                          measure the structures of an unknown PyTorch
        dispatch mcp                                  serve diagnoses to agents by the Model Context Protocol
        dispatch core-handler …                       for the kernel's core_pattern: dispatch core-handler --help
        dispatch help COMMAND                         explain a command
@@ -48,12 +49,12 @@ options:
   -p, --pid PID        the process
   -c, --core CORE      the core dump, compressed or not; systemd (the newest in its store), coredumpctl:PID
   -r, --recording FILE a recording: replayed without its process, its libraries or a debugger
-  --record FILE        keep everything that is read, for -r: memory, registers, maps; the right file for a bug report
+  --record FILE        record everything that is read, for -r: memory, registers, maps; attach it to a bug report
   --sysroot DIR        root of the files that the core came from; / = this machine (also shows your Python sources)
   --debugger NAME      {debuggers} (default: none, which needs no debugger at all and is the fastest; gdb where the
                        process must run or stop at breakpoints)
   --no-stop            do not stop the process: running threads are reported as unknown
-  --measure-as-me      compile the headers of an unknown PyTorch with your rights, even if it is another user's
+  --measure-as-me      compile the headers of an unknown PyTorch with your privileges, even if it is another user's
   --timeout SECONDS    give up after that time (default 60) and resume the process; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
@@ -95,6 +96,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
             program_row, words = row, argv[1:]
 
             def run_program() -> Outcome:
+                """Run a program of the table, such as ``dispatch ps``."""
                 program: Program = table.tool_of(program_row)
                 try:
                     return program.main(words, lambda typed_words: main(typed_words, typed), wants_color())
@@ -136,22 +138,19 @@ def leave(status: int) -> NoReturn:
 
 
 def deliver(outcome: Outcome, typed: str = PROGRAM, called: CommandLine | None = None) -> int:
-    """Write an outcome to standard output and error, and return the exit status. ``called``: the command line by which
-    suggestions name what was examined."""
-    status = outcome.status
+    """Write an outcome to standard output and error, and return the exit status. ``called``: the command line with
+    which suggestions begin."""
     try:
         write(1, outcome.output)
     except BrokenPipeError:  # the reader (head, less) has exited
-        return status
+        return outcome.status
     except OSError as error:
         outcome.error = f"{outcome.error}\ncannot write the report: {error.strerror}".lstrip()
-        status = 1
+        outcome.status = 1
     if outcome.error:
-        try:
+        with suppress(OSError):  # no reader is left
             write(2, f"{_name(typed)}: {_as_called(outcome.error, typed, called)}\n")
-        except OSError:  # no reader is left
-            return status
-    return status
+    return outcome.status
 
 
 def _name(typed: str) -> str:
@@ -160,8 +159,8 @@ def _name(typed: str) -> str:
 
 
 def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
-    """The error with suggestions that name our program as the user called it: ``gdbext ps`` for ``dispatch ps``, and
-    with ``called`` a whole command line for ``dispatch-op mm``."""
+    """An error text whose suggestions name our program as the user called it: ``gdbext ps`` for ``dispatch ps``, and,
+    with ``called``, a whole command line for ``dispatch-op mm``."""
     if called:
         whole = CommandLine(typed, called.source or "-p PID")
         advice = "  try: "  # the beginning of an error's line with what to do (error_text)

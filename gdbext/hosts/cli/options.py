@@ -2,13 +2,14 @@
 gdb users and coredumpctl type it (``EXE -c CORE``, ``EXE PID``, ``CORE``).
 
 Parsed by hand: our options may stand among those of the command, whose own parser gets the rest; and importing argparse
-takes 8.3 ms (Python 3.11, best of 6), everything else that the launcher imports 2.5 ms.
+takes 8 ms.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -22,44 +23,44 @@ from gdbext.errors import UsageError
 from gdbext.tools import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 _FLAGS = {"--no-stop": "no_stop", "-q": "quiet", "--quiet": "quiet", "--measure-as-me": "measure_as_me"}
 """Option without a value → attribute of Options that it sets."""
-_ALONE = ("-V", "--version", "--init-path")
+_ALONE = ("-V", "--version", "--init-path")  # options that make a whole command line
 _HELP = frozenset({"--help", "-h"})
 COLORS = ("auto", "always", "never")
 _BY_PID = ("watch", "ranks", "shell", "report")  # programs whose first word may be a process id without ``-p``
 
 
 class Options:
-    """The command line, split. ``argv`` is what the command gets."""
+    """The command line of the launcher, in parts; the paths are "" and ``pid`` is 0 if they are not given."""
 
     def __init__(self) -> None:
         self.pid = 0
         self.core = ""
         self.recording = ""
-        self.executable = ""
-        """The program named beside a core or a process, as on gdb's command line; it is only compared."""
+        self.executable = ""  # the program named beside a core or process, as for gdb; it is only compared
         self.other_writer = ""  # the program that wrote the core, if it is known and is not ``executable``
-        self.named = ""  # the path by which suggestions name the recording, if it is not opened by that
+        self.named = ""  # the path by which suggestions name the recording, if it is not ``recording``
         self.record = ""
         self.sysroot = ""
         self.debugger = ""  # "gdb", "lldb" or "none"; "" if the user named none
-        self.timeout: float | None = None
+        self.timeout: float | None = None  # in seconds
         self.memory = MEMORY  # bytes of our own memory that an inspection may take
         self.no_stop = False
         self.measure_as_me = False
         self.command = ""
-        self.argv: list[str] = []
-        self.program: list[str] = []
+        self.argv: list[str] = []  # of the command
+        self.program: list[str] = []  # the command line of a program to start
         self.typed = PROGRAM  # our own program, as it was called
         self.color = "auto"
         self.quiet = False
 
     @property
     def called(self) -> CommandLine:
-        """The command line with which our suggestions begin. It starts a program that we started again."""
+        """The command line with which our suggestions begin: it examines the same process, core, recording or program
+        once more."""
         source = ""
         if self.pid:
             source = f"-p {self.pid}"
@@ -94,23 +95,21 @@ def parse(argv: Sequence[str], options: Options) -> None:
     words = before_program(argv)
     options.program = list(argv[len(words) + 1 :])
     options.command = table.DEFAULT
-    setters = _setters(options)
     rest: list[str] = []
     remaining = iter(words)
     for word in remaining:
         name, equals, value = word.partition("=")
         if name in _FLAGS and not equals:
             setattr(options, _FLAGS[name], True)
-        elif name not in setters:
+        elif name not in _VALUED:
             rest.append(word)
         else:
-            if not equals:
-                following = next(remaining, None)
-                if following is None:
-                    raise UsageError(f"{name} needs a value", help="dispatch --help")
-                value = following
-            setters[name](value)
-    # a number in place of the command is a process, behind options, too: ``--debugger none 7392``
+            attribute, read = _VALUED[name]
+            following = value if equals else next(remaining, None)
+            if following is None:
+                raise UsageError(f"{name} needs a value", help="dispatch --help")
+            setattr(options, attribute, read(following))
+    # a number in place of the command is a process, also after options: ``--debugger none 7392``
     command_at = _command_index(rest)
     pid = number(rest[command_at]) if command_at is not None and rest[command_at].isdecimal() else 0
     if command_at is not None and pid and not options.called.source:
@@ -127,7 +126,7 @@ def parse(argv: Sequence[str], options: Options) -> None:
 
 def launcher_words(words: Sequence[str]) -> list[str]:
     """The words that the launcher itself would interpret: its options and "--", but not --json."""
-    own = {*_setters(Options()), *_FLAGS, *_ALONE, "--"}
+    own = {*_VALUED, *_FLAGS, *_ALONE, "--"}
     return [word for word in words if word.partition("=")[0] in own]
 
 
@@ -154,8 +153,7 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
         return [words[0], "-p", *words[1:]] if has_pid else words
     if "--" in words or words[0] in (*_ALONE, "-h", "--help"):
         return words
-    own = _setters(Options())
-    words, executable = as_options(words, own, [*_FLAGS, "--json", "--why"])
+    words, executable = as_options(words, _VALUED, [*_FLAGS, "--json", "--why"])
     return ["--executable", executable, *words] if executable else words
 
 
@@ -173,8 +171,8 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     if not program:
         return list(argv)
     if name != "none":
-        why = f"{program.name} examines its processes without a debugger, which is faster and stops them for less"
-        raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="leave it out")
+        why = f"{program.name} examines processes without a debugger, which is faster and stops them for less time"
+        raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="omit it")
     return [*others, *argv[len(words) :]]
 
 
@@ -194,105 +192,90 @@ def _take_command(rest: list[str], options: Options) -> None:
             table.parser_of(table.find(table.DEFAULT)).parse(rest)
         except UsageError as error:  # blame what was typed, not the command that was not
             typed = next((word for word in rest if word.startswith("-")), rest[0])
-            what = f"there is no option {typed}, or it is not used like this"
+            what = f"option {typed} is unknown, or misused"
             raise UsageError(what, why=error.what, help="dispatch --help") from None
     options.argv = rest
 
 
-def _setters(options: Options) -> dict[str, Callable[[str], None]]:
-    """Option with a value → function that checks the value and puts it into ``options``. They raise UsageError."""
-
-    def setter(attribute: str, read: Callable[[str], object]) -> Callable[[str], None]:
-        return lambda value: setattr(options, attribute, read(value))
-
-    pid, core = setter("pid", _pid), setter("core", _path("--core"))
-    recording = setter("recording", _path("--recording"))
-    return {
-        "-p": pid,
-        "--pid": pid,
-        "-c": core,
-        "--core": core,
-        "--sysroot": setter("sysroot", _folder),
-        "-r": recording,
-        "--recording": recording,
-        "--record": setter("record", lambda value: os.path.abspath(_path("--record")(value))),  # noqa: PTH100
-        "--named": setter("named", str),
-        "--executable": setter("executable", str),
-        "--debugger": setter("debugger", _choice("--debugger", (*DEBUGGERS, NO_DEBUGGER))),
-        "--timeout": setter("timeout", lambda value: duration(value, "--timeout")),
-        "--memory-limit": setter("memory", memory_size),
-        "--color": setter("color", _choice("--color", COLORS)),
-    }
-
-
 def _pid(value: str) -> int:
+    """The number of a process. Raises UsageError."""
     pid = number(value)
     if not pid:
         raise UsageError(f"{value!r} is not a process id", help="find it with: dispatch ps")
     return pid
 
 
-def _path(option: str) -> Callable[[str], str]:
-    """A function that returns its argument, or raises UsageError if that is empty."""
-
-    def path(value: str) -> str:
-        if not value:
-            raise UsageError(f"{option} needs a path", help="dispatch --help")
-        return value
-
-    return path
+def _path(option: str, value: str) -> str:
+    """The value. Raises UsageError if it is empty."""
+    if not value:
+        raise UsageError(f"{option} needs a path", help="dispatch --help")
+    return value
 
 
 def _folder(value: str) -> str:
+    """The value. Raises UsageError unless it is the path of a folder."""
     if not os.path.isdir(value):  # noqa: PTH112
         raise UsageError(f"--sysroot: {value!r} is not a folder")
     return value
 
 
-def _choice(option: str, words: Sequence[str]) -> Callable[[str], str]:
-    """A function that returns its argument, or raises UsageError if that is none of the words."""
+def _choice(option: str, words: Sequence[str], value: str) -> str:
+    """The value. Raises UsageError if it is none of the words."""
+    if value not in words:
+        raise UsageError(f"{option}: {value!r} is not one of {', '.join(words)}")
+    return value
 
-    def choice(value: str) -> str:
-        if value not in words:
-            raise UsageError(f"{option}: {value!r} is not one of {', '.join(words)}")
-        return value
 
-    return choice
+_VALUED: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("-p", "--pid"), ("pid", _pid)),
+    **dict.fromkeys(("-c", "--core"), ("core", partial(_path, "--core"))),
+    **dict.fromkeys(("-r", "--recording"), ("recording", partial(_path, "--recording"))),
+    "--sysroot": ("sysroot", _folder),
+    "--record": ("record", lambda value: os.path.abspath(_path("--record", value))),  # noqa: PTH100
+    "--named": ("named", str),
+    "--executable": ("executable", str),
+    "--debugger": ("debugger", partial(_choice, "--debugger", (*DEBUGGERS, NO_DEBUGGER))),
+    "--timeout": ("timeout", lambda value: duration(value, "--timeout")),
+    "--memory-limit": ("memory", memory_size),
+    "--color": ("color", partial(_choice, "--color", COLORS)),
+}
+"""Option with a value → attribute of Options that it sets, and the function that checks and converts the value."""
 
 
 def _check_target(options: Options, has_dashes: bool) -> None:
     """Raise UsageError unless the options name one source that fits the command. ``has_dashes``: "--" was typed."""
+    row = table.find(options.command)
     if _HELP & set(options.argv):
         return
-    if table.find(options.command).mode == "setting":
+    if row.mode == "setting":
         raise UsageError(
             f"{options.command} works only inside a debugger",
             help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
         )
     sources = [source for source in (options.pid, options.core, options.recording, options.program) if source]
-    if not sources and table.find(options.command).is_alone and not has_dashes:
+    if not sources and row.is_alone and not has_dashes:
         return
     if len(sources) != 1:
-        what = "say what to examine" if not sources else "only one of -p, -c, -r and -- PROGRAM can be examined"
+        what = "specify what to examine" if not sources else "only one of -p, -c, -r and -- PROGRAM can be examined"
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
     if options.no_stop:
         if not options.pid:
             raise UsageError("--no-stop is for a running process (-p PID)")
-        if table.find(options.command).resumes:
-            raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
+        if row.resumes:
+            raise UsageError(f"{options.command} stops the process at breakpoints", help="omit --no-stop")
         if options.record:
-            raise UsageError("--record keeps one moment of a stopped process", help="leave out --no-stop")
+            raise UsageError("--record needs a stopped process", help="omit --no-stop")
     if options.sysroot and not options.core:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
-        raise UsageError("without a debugger no PROGRAM can be started", help="start it yourself, then use -p PID")
+        raise UsageError("a PROGRAM can be started only by a debugger", help="start it yourself, then use -p PID")
     if (options.core or options.recording) and table.needs_running(options.command, options.argv):
         what = "a core dump" if options.core else "a recording"
         raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
     if options.record and options.recording:
-        raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
+        raise UsageError("a recording cannot be recorded again", help="copy the file: it is complete")
 
 
 def wants_color(when: str = "auto") -> bool:
@@ -324,7 +307,8 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
     EXE is not started: it may be the training job that crashed. A program is started only after "--", or if the first
     word is a program or a Python script and no other word could be a core, a process, a recording or an option of ours.
     """
-    words = [_gdb_option(word) for word in words]
+    # gdb takes these long options with one dash, too
+    words = [f"-{word}" if word.partition("=")[0] in ("-pid", "-core") else word for word in words]
     places = _free_word_indexes(words, valued)
     if not places or table.is_command(words[places[0]]):
         return words, ""
@@ -349,12 +333,6 @@ def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[
     return ["--", *_start_words(words)], ""
 
 
-def _gdb_option(word: str) -> str:
-    """The word with two dashes if it is a long option of gdb's with one: ``--pid=7`` for ``-pid=7``."""
-    name, equals, value = word.partition("=")
-    return f"-{name}{equals}{value}" if name in ("-pid", "-core") else word
-
-
 def _check_startable(words: Sequence[str], first: int, options: Collection[str]) -> None:
     """Raise UsageError if words beside the program, which is the word at index ``first``, may be meant for us."""
     before, after = words[:first], words[first + 1 :]
@@ -366,8 +344,8 @@ def _check_startable(words: Sequence[str], first: int, options: Collection[str])
     doubtful = next(ambiguous, before[0] if before else "")
     if doubtful:
         raise UsageError(
-            f"not clear whether to start {words[first]}: "
-            f"{doubtful} may be an option, a command, a core or a process of ours",
+            f"unclear whether to start {words[first]}: "
+            f"{doubtful} may be an option, a command, a core or a process for gdbext",
             help=" ".join(("dispatch", *(word for word in before if word in options), start_line(words[first:]))),
         )
 
@@ -458,6 +436,7 @@ def is_startable(word: str) -> bool:
 
 
 def _is_script(word: str) -> bool:
+    """True for the path of a Python script."""
     return word.endswith(".py") and os.path.isfile(word)  # noqa: PTH113
 
 

@@ -7,16 +7,19 @@ asked for: the launcher starts with this file.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.cache import find_program
+from gdbext.errors import TargetError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from gdbext.diagnosis.samples import Pause
     from gdbext.engine.targets.base_target import Target
-    from gdbext.errors import TargetError
     from gdbext.hosts.debugger.frame_source import FrameSource
     from gdbext.live.breakpoint_setter import BreakpointSetter
     from gdbext.live.host import RunControl
@@ -24,33 +27,25 @@ if TYPE_CHECKING:
 
 class Job(NamedTuple):
     """One command for a debugger of our own. At most one of ``pid`` and ``core`` is given; without either the
-    debugger's command line names a program to start."""
+    debugger's command line names a program to start. ``program`` and ``source``: as in engine.terminal.CommandLine."""
 
     command: str
     argv: Sequence[str]
-    result: int
-    """File descriptor for the outcome."""
-    output: int | None = None
-    """File descriptor of the launcher's standard output, for the texts that a live command shows while the process
-    runs; None for other commands."""
-    terminal: int | None = None
-    """File descriptor of the launcher's terminal, if it has one, for progress before a process is stopped."""
-    launcher: int = -1
-    """File descriptor that EndRequests listens to."""
+    result: int  # fd for the outcome
+    output: int | None = None  # fd of the launcher's standard output, for what a live command shows meanwhile
+    terminal: int | None = None  # fd of the launcher's terminal, if it has one, for progress before the stop
+    launcher: int = -1  # fd that EndRequests listens to
     pid: int = 0
     core: str = ""
     sysroot: str = ""
-    record: str = ""
-    """Path for a recording, "" for none."""
+    record: str = ""  # path for a recording, "" for none
     color: bool = False
-    memory: int = 0
-    """Limit of the inspection's memory in bytes, 0 for none."""
+    memory: int = 0  # limit of the inspection's memory in bytes, 0 for none
     program: str = ""
-    """As in engine.terminal.CommandLine, as ``source``."""
     source: str = ""
 
     def expression(self) -> str:
-        """Python for making this job again, in ASCII and on one line: it travels on a command line."""
+        """A Python expression that makes this job, in ASCII and on one line, for a debugger's command line."""
         return f"Job({', '.join(f'{name}={value!a}' for name, value in self._asdict().items())})"
 
 
@@ -58,21 +53,37 @@ class DebuggerLaunch(ABC):
     """The way a debugger of our own is started, with one job to do. Nothing here imports the debugger."""
 
     name: str
-    """The debugger's name, as in ``--debugger NAME``."""
+    """The debugger's name, as in ``--debugger NAME``: also that of its executable, unless $NAME is another one."""
     no_result_reason: str
     """The likely cause if the debugger exits without a result and prints nothing."""
+    packages: tuple[str, str]
+    """Its packages of Debian and Fedora."""
 
-    @abstractmethod
     def find(self) -> str:
         """The debugger's executable. Raises TargetError with how to install one."""
+        wanted = os.environ.get(self.name.upper()) or self.name
+        path = find_program(wanted) or (self.other_executable() if wanted == self.name else None)
+        if path is not None:
+            return path
+        debian, fedora = self.packages
+        raise TargetError(
+            f"{self.name} was not found ({wanted})",
+            why="it is not installed, or not in $PATH",
+            help=f"apt-get install {debian}   or   dnf install {fedora};   or --debugger none, which needs no debugger",
+        )
+
+    def other_executable(self) -> str | None:
+        """The path of an executable of another name in $PATH; None without one."""
+        return None
 
     @abstractmethod
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
-        """The arguments after the executable. ``code`` is one line of Python that does the job, attaching included; a
-        ``core`` may be loaded and a ``program`` is named here; a ``live`` command needs no symbols of it."""
+        """The arguments after the executable. ``code``: one line of Python that does the job, attaching included;
+        ``core``: a path, "" for none; ``program``: the command line to start, if any; ``live``: the command resumes the
+        process, and needs no symbols."""
 
     noise: str
-    """The beginning of the lines of its output that say nothing about an error."""
+    """The beginning of lines of its output that are irrelevant to errors."""
 
     def relevant_output(self, output: str) -> str:
         """The part that matters of the debugger's own output, for an error message."""
@@ -106,15 +117,12 @@ class Debugger(ABC):
 
     @abstractmethod
     def identity(self) -> Hashable:
-        """A value that distinguishes targets where no event does: another inferior, a core replaced by another."""
+        """A value that changes with the selected target and with each of its stops, so that equal values mean that
+        earlier reads are still right, unless the user has written to the process (``Memory.is_current``)."""
 
     @abstractmethod
     def thread_numbers(self) -> Sequence[int]:
         """The debugger's numbers of the threads, for completion."""
-
-    @abstractmethod
-    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Call ``action`` when earlier reads may have become wrong; returns a function that stops these calls."""
 
     @abstractmethod
     def run_control(self) -> RunControl:
@@ -149,6 +157,9 @@ class Debugger(ABC):
         """Exit the debugger at once, after the outcome was written, if its own exit takes long."""
         del job
 
+    def close(self) -> None:
+        """Disconnect from the debugger's events: its commands are defined anew."""
+
 
 def launch(name: str) -> DebuggerLaunch:
     """The way the debugger of that name is started: ``launch()`` in the module NAME_launch of its folder."""
@@ -163,11 +174,9 @@ def debugger(name: str) -> Debugger:
 
 
 def job_code(debugger: str, job: Job, root: str) -> str:
-    """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in.
-
-    Nothing is imported from the current folder, which LLDB would search. If this package is compiled for the debugger's
-    Python already, that is used instead of our cache.
-    """
+    """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in. It
+    imports nothing from the current folder, which LLDB would search, and prefers .pyc files beside the package to those
+    in our cache."""
     compiled = f"{root!a} + '/gdbext/hosts/debugger/__pycache__/batch_job.' + sys.implementation.cache_tag + '.pyc'"
     cached = f"import os, sys; sys.pycache_prefix = None if os.path.exists({compiled}) else sys.pycache_prefix"
     isolated = "sys.path[:] = [path for path in sys.path if path.startswith('/')]"

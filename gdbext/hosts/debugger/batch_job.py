@@ -51,6 +51,7 @@ def run(name: str, job: Job) -> None:
     budget_watch = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
     def open_target() -> Target:
+        """The job's target. The limit of memory counts from then on."""
         if job.pid:
             measure_for_process(job.pid, job.terminal)
         target = debugger.open(job, live)

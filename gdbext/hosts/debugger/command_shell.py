@@ -1,5 +1,5 @@
-"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers: one session for each stop
-of the target, the host of live commands, and the completion of words.
+"""gdbext's commands inside a user's debugger, the same for all debuggers: one session for each stop of the target, the
+host of live commands, and the completion of words.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ import glob
 import os
 import time
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool_arguments import names_file
-from gdbext.engine.targets.budget import (
-    SECONDS,
-    BudgetWatch,
-    MemoryLimitExceeded,
-    TimeLimitExceeded,
-    memory_error,
-    time_error,
-)
+from gdbext.engine.targets import budget
 from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
 from gdbext.hosts.debugger.frame_source import FrameSource, SummarySource
@@ -54,7 +48,8 @@ class DebuggerHost(Host):
         session: Callable[[float], Session] | None = None,
         called: CommandLine | None = None,
     ) -> None:
-        """``session`` returns the one that commands share; None in a debugger of our own, which runs one command."""
+        """``session(max_age)`` returns the session that commands share (SessionCache.get); None in a debugger of our
+        own, which runs one command. ``output``: fd for texts of a live command; ``called``: as of Host."""
         super().__init__(session is None, output, called)
         self.name = debugger.name
         self._session = session
@@ -99,28 +94,22 @@ _log = logger(__name__)
 
 
 class SessionCache:
-    """Keeps the session until the debugger reports that the process ran or was changed."""
+    """Keeps the session until the process has run or was changed."""
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
         self._session: Session | None = None
         self._identity: Hashable = None
         self._compared = 0.0
-        self._disconnect: Callable[[], None] | None = None
 
     def get(self, max_age: float = 0) -> Session:
         """The session of the process that the user has selected in the debugger. It is compared with the process unless
-        that was done in the last ``max_age`` seconds, for callers that ask many times in a row. Raises TargetError and
-        its relatives."""
-        if not self._disconnect:
-            self._disconnect = self._debugger.on_change(self.forget)
+        that was done in the last ``max_age`` seconds, for callers that ask many times in a row. Raises TargetError."""
         identity = self._debugger.identity()
         if self._session and identity == self._identity:
-            if time.monotonic() - self._compared < max_age:
-                return self._session
-            is_current = self._session.target.memory.is_current()
-            self._compared = time.monotonic()
-            if is_current:
+            is_young = time.monotonic() - self._compared < max_age
+            if is_young or self._session.target.memory.is_current():
+                self._compared = self._compared if is_young else time.monotonic()
                 return self._session
         self.forget()
         self._session = Session(self._debugger.target())
@@ -140,13 +129,6 @@ class SessionCache:
         if self._session and self._debugger.identity() != self._identity:
             self.forget()
 
-    def close(self) -> None:
-        """Drop the session, and stop listening to the debugger's events."""
-        self.forget()
-        if self._disconnect:
-            self._disconnect()
-            self._disconnect = None
-
 
 _OUTSIDE = (
     "examine it from outside the debugger, with higher limits: "
@@ -165,10 +147,11 @@ class Shell:
     def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> Outcome:
         """Run one command on the process that the user has selected."""
         runs_on = row.runs_on(argv)
-        budget_watch = BudgetWatch(0, 0) if runs_on else BudgetWatch()
+        budget_watch = budget.BudgetWatch(0, 0) if runs_on else budget.BudgetWatch()
 
         def open_session() -> Session:
             # a live command or a setting may come before the program was started
+            """The shared session; one without a process for a command that may come before the program was started."""
             if row.mode in ("resumes", "setting") and not self._debugger.has_process():
                 session = Session(NoProcess(self._debugger.name))
             else:
@@ -184,13 +167,13 @@ class Shell:
                 if runs_on:  # its sessions are reference cycles: each has a file descriptor of every mapped library
                     self._sessions.forget_what_changed()
                     gc.collect()
-        except TimeLimitExceeded:
-            return failure(row.name, argv, time_error(SECONDS, _OUTSIDE))
-        except MemoryLimitExceeded:
-            return failure(row.name, argv, memory_error(_OUTSIDE))
+        except budget.TimeLimitExceeded:
+            return failure(row.name, argv, budget.time_error(budget.SECONDS, _OUTSIDE))
+        except budget.MemoryLimitExceeded:
+            return failure(row.name, argv, budget.memory_error(_OUTSIDE))
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
-        """The words that ``current`` may become after ``words``, in order; empty if the target does not say."""
+        """Completions of the word ``current`` after ``words``, in order; empty if the target cannot be read."""
         parser = table.parser_of(row)
         action = parser.awaited(words)
         options = [] if action and action.option_strings else parser.option_names()
@@ -211,18 +194,16 @@ class Shell:
         if names_file(action):
             paths = glob.glob(f"{glob.escape(current)}*")  # noqa: PTH207
             return (f"{path}/" if os.path.isdir(path) else path for path in paths)  # noqa: PTH112
-        try:
+        with suppress(GdbextError):
             if action.dest == "thread":
                 return map(str, self._debugger.thread_numbers())
             if action.dest == "op" and current:
                 return continuations(self._sessions.get().dispatcher.names, current)
             if action.dest in ("key", "has"):
                 return self._sessions.get().dispatch_keys.runtime_keys
-            if action.dest in ("keyset", "value") and current:
-                others = current[: current.rfind(",") + 1]
-                return [others + key for key in self._sessions.get().dispatch_keys.runtime_keys]
-        except GdbextError:
-            pass
+            if action.dest in ("keyset", "value") and current:  # keys that are separated by commas
+                before = current[: current.rfind(",") + 1]
+                return [before + key for key in self._sessions.get().dispatch_keys.runtime_keys]
         return ()
 
     @cached_property
@@ -232,4 +213,5 @@ class Shell:
     def close(self) -> None:
         """Disconnect from the debugger. Breakpoints stay: they are the user's."""
         self._debugger.extend_stacks(None)
-        self._sessions.close()
+        self._sessions.forget()
+        self._debugger.close()

@@ -25,7 +25,7 @@ Native = TypeVar("Native")
 
 
 class AddedFrame(NamedTuple):
-    """``frame`` is shown before the native frame at ``position``, which opens or evaluates it."""
+    """``frame`` is shown above the native frame at ``position``, which starts the dispatch or runs the Python code."""
 
     position: Position
     frame: DispatchFrame | Frame
@@ -42,11 +42,11 @@ def added_frames(snapshot: ThreadSnapshot) -> Sequence[AddedFrame]:
 def interleaved(
     natives: Iterable[Native], position: Callable[[Native], Position | None], added: Sequence[AddedFrame]
 ) -> Iterator[Native | AddedFrame]:
-    """The debugger's frames, innermost first, with the added ones in their places.
+    """The debugger's frames, innermost first, with the added ones in their places. ``position()`` of a native frame is
+    None if it is inlined into the next one.
 
-    The innermost native frame stays the first, even if added ones belong before it: it has the thread's registers.
-    Frames that belong to a native one that the debugger did not find come before the next one that it did, or last.
-    ``position`` returns None for a frame that is inlined into the next one.
+    The innermost native frame stays the first, even if added ones belong above it: it has the thread's registers. Added
+    frames whose native frame the debugger did not find come above the next one that it did, or last.
     """
     last_index = {frame.position: index for index, frame in enumerate(added)}
     done = 0
@@ -63,7 +63,7 @@ def interleaved(
 
 
 def frame_function(frame: DispatchFrame | Frame) -> str:
-    """The text in the place of the function's name: a Python function's own, or PyTorch's words for a dispatch."""
+    """The text for the debugger's function column: a Python function's name, or the operator and key of a dispatch."""
     return dispatch_words(frame) if isinstance(frame, DispatchFrame) else escape(frame.function)
 
 
@@ -79,7 +79,7 @@ class FrameSource:
     """Reads added frames in the session that the commands share, so that each stack is unwound once at a stop."""
 
     def __init__(self, session: Callable[[float], Session]) -> None:
-        """``session`` returns the current session, at most so many seconds old. It may raise TargetError."""
+        """``session(max_age)`` returns the current session (SessionCache.get). It may raise TargetError."""
         self._session = session
 
     def frames_of(self, tid: int) -> Sequence[AddedFrame]:

@@ -19,8 +19,8 @@ from gdbext.tools import running, table
 from gdbext.tools.outcome import Outcome
 
 _INCOMPLETE = (
-    f"\n  It is not complete: it keeps {MAX_MEMORY >> 20} MB of memory, and more was read. What is missing is among "
-    "the errors of a replay.\n  Record a command that reads less: dispatch-bt --thread TID"
+    f"\n  It is incomplete: more than {MAX_MEMORY >> 20} MB of memory was read, the most that it keeps. A replay "
+    "reports the rest as errors.\n  Record a command that reads less: dispatch-bt --thread TID"
 )
 
 
@@ -36,14 +36,14 @@ class RecordedCommand:
         self._is_complete = True
         self._seconds = 0.0
         if table.find(name).runs_on(argv):
-            raise UsageError(f"--record keeps one moment, and {name} lets the process run")
+            raise UsageError(f"--record captures one moment, but {name} lets the process run")
         # a path like /proc/self/fd/N is a file descriptor that another program has opened for us
         if not path.startswith("/proc/self/fd/"):
             folder = os.path.dirname(path) or "."  # noqa: PTH120 - pathlib takes 10 ms to import
             if not os.access(folder, os.W_OK | os.X_OK):
-                raise UsageError(f"--record: {folder} is not a folder that can be written to")
+                raise UsageError(f"--record: {folder} is not a writable folder")
             if os.path.lexists(path) and not os.path.isfile(path):  # noqa: PTH113
-                raise UsageError(f"--record: {path} is there already, and is not a file")
+                raise UsageError(f"--record: {path} exists and is not a regular file")
 
     def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> Outcome:
         """Run the command, then, for the recording, everything else that a bug report needs."""
@@ -51,6 +51,7 @@ class RecordedCommand:
         targets: list[RecordingTarget] = []
 
         def open_session() -> Session:
+            """A session of a target that records all reads."""
             targets.append(RecordingTarget(open_target()))
             sessions.append(Session(targets[0]))
             return sessions[0]
@@ -96,8 +97,7 @@ def _summary(recording: Recording, path: str, size: int, seconds: float) -> str:
     return (
         f"recorded in {path} ({byte_size(size)}{longer}):\n"
         f"  registers, the memory map, {parts}, {answers} of /proc and the file system,\n"
-        f"  {counted(len(recording.environ), 'environment variable')}. The memory holds what the process "
-        "had there: paths, "
-        "code, strings, numbers of tensors, perhaps passwords and keys.\n"
+        f"  {counted(len(recording.environ), 'environment variable')}. The memory may contain paths, code, strings, "
+        "tensor values, passwords and keys.\n"
         f"  Replay it anywhere with: scripts/dispatch -r {path}"
     )

@@ -7,42 +7,36 @@ ours, which decides whether gdb stops or resumes all threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gdb
 
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.unwind.frame_steps import CfaRule
-from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
-from gdbext.hosts.gdb.gdb_target import execute, read_memory, read_register, stopped_target
+from gdbext.hosts.gdb.gdb_target import execute, gdb_errors, read_memory, read_register, stopped_target
 from gdbext.live.breakpoint_setter import PythonCondition, condition_text, holds
 from gdbext.live.host import HookSpec
 from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 if TYPE_CHECKING:
-    from gdbext.live.breakpoint_setter import (
-        Breakpoint,
-        BreakpointSetter,
-        Condition,
-        Reached,
-        StoppedThread,
-        Trap,
-    )
+    from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, Reached, StoppedThread, Trap
     from gdbext.tools.probes.thread_stopper import ProbedHook
 
 _NO_CONDITION = (
-    "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave --continue "
-    "out, and give the breakpoint the condition and, with commands N: continue"
+    "breakpoints of --continue take no condition of gdb (condition N ...): use --key or --has; or omit --continue, and "
+    "give the breakpoint the condition and the command continue (commands N)"
 )
 """gdb allows one stop condition, and ``stop()`` is one (gdb manual, Python: Breakpoints)."""
 
 
+_SET = "set the breakpoint"  # for error messages
+
+
 class SelectedThread:
-    """gdb's selected thread, stopped by a breakpoint: a StoppedThread (live/breakpoint_setter.py)."""
+    """gdb's selected thread, which a breakpoint has stopped: a StoppedThread (live/breakpoint_setter.py)."""
 
     @property
     def tid(self) -> int:
@@ -72,7 +66,7 @@ class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class GdbStop(GdbBreakpoint):
-    """A breakpoint with a condition that gdb evaluates; gdb allows none beside a stop() in Python."""
+    """A breakpoint whose condition gdb evaluates: ``stop()`` in Python would be the only condition that gdb allows."""
 
     def __init__(self, address: int, condition: str, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
@@ -125,6 +119,7 @@ class GdbBreakpointSetter:
         """Stop at an address if the condition holds; ``reached`` is called then."""
 
         def hit() -> bool:
+            """Called at each hit: True if the condition, in Python, holds."""
             assert isinstance(condition, PythonCondition)
             thread = SelectedThread()
             stops = condition.ask(thread)
@@ -132,7 +127,7 @@ class GdbBreakpointSetter:
                 reached(thread)
             return stops
 
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             if isinstance(condition, PythonCondition):
                 return self._keep(GdbCallback(f"*{address:#x}", hit), address)
             return self._keep(GdbStop(address, condition_text(condition), reached), address)
@@ -144,22 +139,22 @@ class GdbBreakpointSetter:
             reached(SelectedThread())
             return False
 
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return self._keep(GdbCallback(f"*{address:#x}", hit), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
         """Stop at a function, now or once it is loaded, if ``reached`` returns True."""
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return GdbCallback(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
         """A breakpoint for the user to see and delete, which never stops."""
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return GdbCallback(f"*{address:#x}", lambda: False)
 
     def set_trap(self, address: int, reached: Reached) -> Trap:
         """Call ``reached`` at an address; the user sees no breakpoint."""
-        with _gdb_refusals():
+        with gdb_errors(_SET):
             return self._keep(GdbTrap(address, reached), address)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
@@ -185,15 +180,6 @@ class GdbBreakpointSetter:
         gdb.events.exited.connect(exited)
 
 
-@contextmanager
-def _gdb_refusals() -> Iterator[None]:
-    """Raise TargetError if gdb cannot set the breakpoint."""
-    try:
-        yield
-    except gdb.error as error:
-        raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
-
-
 def _call_reached(event: Any) -> None:
     """Called by gdb at each stop: call ``reached`` of our breakpoints that caused it."""
     for breakpoint in getattr(event, "breakpoints", ()):
@@ -210,11 +196,10 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(_NAME)
         self.last_key = 0
-        self.reached: dict[int, Callable[[], bool]] = {}
-        """Key of a catchpoint → the function that returns whether gdb stops now."""
+        self.reached: dict[int, Callable[[], bool]] = {}  # key of a catchpoint → returns True if gdb is to stop
 
     def invoke(self, key: gdb.Value) -> int:
-        """Called by gdb for each catchpoint of ours when a thread has stopped by its signal."""
+        """Called by gdb as the condition of a catchpoint of ours when a thread has stopped by its signal."""
         reached = self.reached.get(int(key))
         return int(reached is not None and reached())
 
@@ -297,8 +282,7 @@ class ProbedSetter(GdbBreakpointSetter):
     def __init__(self) -> None:
         self._hooks: ProbeHooks | None = None
         self._process = 0
-        self._due: tuple[int, object] | None = None
-        """The thread that is to stop, and the key of the catchpoint that has to stop it."""
+        self._due: tuple[int, object] | None = None  # tid that is to stop, key of the catchpoint that has to stop it
 
     def _current_hooks(self) -> ProbeHooks:
         """The hooks of the process that gdb has now. Raises ProbesRefused, TargetError."""
@@ -311,7 +295,7 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
-        """A hook that calls ``called`` with the stopped thread, which stays stopped if that returns a true value."""
+        """A hook that calls ``called(stopped thread)``; the thread stays stopped if that returns a true value."""
         hooks = self._current_hooks()
         frame = CfaRule(hooks.stack_pointer, 0, 0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
@@ -321,6 +305,7 @@ class ProbedSetter(GdbBreakpointSetter):
         hooks, key = self._current_hooks(), object()
 
         def hit(thread: StoppedThread) -> bool:
+            """Called when a thread reaches the probe: note whether gdb is to stop it."""
             if stops(thread):
                 self._due = (thread.tid, key)
             return False

@@ -13,7 +13,7 @@ import gdb
 
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.terminal import shown, wrapped
-from gdbext.hosts.gdb.gdb_printers import PrinterRegistration
+from gdbext.hosts.gdb.gdb_printers import PrinterRegistration, before_next_prompt
 from gdbext.tools import table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
             _write(outcome.error + "\n", gdb.STDERR)
 
     def complete(self, text: str, word: str) -> Sequence[str]:
-        """The words that gdb may complete ``text`` with; ``word`` is the part of its last word that gdb completes."""
+        """Completions of the command's arguments ``text``; ``word`` is the part of the last one that gdb replaces."""
         words = text.split()
         current = "" if not words or text[-1:].isspace() else words.pop()
         # gdb completes its own idea of the last word, which begins after the option's dashes.
@@ -60,13 +60,13 @@ class GdbPrefix(gdb.Command):  # type: ignore[misc]
     """``dispatch``: the commands as its words, ``dispatch bt`` for dispatch-bt, as LLDB has them."""
 
     def __init__(self) -> None:
-        self.__doc__ = "Explain what a PyTorch process is doing. Alone it says why the process hangs or crashed."
+        self.__doc__ = "Explain what a PyTorch process is doing; without a subcommand: why it hangs or crashed."
         super().__init__(table.PREFIX, gdb.COMMAND_USER, gdb.COMPLETE_NONE, True)
 
     def invoke(self, argument: str, from_tty: bool) -> None:
         """Called by gdb if no word that it knows follows. Raises gdb.GdbError."""
         if argument:
-            raise gdb.GdbError(f'there is no "{table.PREFIX} {argument}"; help {table.PREFIX} lists what there is')
+            raise gdb.GdbError(f'"{table.PREFIX} {argument}" is not a command; help {table.PREFIX} lists all')
         try:
             gdb.execute(table.DEFAULT, from_tty)
         except gdb.error as error:
@@ -77,17 +77,13 @@ class GdbCommands:
     """All commands, from ``source gdbext/init.py`` until the next one."""
 
     def __init__(self) -> None:
-        """Define the commands, with a line of help each; the whole help follows with the first prompt, or at once if
-        gdb's command line asks for help: with -batch there is no prompt.
-
-        The whole help takes the import of every command (0.1 s), which a script that runs one command must not pay.
-        """
+        """Define the commands, with a line of help each. The whole help, for which every command must be imported
+        (0.1 s), follows with the first prompt, or at once if gdb's command line asks for help: with -batch there is no
+        prompt."""
         GdbPrefix()
         self._define(_whole_help if _help_is_requested() else lambda row: f"{row.summary}\nSee: {row.name} --help")
         self._printers = PrinterRegistration(lambda value: self.shell.summaries.summary_of(value))
-        self._awaits_prompt = hasattr(gdb.events, "before_prompt")
-        if self._awaits_prompt:
-            gdb.events.before_prompt.connect(self._complete_help)
+        self._cancel_help = before_next_prompt(lambda: self._define(_whole_help))
 
     @cached_property
     def shell(self) -> Shell:
@@ -102,24 +98,14 @@ class GdbCommands:
         self._printers.remove()
         if "shell" in vars(self):
             self.shell.close()
-        self._forget_prompt()
-
-    def _complete_help(self) -> None:
-        """Called by gdb before its first prompt: define the commands with their whole help."""
-        self._forget_prompt()
-        self._define(_whole_help)
+        self._cancel_help()
 
     def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
+        """Define all commands, by their names and as words of ``dispatch``, with the help ``documentation(row)``."""
         for row in table.every_command():
             text = documentation(row)
             GdbCommand(row, self, text, row.name)
             GdbCommand(row, self, text, f"{table.PREFIX} {table.short_name(row)}")
-
-    def _forget_prompt(self) -> None:
-        """Disconnect once: gdb 13 raises SystemError for a function that is not connected."""
-        if self._awaits_prompt:
-            self._awaits_prompt = False
-            gdb.events.before_prompt.disconnect(self._complete_help)
 
 
 def _whole_help(row: table.ToolRow) -> str:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ _PASSED_ON = "SIGUSR1 SIGUSR2 SIGHUP SIGPIPE SIGTERM SIGQUIT SIGALRM SIGCHLD SIG
 
 
 class AddedDecorator(FrameDecorator):  # type: ignore[misc]
-    """Shows one added frame, with a frame of gdb's as its own; gdb prints that frame's number only once."""
+    """Shows one added frame beside ``native``, a frame of gdb whose number gdb prints only once."""
 
     def __init__(self, native: gdb.Frame, added: AddedFrame) -> None:
         super().__init__(native)
@@ -77,10 +77,9 @@ class AddedDecorator(FrameDecorator):  # type: ignore[misc]
         return int(self.inferior_frame().pc()) if "gdb.dap" in sys.modules else None
 
     def frame_args(self) -> None:
-        """None that gdb could read."""
+        """None: gdb could not read them."""
 
-    def frame_locals(self) -> None:
-        """None that gdb could read."""
+    frame_locals = frame_args
 
 
 class AddedFrameFilter:
@@ -134,8 +133,10 @@ class GdbDebugger(Debugger):
         self._filter: AddedFrameFilter | None = None
         self._unwritten: list[str] = []
         self._changes: deque[object] = deque(maxlen=1)
-        """The last event that was not counted yet."""
+        """The last event after which cached reads may be wrong, until it is counted."""
         self._changed = 0
+        self._note_change = self._changes.append
+        self._is_connected = False
 
     def target(self) -> Target:
         return current_target()
@@ -148,6 +149,7 @@ class GdbDebugger(Debugger):
 
     def identity(self) -> Hashable:
         """A value that changes with the inferior, its process, and with each event that makes cached reads wrong."""
+        self._connect(True)
         if self._changes:
             self._changes.clear()
             self._changed += 1
@@ -159,23 +161,19 @@ class GdbDebugger(Debugger):
     def thread_numbers(self) -> Sequence[int]:
         return [thread.num for thread in gdb.selected_inferior().threads()]
 
-    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Have ``identity`` count these events; ``action`` is not called.
+    def _connect(self, wanted: bool) -> None:
+        """Have gdb note the events of _CHANGES, or no longer.
 
-        gdb calls a function of C: before the first line of one of Python's, KeyboardInterrupt may be raised there, gdb
-        drops it, and the Ctrl+C of a user who resumed the process would be lost.
+        gdb calls a function of C: in one of Python, KeyboardInterrupt could be raised before its first line; gdb drops
+        that, and the Ctrl+C of a user who resumed the process would be lost.
         """
-        del action
-        noted = self._changes.append
-        events = [getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)]
-        for event in events:
-            event.connect(noted)
+        if wanted != self._is_connected:
+            self._is_connected = wanted
+            for event in (getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)):
+                (event.connect if wanted else event.disconnect)(self._note_change)
 
-        def disconnect() -> None:
-            for event in events:
-                event.disconnect(noted)
-
-        return disconnect
+    def close(self) -> None:
+        self._connect(False)
 
     def run_control(self) -> RunControl:
         return GdbRunControl()
@@ -187,7 +185,7 @@ class GdbDebugger(Debugger):
         return GdbBreakpointSetter()
 
     def write(self, text: str) -> None:
-        """Write to gdb's standard output; from another thread than gdb's own: soon."""
+        """Write to gdb's standard output; from another thread, by gdb's event loop."""
         self._unwritten.append(shown(text))
         if threading.current_thread() is threading.main_thread():
             self._write_all()
@@ -244,8 +242,8 @@ class GdbDebugger(Debugger):
             return  # it is gone
 
     def leave(self, job: Job) -> None:
-        """Exit gdb without finalizing its Python, a fifth of an inspection's time, if it holds no process and no thread
-        of ours runs. Functions registered with atexit are called."""
+        """Exit gdb without finalizing its Python, which takes a fifth of an inspection, unless gdb holds a process or a
+        thread of ours runs. Functions registered with atexit are called."""
         can_exit = bool(job.core) or (job.pid > 0 and not any(inferior.pid for inferior in gdb.inferiors()))
         if can_exit and threading.active_count() == 1:
             atexit._run_exitfuncs()
@@ -263,5 +261,4 @@ def _silence(_event: object) -> None:
     os.close(nowhere)
 
 
-debugger = GdbDebugger
-"""Makes the debugger inside which this runs (base_debugger.py)."""
+debugger = GdbDebugger  # called by base_debugger.debugger()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gdbext.cache import find_program
-from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import DebuggerLaunch
 
 if TYPE_CHECKING:
@@ -23,23 +21,12 @@ class GdbLaunch(DebuggerLaunch):
     name = "gdb"
     noise = "[New LWP"
     no_result_reason = "it may lack Python (gdb -ex 'python 1')"
-
-    def find(self) -> str:
-        """The path of the gdb of $GDB or of $PATH. Raises TargetError with how to install one."""
-        wanted = os.environ.get("GDB") or "gdb"
-        path = find_program(wanted)
-        if path is not None:
-            return path
-        raise TargetError(
-            f"gdb was not found ({wanted})",
-            why="it is not installed, or not in $PATH",
-            help="apt-get install gdb   or   dnf install gdb;   or use --debugger none, which needs no debugger at all",
-        )
+    packages = ("gdb", "gdb")
 
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
         """gdb reads symbols only for a program that it runs until it crashes. Otherwise it reads no file of the target:
-        attaching to torch then takes 10 ms instead of 2.4 s. Without a program file it also needs no libthread_db; it
-        finds the threads in /proc. A live command needs the program's file."""
+        attaching to torch then takes 10 ms instead of 2.4 s. Without the program's file, which a live command needs, it
+        finds the threads in /proc, without libthread_db."""
         loaded = ["-c", os.path.abspath(core)] if core else []  # noqa: PTH100
         settings = _settings(
             "debuginfod enabled off", "auto-load no", "confirm off", "pagination off", "print thread-events off"

@@ -1,16 +1,15 @@
-"""Breakpoint instructions in the code of a running process: gdb's own one in the dynamic loader is kept out of it, and
-ours are kept in it.
+"""Breakpoint instructions in the code of a running process: removes gdb's own one from the dynamic loader, and restores
+ours.
 
-gdb hears of libraries by a breakpoint that the loader runs into (enable_break, gdb/solib-svr4.c), for each one that is
-loaded or unloaded; no setting of gdb's avoids it. If gdb is killed while a thread is there, the thread gets the SIGTRAP
-and the process dies (ptrace_signal, kernel/signal.c); in a job that loads libraries all the time every second kill did
-that. So the instruction is restored as soon as gdb has replaced it, and gdb reads the list of libraries anew when the
-process has stopped again. gdb does not notice: at a stop it writes the original instruction once more.
+gdb learns of loaded libraries by a breakpoint in the loader (enable_break, gdb/solib-svr4.c), which no setting avoids.
+If gdb is killed while a thread is there, the thread gets the SIGTRAP and the process dies (ptrace_signal,
+kernel/signal.c): every second kill, in a job that loads libraries all the time. So the original instruction is restored
+as soon as gdb has replaced it, and gdb reads the list of libraries when the process has stopped again. gdb does not
+notice: at a stop it writes the original instruction once more.
 
-When the last kernel probe at an address of a file ends, the kernel restores the file's instruction in all processes
-that map the file and had probes once (register_for_each_vma, kernel/events/uprobes.c), whoever wrote the breakpoint
-instruction that it finds there: a trace of one rank removes the breakpoints that gdb has in another one. gdb would not
-notice, and no thread would stop there any more.
+When the last kernel probe at an address of a file is removed, the kernel restores the file's instruction in all
+processes that map the file and had probes once (register_for_each_vma, kernel/events/uprobes.c): a trace of one rank
+removes the breakpoints that gdb has in another one, without gdb noticing.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _log = logger(__name__)
 
 @contextmanager
 def loader_unwatched() -> Iterator[Callable[[], None]]:
-    """Keep gdb's breakpoint out of the loader, and have gdb read the libraries at the end if they changed. Yields a
+    """Remove gdb's breakpoint from the loader, and have gdb read the libraries at the end if they changed. Yields a
     function to call before each ``continue``. Does nothing for a process that is killed together with gdb, or if the
-    user waits for a library."""
+    user has breakpoints that wait for a library."""
     pid, own = gdb.selected_inferior().pid, architectures.own()
     originals = _loader_instructions(pid, len(own.breakpoint_code)) if own else {}
     memory = -1
     with suppress(OSError):  # refused
-        # this leads to the program that the process executes now: after an exec it leads nowhere
+        # the fd is of the program that the process executes now, and of no use after an exec
         memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC) if originals else -1
     if not own or memory < 0:
         yield lambda: None
@@ -85,7 +84,7 @@ _LOCATION = re.compile(r"-?\d+\.\d+ +\S+ +(0x[0-9a-f]+)")
 
 
 def loader_addresses(listing: str) -> set[int]:
-    """The addresses in gdb's list of all breakpoints where it has breakpoints in the loader, and no others."""
+    """The addresses in gdb's list of all breakpoints where only its breakpoints in the loader are."""
     kind, loader, others = "", set[int](), set[int]()
     for line in listing.splitlines():
         header = _HEADER.match(line)
@@ -110,7 +109,7 @@ class _Restorer(threading.Thread):
         self._over, self._expected = threading.Event(), threading.Event()
 
     def expect(self) -> None:
-        """Check without a pause for 0.1 s, or until gdb has written its breakpoint: it is about to resume."""
+        """Check without a pause for 0.1 s, or until gdb has written its breakpoint: it will resume the process."""
         self._busy_until = time.monotonic() + 0.1
         self._expected.set()
 
@@ -140,16 +139,13 @@ _Breakpoint = TypeVar("_Breakpoint", bound=gdb.Breakpoint)
 
 
 class BreakpointKeeper:
-    """Has gdb restore breakpoints of ours that were removed from the code while the process runs.
-
-    A thread of ours checks once a second, as long as there are any; gdb's own thread does the rest."""
+    """Has gdb restore breakpoints of ours that were removed from the code while the process runs: a thread of ours
+    checks once a second while there are any, and gdb's own thread writes them."""
 
     def __init__(self) -> None:
-        self._breakpoints: list[tuple[weakref.ref[gdb.Breakpoint], int]] = []
-        """(breakpoint, address)"""
-        self._lock = threading.Lock()
-        """Guards the list, which both threads change, and whether there is a thread that checks."""
-        self._is_watched = False
+        self._breakpoints: list[tuple[weakref.ref[gdb.Breakpoint], int]] = []  # breakpoint, address
+        self._lock = threading.Lock()  # guards the list and ``_is_watched``
+        self._is_watched = False  # the thread that checks exists
         self._pid = 0
         self._code = b""
 
@@ -211,10 +207,9 @@ class BreakpointKeeper:
 
 def program_of(pid: int) -> str:
     """A text that identifies the program that a process executes now; "" if that is unknown (remote)."""
-    try:
+    with suppress(OSError):
         return proc_files.read(f"/proc/{pid}/auxv").hex()  # the addresses of its program headers and entry
-    except OSError:
-        return ""
+    return ""
 
 
 def _libraries(pid: int) -> set[tuple[str, int]]:

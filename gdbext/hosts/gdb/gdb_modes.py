@@ -1,10 +1,9 @@
 """gdb's settings for ``continue``, which are never changed: the threads and processes that it resumes or keeps after a
 fork, and whether gdb can interrupt the process.
 
-Tried with gdb 13.1 and 18.1: with ``scheduler-locking on`` one thread runs, and waits for ever if another thread has
-what it needs (a GIL); with ``detach-on-fork off`` the other side of a fork stays stopped until the user resumes it, and
-a parent that waits for its child with it; with ``follow-fork-mode child`` gdb detaches from the parent, without a
-breakpoint in it.
+With ``scheduler-locking on`` one thread runs, and waits forever for what another one holds (the GIL); with
+``detach-on-fork off`` the other side of a fork stays stopped until the user resumes it, and a parent that waits for it,
+too; with ``follow-fork-mode child`` gdb detaches from the parent, which then has no breakpoints.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _log = logger(__name__)
 
 
 def check_pause_works(alternative: str) -> None:
-    """Raise UsageError if gdb would not resume all threads, or could not stop them; ``alternative`` is its help."""
+    """Raise UsageError, with the help ``alternative``, if gdb would not resume all threads or could not stop them."""
     non_stop = bool(gdb.parameter("non-stop"))
     if non_stop or _is_locked():
         setting = "non-stop mode is on" if non_stop else "scheduler-locking is on"
-        raise UsageError(f"--samples lets the whole process run, and {setting}", help=alternative)
+        raise UsageError(f"--samples lets the whole process run, but {setting}", help=alternative)
     check_interrupt(f", or {alternative}")
 
 
@@ -41,7 +40,7 @@ def check_interrupt(alternative: str = "") -> None:
     """Raise UsageError if gdb could not interrupt the process; ``alternative`` is added to the help."""
     if not stops_by_interrupt():
         raise UsageError(
-            "this command stops the process by an interrupt, and gdb passes SIGINT on to the program",
+            "this command interrupts the process by SIGINT, but gdb passes SIGINT on to the program",
             help=f"handle SIGINT stop nopass{alternative}",
         )
 
@@ -52,10 +51,10 @@ def _is_locked() -> bool:
 
 
 def _locked_text() -> str:
-    """The sentence that scheduler-locking is on."""
+    """The sentence for the user that scheduler-locking is on."""
     thread = gdb.selected_thread()
     number = f"thread {thread.num}" if thread is not None else "one thread"
-    return f"scheduler-locking is on: {number} would run alone, without those that it may wait for"
+    return f"scheduler-locking is on: {number} would run alone, without the threads that it may wait for"
 
 
 def stops_by_interrupt() -> bool:
@@ -64,22 +63,22 @@ def stops_by_interrupt() -> bool:
 
 
 def signal_actions(name: str) -> tuple[bool, ...]:
-    """(stop, print, pass) of a signal in gdb's table. Raises TargetError."""
-    rows = [line.split() for line in execute(f"info signals {name}").splitlines()]
-    actions = (tuple(word == "Yes" for word in row[1:4]) for row in rows if row[:1] == [name])
-    return next(actions, (False, False, True))
+    """(stop, print, pass) of a signal in gdb's table, each True if gdb does so. Raises TargetError."""
+    rows = (line.split() for line in execute(f"info signals {name}").splitlines())
+    row = next((row for row in rows if row[:1] == [name]), ["", "No", "No", "Yes"])
+    return tuple(word == "Yes" for word in row[1:4])
 
 
 def refusal() -> TargetError | None:
     """The reason why hooks cannot work during ``continue``, None if they can."""
     if gdb.parameter("non-stop"):
         return TargetError(
-            "non-stop mode is on: continue would let one thread run, and threads stop one by one",
+            "non-stop mode is on: continue would resume one thread, and threads would stop one by one",
             help="detach, set non-stop off, attach again",
         )
     if "full" in execute("info record"):  # "Active record target: record-full"
         return TargetError(
-            "gdb records each instruction (record full), which slows the process 100,000 times",
+            "gdb records each instruction (record full), which makes the process 100,000 times slower",
             help="record stop",
         )
     if _is_locked():
@@ -93,8 +92,8 @@ def check_probes() -> None:
         raise probes_are_elsewhere()
     if gdb.parameter("follow-fork-mode") == "child":
         raise ProbesRefused(
-            f"they watch process {gdb.selected_inferior().pid}, and gdb would leave it for the first child that it "
-            "forks (follow-fork-mode child)",
+            f"they watch process {gdb.selected_inferior().pid}, and gdb would leave it and follow its first child "
+            "(follow-fork-mode child)",
             help="set follow-fork-mode parent, or --engine breakpoints",
         )
 
@@ -104,8 +103,8 @@ def breakpoint_notes() -> tuple[str, ...]:
     notes = [f"{_locked_text()}: set scheduler-locking replay"] if _is_locked() else []
     if not gdb.parameter("detach-on-fork") and not gdb.parameter("schedule-multiple"):
         notes.append(
-            "detach-on-fork is off: what this process forks stays stopped, and so does this process while it waits for "
-            "that: set schedule-multiple on lets both run"
+            "detach-on-fork is off: children that this process forks stay stopped, and so does this process when it "
+            "waits for one; set schedule-multiple on lets both run"
         )
     return tuple(notes)
 
@@ -115,13 +114,12 @@ class Forks:
 
     def __init__(self) -> None:
         self._first = gdb.selected_inferior().pid
-        self._endings: dict[int, tuple[int, Ending]] = {}
-        """Number of an inferior → process id, ending."""
-        self._noted: set[int] = set()
-        """Process ids of the children that a note was written about."""
+        self._endings: dict[int, tuple[int, Ending]] = {}  # number of an inferior → pid, ending
+        self._noted: set[int] = set()  # pids of the children that the user was told of
 
     @contextmanager
     def watched(self) -> Iterator[None]:
+        """Note these events meanwhile."""
         gdb.events.new_inferior.connect(self._on_new_inferior)
         gdb.events.exited.connect(self._on_exited)
         try:
@@ -136,7 +134,7 @@ class Forks:
         gdb.post_event(self._write_notes)
 
     def _write_notes(self) -> None:
-        """Tell the user about each process that gdb keeps stopped after a fork, once."""
+        """Tell the user of each process that gdb keeps stopped after a fork, once."""
         if gdb.parameter("schedule-multiple") or gdb.parameter("detach-on-fork"):
             return
         follows = gdb.parameter("follow-fork-mode") == "child"
@@ -144,12 +142,12 @@ class Forks:
             pid, number = inferior.pid, inferior.num
             if pid and (pid == self._first) == follows and pid not in self._noted:
                 self._noted.add(pid)
-                text = f"process {pid} stays stopped since the fork, as inferior {number} (detach-on-fork off)"
+                text = f"process {pid} has been stopped since the fork, as inferior {number} (detach-on-fork off)"
                 advice = f"Ctrl+C, then detach inferiors {number}, or set schedule-multiple on to let both run"
                 gdb.write(f"note: {text}: {advice}\n", gdb.STDERR)
 
     def _on_exited(self, event: Any) -> None:
-        """Called by gdb also for a process that it detaches from."""
+        """Called by gdb when a process has exited or was detached: note how it ended."""
         status = getattr(event, "exit_code", None)
         if status is None:
             ending = Ending(EndingKind.KILLED, "was killed by a signal")
@@ -177,12 +175,12 @@ class Forks:
             )
 
     def _first_process_text(self) -> str:
-        """The clause that says where the process is that gdb had when the run began."""
+        """The clause on the present state of the process that gdb had when the run began."""
         held = next((inferior.num for inferior in gdb.inferiors() if inferior.pid == self._first), None)
         if held is not None:
             return f"process {self._first} is stopped: inferior {held} selects it"
         if is_alive(self._first):
-            return f"process {self._first} runs on without gdb (follow-fork-mode child): attach {self._first}"
+            return f"process {self._first} runs without gdb (follow-fork-mode child): attach {self._first}"
         return f"process {self._first} is gone, too"
 
 
@@ -211,8 +209,8 @@ class QuietConsole:
 
 def take_interrupts() -> None:
     """Have gdb take the SIGINTs that are pending because another event stopped the process first: they would stop the
-    next run at once, and kill the process after a detach. Does nothing if gdb's table of signals passes SIGINT on.
-    Raises gdb.error: the process exits."""
+    next run at once, and kill the process after a detach. Does nothing if gdb passes SIGINT on to the program. Raises
+    gdb.error if the process exits."""
     for _ in range(50):  # stops that gdb may report before that of an interrupt: one for each thread at a probe
         inferior = gdb.selected_inferior()
         if not inferior.pid or connection_type(inferior) != "native":

@@ -1,8 +1,7 @@
 """gdb's pretty-printers for C++ types of PyTorch, and its expressions, evaluated without any effect on the process.
 
-Printers are registered with each object file that has debug information: a release wheel has none, the user's own
-extension may. gdb supplies names, sizes and addresses of values only; tools/tensor/cpp_summaries.py reads their
-contents.
+gdb supplies names, sizes and addresses of values, from the debug information of the user's own extensions (a release
+wheel has none); tools/tensor/cpp_summaries.py reads their contents.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class GdbTypePrinters:
     """Finds the printer of a value; gdb keeps this object for each object file."""
 
     def __init__(self, summarize: Summarize, shown: Callable[[], None]) -> None:
-        """``shown`` is called whenever gdb shows a value."""
+        """``shown`` is called whenever gdb shows a value, ``summarize`` for each value of one of our types."""
         self.name = "gdbext"
         self.enabled = True
         # as ``info pretty-printer`` lists them and ``disable pretty-printer`` turns them off
@@ -131,16 +130,13 @@ def _fill(value: gdb.Value, kind: gdb.Type, raw: bytearray, start: int) -> None:
 
 
 class PrinterRegistration:
-    """Registers the printers with the object files, now and when one is loaded.
-
-    They are removed from those without debug information after a value was shown: to check 70 files takes 12 ms, as
-    long as defining all commands.
-    """
+    """Registers the printers with the object files, now and when one is loaded. They are removed from files without
+    debug information after a value was shown: to check 70 files takes 12 ms, as long as defining all commands."""
 
     def __init__(self, summarize: Summarize) -> None:
         self._printers = GdbTypePrinters(summarize, self._on_value_shown)
         self._unchecked: list[gdb.Objfile] = []
-        self._is_asked = False
+        self._cancel_check: Callable[[], None] | None = None
         for file in gdb.objfiles():
             self._register(file)
         gdb.events.new_objfile.connect(self._on_new_objfile)
@@ -148,7 +144,8 @@ class PrinterRegistration:
     def remove(self) -> None:
         with suppress(ValueError):
             gdb.events.new_objfile.disconnect(self._on_new_objfile)
-        self._forget_prompt()
+        if self._cancel_check:
+            self._cancel_check()
         for file in gdb.objfiles():
             self._remove_from(file)
 
@@ -160,30 +157,41 @@ class PrinterRegistration:
         self._unchecked.append(file)
 
     def _on_value_shown(self) -> None:
-        """gdb iterates over the lists while it shows a value, so they change with the next prompt only."""
-        if self._unchecked and not self._is_asked and hasattr(gdb.events, "before_prompt"):
-            self._is_asked = True
-            gdb.events.before_prompt.connect(self._check)
+        """Have gdb call ``_check`` before its next prompt: while it shows a value, it iterates over the lists."""
+        if self._unchecked and not self._cancel_check:
+            self._cancel_check = before_next_prompt(self._check)
 
     def _check(self) -> None:
         """Called by gdb before a prompt: remove the printers from files without debug information."""
-        self._forget_prompt()
+        self._cancel_check = None
         while self._unchecked:
             file = self._unchecked.pop()
             if file.is_valid() and not _has_debug_information(file.filename or ""):
                 self._remove_from(file)
 
-    def _forget_prompt(self) -> None:
-        if self._is_asked:
-            self._is_asked = False
-            gdb.events.before_prompt.disconnect(self._check)
-
     def _remove_from(self, file: gdb.Objfile) -> None:
         file.pretty_printers = [printer for printer in file.pretty_printers if printer is not self._printers]
 
 
+def before_next_prompt(action: Callable[[], None]) -> Callable[[], None]:
+    """Have gdb call a function once, before its next prompt; returns the function that cancels this."""
+    events = [gdb.events.before_prompt] if hasattr(gdb.events, "before_prompt") else []
+
+    def call() -> None:
+        cancel()
+        action()
+
+    def cancel() -> None:
+        while events:  # once: gdb 13 raises SystemError for a function that is not connected
+            events.pop().disconnect(call)
+
+    for event in events:
+        event.connect(call)
+    return cancel
+
+
 def _has_debug_information(path: str) -> bool:
-    """True also for a file of another machine."""
+    """True for a file with DWARF, and for one of a remote target, which cannot be read."""
     try:
         sections = ForeignFiles().image(path).sections
     except (GdbextError, OSError):
@@ -192,15 +200,12 @@ def _has_debug_information(path: str) -> bool:
 
 
 _REFERENCES = (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
+_CALLS = "may-call-functions"  # gdb's setting, since gdb 9
 
 
 def address_of(value: gdb.Value) -> int | None:
     """Address of a value; None if it is not in memory."""
     return int(value.address) & WORD if value.address is not None else None
-
-
-_CALLS = "may-call-functions"
-"""gdb's setting, since gdb 9."""
 
 
 def evaluated_address(expression: str) -> int:

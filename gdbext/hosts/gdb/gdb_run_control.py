@@ -1,11 +1,8 @@
 """gdb's side of the live commands: hooks at addresses, and ``continue``.
 
-Measured with gdb 13.1: a breakpoint with an empty stop() costs 160 to 290 µs a hit, plus the time of stop().
-``gdb.parse_and_eval`` of a register takes 6 µs without symbols and 22 µs with torch's; ``gdb.selected_frame()`` alone
-takes 14 and 128 µs. So registers are read by parse_and_eval.
-
-``continue`` is executed with its output: with to_string, gdb.write would write into that string, and MI would miss the
-^running that is its result record.
+A breakpoint costs 160 to 290 µs a hit (gdb 13.1), plus the time of stop(). Registers are read by gdb.parse_and_eval: 6
+to 22 µs; gdb.selected_frame() alone takes 14 to 128 µs. ``continue`` is executed with its output: with to_string,
+gdb.write would write into that string, and MI would miss the ^running that is its result record.
 """
 
 from __future__ import annotations
@@ -29,23 +26,10 @@ from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, TargetError
-from gdbext.hosts.gdb import gdb_modes
+from gdbext.hosts.gdb import gdb_modes, gdb_target
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, loader_unwatched, program_of
 from gdbext.hosts.gdb.gdb_printers import WORD
-from gdbext.hosts.gdb.gdb_target import (
-    GdbTarget,
-    brief_stop,
-    connection_type,
-    execute,
-    interrupt_all,
-    is_running,
-    low_word,
-    post_whole,
-    quietly,
-    read_memory,
-    read_register,
-    stopped_target,
-)
+from gdbext.hosts.gdb.gdb_target import execute, interrupt_all, is_running, post_whole, quietly, stopped_target
 from gdbext.live.host import HookSpec
 from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
@@ -63,7 +47,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stopping_for(number: int) -> Iterator[bool]:
-    """Have gdb stop for a signal meanwhile; yields whether the user's own setting does so. Raises TargetError."""
+    """Have gdb stop for signal ``number`` meanwhile; yields True if the user's own setting does so. Raises
+    TargetError."""
     name = signal_name(number)
     before = gdb_modes.signal_actions(name)
     execute(f"handle {name} stop print")
@@ -79,14 +64,14 @@ class ProbedThreads:
     numbers and show in an editor's list, and for each stop the editor would read everything anew.
 
     gdb's main thread is the tracer. Within gdb's event loop it waits for the threads itself, and resumes each as gdb
-    does for a signal that nothing is to be done for (linux_nat_filter_event, gdb/linux-nat.c). For those that gdb gets
-    first, in the moments in between, it stops.
+    resumes one whose signal it ignores (linux_nat_filter_event, gdb/linux-nat.c). gdb stops for threads that it sees
+    first, between two turns.
     """
 
     _TURN, _PAUSE = 0.2, 0.002
-    """Seconds after which gdb has its turn, though the process has no news for it; and between two checks."""
+    """Seconds after which gdb has its turn, even without an event for it; seconds between two checks."""
     _BUSY = 10
-    """Turns without waiting, once there were news: gdb has more to do for each than one."""
+    """Turns without waiting after an event: gdb needs several for each."""
 
     def __init__(self, hooks: ProbeHooks, handle: Callable[[int], bool], fail: Callable[[BaseException], None]) -> None:
         """``handle`` takes a thread id, raises nothing, and returns whether gdb is to stop the process there; ``fail``
@@ -109,7 +94,7 @@ class ProbedThreads:
             yield
             return
         if any(word in execute("info program") for word in ("breakpoint", "stepped")):
-            self._hooks.arm()  # stopped at a certain place, not by a signal: the next hook must not be missed
+            self._hooks.arm()  # stopped at a known address, not by a signal: the next hook must not be missed
         self._run, self._busy = object(), 0
         self._post(self._run)
         try:
@@ -145,11 +130,12 @@ class ProbedThreads:
             self._end(KeyboardInterrupt())
 
     def _end(self, error: BaseException) -> None:
+        """Stop the process because of an error."""
         self._fail(error)
         quietly("interrupt")
 
     def _handle_all(self) -> bool:
-        """Handle threads until gdb has something to do; True if that is to stop the process."""
+        """Handle threads until it is gdb's turn; True if gdb is to stop the process."""
         end, seen = time.monotonic() + self._TURN, set[int]()
         while True:
             for tid in self._hooks.waiting():
@@ -160,12 +146,12 @@ class ProbedThreads:
                         os.waitpid(tid, ptrace.WALL)
                         ptrace.resume(tid)
                     seen.discard(tid)
-            news = _pending_stop()
-            if news and news[1] == self._signal and news[0] not in seen:
-                seen.add(news[0])  # it has reached a probe since
+            pending = _pending_stop()
+            if pending and pending[1] == self._signal and pending[0] not in seen:
+                seen.add(pending[0])  # it has reached a probe since
                 continue
-            self._busy = self._BUSY if news else max(self._busy - 1, 0)
-            if news or self._busy or time.monotonic() >= end:
+            self._busy = self._BUSY if pending else max(self._busy - 1, 0)
+            if pending or self._busy or time.monotonic() >= end:
                 return False
             signal.sigtimedwait({signal.SIGCHLD}, self._PAUSE)
 
@@ -178,7 +164,7 @@ def _pending_stop(tid: int | None = None) -> tuple[int, int] | None:
 
 
 def _let_gdb_check() -> None:
-    """Let gdb hear SIGCHLD again, and check its threads at once. Without the signal it would wait for ever."""
+    """Unblock SIGCHLD for gdb, and have it check its threads at once. Without the signal it would wait forever."""
     try:
         signal.raise_signal(signal.SIGCHLD)  # it may raise KeyboardInterrupt
     finally:
@@ -189,12 +175,13 @@ def _let_gdb_check() -> None:
 # (Server.main_loop of gdb's package gdb.dap, in gdb 18) ---
 
 _CANCELLER, _IN_FLIGHT, _CANCEL = "canceller", "in_flight_gdb_thread", "cancel"
-"""The member of gdb's DAP server that cancels requests; there the number of the current request; and the function."""
+"""The member of gdb's DAP server that cancels requests; its member with the number of the current request; and its
+method."""
 
 
 @contextmanager
 def editor_heard() -> Iterator[Callable[[], bool]]:
-    """Interrupt the process as soon as an editor wants it stopped, or is gone; yields a function that returns whether
+    """Interrupt the process as soon as an editor wants it stopped, or exits; yields a function that returns True once
     that has happened."""
     server = getattr(sys.modules.get("gdb.dap.server"), "_server", None)
     # the queue of requests that the server has read; its name in gdb 18, and before
@@ -203,23 +190,23 @@ def editor_heard() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     queue, canceller = getattr(server, name), getattr(server, _CANCELLER, None)
-    heard = HeardQueue(queue, canceller, lambda: post_whole(interrupt_all, interrupt_all))
-    setattr(server, name, heard)
+    watched = WatchedQueue(queue, canceller, lambda: post_whole(interrupt_all, interrupt_all))
+    setattr(server, name, watched)
     can_cancel = hasattr(canceller, _IN_FLIGHT)
     if can_cancel:
-        setattr(canceller, _CANCEL, heard.cancel)
+        setattr(canceller, _CANCEL, watched.cancel)
     try:
-        heard.read_waiting()
-        yield lambda: heard.is_to_end
+        watched.read_waiting()
+        yield lambda: watched.is_to_end
     finally:
         if can_cancel:
             delattr(canceller, _CANCEL)
         setattr(server, name, queue)
-        heard.end()
+        watched.end()
 
 
-class HeardQueue:
-    """The queue of requests, which another thread fills and none empties while a command runs.
+class WatchedQueue:
+    """Stands for the queue of requests, which another thread fills while a command runs.
 
     A cancel of the command is handled here: gdb.interrupt(), by which gdb 18 cancels, was lost, or had gdb abort, in 3
     of 8 runs of dispatch-values by probes.
@@ -232,11 +219,10 @@ class HeardQueue:
         self._interrupt = interrupt
         self._lock = threading.Lock()
         self._is_over = False
-        self.is_to_end = False
-        """A request has come that is to end the run."""
+        self.is_to_end = False  # True once a request has come that ends the run
 
     def put(self, request: Any) -> None:
-        """Add a request, None for the end of all."""
+        """Add a request; None: the editor has exited."""
         self._queue.put(request)
         if _ends_run(request):
             self._end_run()
@@ -245,7 +231,7 @@ class HeardQueue:
         return self._queue.get()
 
     def cancel(self, number: int) -> None:
-        """Cancel a request: the command that runs, or another one as gdb does."""
+        """Cancel the request with that number: by an interrupt if its command runs, else as gdb does."""
         with self._canceller.lock:
             if number != getattr(self._canceller, _IN_FLIGHT):
                 getattr(type(self._canceller), _CANCEL)(self._canceller, number)
@@ -260,14 +246,14 @@ class HeardQueue:
             self.is_to_end = True
 
     def read_waiting(self) -> None:
-        """Examine the requests that were there before; they stay in the queue."""
+        """Examine the requests that were in the queue before; they stay there."""
         for _ in range(self._queue.qsize()):
             request = self._queue.get()
             self._queue.put(request)
             self.is_to_end = self.is_to_end or _ends_run(request)
 
     def end(self) -> None:
-        """Interrupt nothing any more: the process has stopped."""
+        """Stop interrupting the process: it has stopped."""
         with self._lock:
             self._is_over = True
 
@@ -289,16 +275,17 @@ def pause_of(target: Target) -> Pause:
 
     def stop_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already
-        return brief_stop(pid)
+        return gdb_target.brief_stop(pid)
 
     def pause(seconds: float, watch: Watch) -> Target:
+        """The pause of a process that gdb holds: resume it, and interrupt it after that time."""
         selected, forks = gdb.selected_thread(), gdb_modes.Forks()
         ending = GdbRunControl().run_beside(lambda run: run_for(seconds, watch, run.sleep), by_probes=False)
         check_pause(ending, alternative)
         forks.check_same()
         if selected is not None and selected.is_valid():
             selected.switch()
-        return GdbTarget(gdb.selected_inferior())
+        return gdb_target.GdbTarget(gdb.selected_inferior())
 
     if isinstance(target, SnapshotTarget):
         return stop_again
@@ -347,12 +334,12 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class _Stop(NamedTuple):
-    """The needed part of gdb's event. The event itself must not be kept: it holds the breakpoints, and Python's
-    collector cannot see into gdb's objects, so that everything that a breakpoint's handler refers to would leak."""
+    """The needed part of gdb's event: the signal's name, and numbers of breakpoints other than our hooks. The event
+    must not be kept: it holds the breakpoints, and Python's collector cannot see into gdb's objects, so that everything
+    that a breakpoint's handler refers to would leak."""
 
     signal: str = ""
     breakpoints: tuple[int, ...] = ()
-    """The numbers of those that are not hooks of ours."""
     is_at_breakpoint: bool = False
 
 
@@ -363,16 +350,15 @@ class GdbRunControl:
         self._hooks: list[GdbHook] = []
         self._keeper = BreakpointKeeper()
         self._failure: BaseException | None = None
-        self.stop_requested = False
-        """A handler has requested the stop."""
+        self.stop_requested = False  # by a handler
         self._stop: _Stop | None = None
-        self._ran = ""
+        self._ran = ""  # ``program_of`` the process when it was resumed
         self._is_replaced = False
         self.quiet = gdb_modes.QuietConsole()
         self._probes: ProbeHooks | None = None
         self._probed: ProbedThreads | None = None
-        self._probed_thread = 0
-        self._stops_anyway = False
+        self._probed_thread = 0  # tid of the last thread that a probe has stopped
+        self._stops_anyway = False  # the user has gdb stop for the probes' signal
         self.is_over = False
         """True at the end of a run, while gdb takes pending interrupts: handlers are not called."""
 
@@ -384,43 +370,35 @@ class GdbRunControl:
         """Call the hook's handler whenever a thread reaches its address, until it is removed. Raises TargetError."""
         if self._probes:
             return self._probes.place(spec)
-        try:
+        with gdb_target.gdb_errors(f"set a breakpoint at {spec.address:#x}"):
             hook = GdbHook(self, spec)
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot set a breakpoint at {spec.address:#x}: {error}") from error
         self._keeper.keep(hook, spec.address)
         self._hooks.append(hook)
         return hook
 
     def read(self, address: int, size: int) -> bytes:
-        return read_memory(address, size)
+        return gdb_target.read_memory(address, size)
 
     def register(self, name: str) -> int:
         """A register of the thread at a hook. Raises TargetError."""
         at_probe = self._probes.register(name) if self._probes else None
-        return read_register(name) if at_probe is None else at_probe
+        return gdb_target.read_register(name) if at_probe is None else at_probe
 
     def float_register(self, name: str) -> int:
         """The low 8 bytes of a vector register of the thread at a hook. Raises TargetError."""
         if self._probes:
             self._probes.check_vectors()
             return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
-        try:
-            return low_word(_evaluate(f"${name}"))
-        except gdb.error as error:
-            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+        with gdb_target.gdb_errors(f"read the register {name}"):
+            return gdb_target.low_word(_evaluate(f"${name}"))
 
     def fail(self, error: BaseException) -> None:
         """Keep the error of a handler; the first one counts."""
         self._failure = self._failure or error
 
     def start(self) -> None:
-        try:
+        with gdb_target.gdb_errors("start a program", "file PROGRAM, or attach PID, then the command again"):
             gdb.execute("starti", False, True)
-        except gdb.error as error:
-            raise TargetError(
-                f"gdb cannot start a program: {error}", help="file PROGRAM, or attach PID, then the command again"
-            ) from error
 
     def session(self) -> Session:
         return Session(stopped_target())
@@ -436,10 +414,10 @@ class GdbRunControl:
 
     @property
     def can_run_beside(self) -> bool:
-        return connection_type(gdb.selected_inferior()) == "native"
+        return gdb_target.connection_type(gdb.selected_inferior()) == "native"
 
     def run_beside(self, work: Work, by_probes: bool = True) -> Ending:
-        """``by_probes``: the work is to read what kernel probes record."""
+        """``by_probes``: the work reads what kernel probes record. Raises TargetError, UsageError."""
         if by_probes:
             gdb_modes.check_probes()
         refused = gdb_modes.refusal()
@@ -517,14 +495,11 @@ class GdbRunControl:
         if self.stop_requested or self._failure:
             return True
         waiting = self._probes.waiting()
-        for tid in waiting:
-            if self.stop_requested or self._failure:
-                break
-            self._reached_probe(tid)
+        any(map(self._reached_probe, waiting))  # up to the first one that is to stop
         return bool(waiting) or not self._stops_anyway
 
     def _continue(self, forks: gdb_modes.Forks) -> Ending | None:
-        """Resume the process and wait until it stops; returns how that run ended, None if it is to be resumed again."""
+        """Resume the process and wait until it stops; the ending of that run, None if it is to be resumed again."""
         self._failure = self._stop = None
         self.stop_requested = self._is_replaced = False
         self._ran = program_of(gdb.selected_inferior().pid)
@@ -543,7 +518,7 @@ class GdbRunControl:
             self.is_over = True
             interrupt_all()
             unawaited = TargetError(
-                "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
+                "gdb does not wait for the process in functions called by gdb.post_event while its prompt is shown",
                 why="the command would end while the process runs on; it was interrupted instead",
                 help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
             )
@@ -564,10 +539,9 @@ class GdbRunControl:
                     thread.switch()
             return Ending(EndingKind.ASKED, "")
         stop = self._stop or _Stop()
-        if stop.signal == "SIGINT":
-            return _INTERRUPTED
         if stop.signal:
-            return Ending(EndingKind.SIGNAL, f"the process got {stop.signal}")
+            is_interrupt = stop.signal == "SIGINT"
+            return _INTERRUPTED if is_interrupt else Ending(EndingKind.SIGNAL, f"the process got {stop.signal}")
         if stop.is_at_breakpoint:
             numbers = stop.breakpoints
             return Ending(EndingKind.STOPPED, f"breakpoint {numbers[0]}" if numbers else "a breakpoint")

@@ -58,7 +58,7 @@ class GdbThread(TargetThread):
         """Those of the architecture's registers that gdb has. Raises TargetError (the thread runs), TargetGone."""
         if self._registers is None:
             self._check()
-            with _gdb_errors(self.tid):
+            with gdb_errors(f"read thread {self.tid}"):
                 self._owner.read_thread(self)
         return self._registers or {}
 
@@ -67,7 +67,7 @@ class GdbThread(TargetThread):
         return selected is not None and selected.ptid == self._thread.ptid
 
     def read_selected(self) -> None:
-        """Select the thread and read its registers and signal, if it is stopped. Raises gdb.error."""
+        """Select the thread, and read its registers and signal once, if it is stopped. Raises gdb.error."""
         if self._registers is not None or not self._thread.is_valid() or self._thread.is_running():
             return
         if not self.is_selected():
@@ -81,7 +81,7 @@ class GdbThread(TargetThread):
     def float_registers(self) -> Mapping[str, int]:
         """The vector registers that arguments are passed in (low 8 bytes), read anew each time."""
         self._check()
-        with _gdb_errors(self.tid), keeping_selection():
+        with gdb_errors(f"read thread {self.tid}"), keeping_selection():
             if not self.is_selected():
                 self._thread.switch()
             frame = gdb.newest_frame()
@@ -91,16 +91,14 @@ class GdbThread(TargetThread):
     def _check(self) -> None:
         """Raise TargetGone or TargetError unless the thread is stopped."""
         if not self._thread.is_valid():
-            raise TargetGone(f"thread {self.tid} has ended")
+            raise TargetGone(f"thread {self.tid} has exited")
         if self._thread.is_running():
             raise TargetError(f"thread {self.tid} is running", help="stop it first: interrupt -a")
 
 
 class GdbTarget(LentProcess):
-    """gdb's selected inferior, live and stopped. Raises ForeignArchitecture.
-
-    ``states`` maps a tid to the thread's state letter before the attach, if it was read.
-    """
+    """gdb's selected inferior, live and stopped. ``states``: tid → the thread's state letter before the attach, if it
+    was read. Raises ForeignArchitecture."""
 
     debugger = "gdb"
 
@@ -119,6 +117,7 @@ class GdbTarget(LentProcess):
         self._register_names: tuple[str, ...] = ()
 
     def read(self, address: int, size: int) -> bytes:
+        """Read the inferior's memory through gdb. Raises MemoryFault, TargetGone."""
         if size == 0:
             return b""
         if size < 0 or not 0 <= address <= WORD - size:
@@ -172,26 +171,21 @@ class GdbTarget(LentProcess):
         return self._register_names
 
     def read_thread(self, thread: GdbThread) -> None:
-        """Read one thread's registers and signal, and those of all others if restoring the selection is expensive.
-
-        Selecting another thread drops gdb's frames, and an outer frame that the user has selected has to be unwound
-        anew afterwards. So in that case all threads are read in one go. Raises gdb.error.
-        """
+        """Read one thread's registers and signal. If the user has selected an outer frame, which gdb must unwind again
+        after another thread was selected, all threads are read at once. Raises gdb.error."""
         if thread.is_selected():
             thread.read_selected()
             return
         with keeping_selection() as is_expensive:
             thread.read_selected()
             for other in self.threads() if is_expensive else ():
-                with suppress(gdb.error):  # it costs that thread only, when it is asked for
+                with suppress(gdb.error):  # raised once more when that thread is asked for
                     other.read_selected()
 
 
 class GdbCoreTarget(LentCore):
-    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
-
-    ``sysroot`` None means gdb's own setting.
-    """
+    """A core that gdb has loaded, at ``path``: read by CoreTarget, with gdb's thread numbers and selection, and by
+    default its sysroot."""
 
     debugger = "gdb"
 
@@ -219,7 +213,7 @@ def current_target(states: Mapping[int, str] | None = None) -> Target:
     if inferior.pid == 0:
         raise TargetError(
             "gdb has no process and no core",
-            why="none was started or loaded yet, or it has ended",
+            why="none was started or loaded yet, or it has exited",
             help="attach PID   or   core-file CORE   or   run",
         )
     if is_running():
@@ -232,13 +226,11 @@ def current_target(states: Mapping[int, str] | None = None) -> Target:
 
 
 def stopped_target() -> GdbTarget:
-    """The selected process at this stop. Raises TargetGone.
-
-    Not current_target(): inside a breakpoint's stop() gdb says that the thread runs.
-    """
+    """The selected process at this stop, also inside a breakpoint's stop(), where gdb reports that the thread runs.
+    Raises TargetGone."""
     inferior = gdb.selected_inferior()
     if inferior.pid == 0:
-        raise TargetGone("the process has ended")
+        raise TargetGone("the process has exited")
     return GdbTarget(inferior)
 
 
@@ -269,7 +261,7 @@ def _core_path(inferior: gdb.Inferior) -> str:
     for path in re.findall(r"^\s*`(/.*)', ", execute("info files"), re.M):
         if is_core(path):
             return str(path)
-    raise TargetError("gdb does not say the path of its core file", help="use: scripts/dispatch -c CORE")
+    raise TargetError("gdb does not report the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
 def connection_type(inferior: gdb.Inferior) -> str:
@@ -335,7 +327,7 @@ def _word(value: gdb.Value) -> gdb.Value | None:
 
 @contextmanager
 def keeping_selection() -> Iterator[bool]:
-    """Select the user's thread and frame again at the end; yields True if gdb must unwind an outer frame for that."""
+    """Restore the user's thread and frame at the end; yields True if gdb must unwind an outer frame for that."""
     thread = gdb.selected_thread()
     frame = _outer_frame()
     try:
@@ -348,7 +340,7 @@ def keeping_selection() -> Iterator[bool]:
 
 
 def _outer_frame() -> Any:
-    """The selected frame unless it is the innermost one, which selecting the thread selects by itself."""
+    """The selected frame; None if it is the innermost one, which is selected together with its thread."""
     try:
         frame = gdb.selected_frame()
         return frame if frame != gdb.newest_frame() else None
@@ -357,12 +349,12 @@ def _outer_frame() -> Any:
 
 
 @contextmanager
-def _gdb_errors(tid: int) -> Iterator[None]:
-    """Raise TargetError for an error of gdb's while a thread is read."""
+def gdb_errors(what: str, help: str | None = None) -> Iterator[None]:
+    """Raise TargetError, ``gdb cannot WHAT: …``, for an error of gdb's."""
     try:
         yield
     except gdb.error as error:
-        raise TargetError(f"gdb cannot read thread {tid}: {error}") from error
+        raise TargetError(f"gdb cannot {what}: {error}", help=help) from error
 
 
 def _has_register(frame: gdb.Frame, name: str) -> bool:
@@ -388,10 +380,10 @@ def _stop_signal() -> Signal | None:
 
 
 def post_whole(work: Callable[[], None], interrupted: Callable[[], None]) -> None:
-    """Have gdb's event loop call ``work``, and then ``interrupted`` if Ctrl+C came in between. From any thread.
+    """Have gdb's event loop call ``work``, and then ``interrupted`` if Ctrl+C interrupted that. From any thread.
 
-    Python raises KeyboardInterrupt at any point, before the first line of a function too, and gdb would drop it. So
-    the second event runs no Python code if all went well: it calls what is in ``to_call``.
+    Python may raise KeyboardInterrupt even before the first line of a function, and gdb would drop it. So the second
+    event runs no Python code unless ``work`` was interrupted: it iterates over ``to_call``.
     """
     to_call = [interrupted]
 
@@ -431,13 +423,13 @@ def plain_output(text: str) -> str:
 
 
 def interrupt_all() -> None:
-    """Stop all threads, if the selected one runs: a SIGINT to a stopped process would stay pending."""
+    """Stop all threads if the selected one runs: a SIGINT to a stopped process would stay pending."""
     if is_running():
         quietly("interrupt -a")
 
 
 def is_running() -> bool:
-    """True while the thread that gdb has selected runs: the process was continued, and has not stopped."""
+    """True while the thread that gdb has selected runs."""
     thread = gdb.selected_thread()
     return thread is not None and thread.is_valid() and bool(thread.is_running())
 

@@ -95,7 +95,7 @@ class Diagnosis(Answer):
 
 
 class Process:
-    """The process, core or recording that was opened. A context manager: at its end a held process resumes."""
+    """A process, core or recording that was opened. As a context manager, it resumes a held process at the end."""
 
     def __init__(
         self, target: Target, standstill: opening.Standstill | None = None, limits: CallLimits | None = None
@@ -119,9 +119,9 @@ class Process:
 
     @property
     def standstill_text(self) -> str:
-        """Whether the process runs, in words: "process 4711 is stopped for some milliseconds, and goes on"."""
+        """A sentence on whether the process is stopped: "process 4711 is stopped until it is closed"."""
         if not self.standstill:
-            return "nothing runs there: it is a " + ("recording" if self._target.origin.recorded else "core")
+            return "nothing is running: it is a " + ("recording" if self._target.origin.recorded else "core")
         return f"process {self.pid} {self.standstill.value}"
 
     @cached_property
@@ -156,7 +156,7 @@ class Process:
         self._target.close()
 
     def _renew(self) -> None:
-        """Drop what was read before the process was examined again: it may be older than its threads."""
+        """Drop the session, which may be older than the threads: the process was sampled again."""
         self._session = Session(self._target, self._session.layout_if_known, self._session.files)
 
     def __enter__(self) -> Process:
@@ -181,11 +181,11 @@ def open_process(
 ) -> Process:
     """Open what gdbext.open was asked for. Raises GdbextError."""
     if sum(source is not None for source in (pid, core, recording)) != 1:
-        raise UsageError("say what to examine", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
+        raise UsageError("specify what to examine", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
     if (hold or not stop) and pid is None:
         raise UsageError("stop=False and hold=True are for a running process (pid=…)")
     if hold and not stop:
-        raise UsageError("hold=True and stop=False contradict each other", help="leave out one of them")
+        raise UsageError("hold=True and stop=False contradict each other", help="omit one of them")
     if sysroot and core is None:
         raise UsageError("sysroot is for core dumps: a running process shows its own files")
     with limits.watch():

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from gdbext.cpython.abi.versions import unsupported
+from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import all_frames
@@ -17,7 +18,6 @@ from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.frame_variables import PyStack
     from gdbext.diagnosis.session import Session
 
@@ -141,36 +141,27 @@ class Python:
             if tid not in table.states:
                 raise UsageError(f"thread {tid} runs no Python")
             stack = table.frames(tid)
-            return PythonVariables(stack, stack[index], self._limits, lambda: self._session.target.moment.has_run(tid))
+            return PythonVariables.of(
+                stack, stack[index], self._limits, lambda: self._session.target.moment.has_run(tid)
+            )
 
     def __repr__(self) -> str:
         return f"<Python {self.version}>"
 
 
-class PythonVariables:
+class PythonVariables(PythonFrame):
     """One Python frame with its local variables."""
 
-    def __init__(self, stack: PyStack, frame: PythonFrame, limits: CallLimits, has_run: Callable[[], bool]) -> None:
-        """``has_run``: True if the thread ran since the frame was read."""
-        self._has_run = has_run
-        self._stack = stack
-        self._frame = frame
-        self._limits = limits
+    _stack: PyStack
+    _limits: CallLimits
+    _has_run: Callable[[], bool]
 
-    @property
-    def function(self) -> str:
-        """The function's qualified name (3.11 and later), or its name."""
-        return self._frame.function
-
-    @property
-    def file(self) -> str:
-        """The file of its code."""
-        return self._frame.file
-
-    @property
-    def line(self) -> int | None:
-        """The line that the frame is at."""
-        return self._frame.line
+    @classmethod
+    def of(cls, stack: PyStack, frame: PythonFrame, limits: CallLimits, has_run: Callable[[], bool]) -> PythonVariables:
+        """A frame of the thread with that stack. ``has_run``: True if the thread ran since the frame was read."""
+        variables = cls(*frame)
+        variables._stack, variables._limits, variables._has_run = stack, limits, has_run
+        return variables
 
     @property
     def locals(self) -> dict[str, Variable]:
@@ -178,7 +169,7 @@ class PythonVariables:
         with self._limits.watch():
             variables = {
                 name: Variable(name, value.type or "?", value.address, escape(describe(value)))
-                for name, value in self._stack.locals(self._frame).checked().items()
+                for name, value in self._stack.locals(self).checked().items()
             }
             if self._has_run():
                 raise TargetError(

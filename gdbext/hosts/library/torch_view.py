@@ -45,6 +45,7 @@ class Torch:
         return self._tensor("--py", name, "--thread", str(tid))
 
     def _tensor(self, *words: str) -> Tensor:
+        """The tensor that dispatch-tensor shows for these arguments. Raises GdbextError."""
         with self._limits.watch():
             report = running.report("dispatch-tensor", words, lambda: self._session)
         return Tensor(cast("TensorSection", report.sections[0]))
@@ -73,7 +74,7 @@ class Operators(Mapping[str, "OperatorView"]):
         return len(self._session.dispatcher.names)
 
     def find(self, pattern: str) -> list[OperatorView]:
-        """All that a word means: ``mm`` every operator of that name, ``*mm*`` a pattern. Raises UsageError."""
+        """The operators that match: ``mm``, of that base name; ``*mm*``, a glob. Raises UsageError."""
         with self._limits.watch():
             report = running.report("dispatch-op", [pattern], lambda: self._session)
         section = cast("OperatorSection", report.sections[0])

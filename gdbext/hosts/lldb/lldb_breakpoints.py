@@ -28,8 +28,7 @@ class StoppedAt:
 
     def __init__(self, frame: lldb.SBFrame) -> None:
         self._frame = frame
-        self.is_lost = False
-        """True if LLDB could not read a register: it is about to detach (LLDB 22), and must stop for that."""
+        self.is_lost = False  # True if LLDB cannot read registers: it is about to detach (LLDB 22), and must stop
 
     @property
     def tid(self) -> int:
@@ -50,13 +49,13 @@ class StoppedAt:
 
 
 class Deletions:
-    """Deletes breakpoints when it is safe: not while LLDB calls us, and not in the second run of a program in one LLDB,
-    which LLDB 19 crashes after. Until the program has exited they are disabled instead."""
+    """Deletes breakpoints when it is safe: not while LLDB calls us, and not while a program runs for the second time in
+    one LLDB, which LLDB 19 crashes after. Until then they are disabled."""
 
     def __init__(self, is_safe: Callable[[], bool]) -> None:
         self._is_safe = is_safe
-        self._calls = 0
-        self._waiting: list[tuple[lldb.SBTarget, int, str]] = []
+        self._calls = 0  # calls from LLDB that are in progress
+        self._waiting: list[tuple[lldb.SBTarget, int, str]] = []  # target, number of the breakpoint, callback's name
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
@@ -99,10 +98,9 @@ class LldbBreakpoint:
         self._callback_name = attach_callback(breakpoint, self._hit)
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
-        if self._is_deleted:
-            return False
+        """Called by LLDB at each hit; True if the process is to stop."""
         with self._deletions.postponed():
-            return self._callback(frame)
+            return not self._is_deleted and self._callback(frame)
 
     def is_alive(self) -> bool:
         self._deletions.flush()
@@ -132,7 +130,7 @@ class LldbTrap:
         self._is_on = False
 
     def enable(self, wanted: bool) -> None:
-        """Raises TargetError."""
+        """Have the function called from now on, or no longer. Raises TargetError."""
         if wanted != self._is_on:
             self._is_on = wanted
             if wanted:
@@ -150,10 +148,10 @@ class LldbBreakpointSetter:
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._on_exit: list[Callable[[], None]] = []
-        self._run: int | None = None
-        self._start: LldbBreakpoint | None = None
+        self._run: int | None = None  # LLDB's unique id of the process
+        self._start: LldbBreakpoint | None = None  # at the start of a program
         self._traps: HookBreakpoint | None = None
-        self._runs = 1
+        self._runs = 1  # how often the program was started
         self._deletions = Deletions(lambda: self._runs == 1 or not is_there(self._selection.process()))
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> LldbBreakpoint:
@@ -242,6 +240,7 @@ class LldbBreakpointSetter:
         self._on_exit.append(action)
 
     def _breakpoint_at(self, address: int, callback: Callback) -> LldbBreakpoint:
+        """A breakpoint that the user sees; ``callback`` returns True if it is to stop."""
         self._watch_runs()
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)

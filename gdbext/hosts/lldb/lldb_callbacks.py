@@ -1,7 +1,7 @@
 """Functions and classes of ours that LLDB calls at breakpoints and for values.
 
-LLDB takes them by name, which it looks up in the user's namespace for scripts. That namespace stays as it is, and has
-LLDB's own module: so they are kept in there, also while our commands are loaded anew.
+LLDB looks them up by name in the user's namespace for scripts, which has LLDB's own module. They are members of that
+module, and stay there while our commands are loaded anew, so that the namespace is left as it was.
 """
 
 from __future__ import annotations
@@ -39,22 +39,19 @@ def drop_callback(name: str) -> None:
 
 def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     """Have LLDB call the function at each hit; returns its name, for ``drop_callback`` when the breakpoint is deleted.
-    Raises TargetError.
-
-    LLDB's lock is held during a call: SBProcess.ReadMemory takes the lock of the process first and then waits for this
-    one, which "process detach" holds while it waits for the other. LLDB before 21 lends no lock: see read_memory.
-    """
+    Since LLDB 21 the API's lock is held during a call (see read_memory). Raises TargetError."""
     target = breakpoint.GetTarget()
     lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
 
     def on_hit(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
+        """Called by LLDB with the names of its script session."""
         try:
             with lock:
                 return callback(frame) or _must_stop(frame)
         finally:
             # LLDB's wrapper around ours (ScriptInterpreterPython.cpp, GenerateFunction, 16 to 22) copies every name
-            # back from its own globals, and fails for one that is not there: the wrapper of another such breakpoint,
-            # which the callback has set, is new in ``names``.
+            # back from its own globals, and fails for one that is not there, such as the wrapper of a breakpoint that
+            # the callback has set.
             wrapper_globals = sys._getframe(1).f_globals
             for name in names:
                 wrapper_globals.setdefault(name, names[name])
@@ -62,12 +59,12 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     name = keep_callback(on_hit)
     error = breakpoint.SetScriptCallbackFunction(name)
     if error is not None and error.Fail():
-        raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
+        raise TargetError(f"LLDB rejects the callback: {error.GetCString()}")
     return name
 
 
 def _must_stop(frame: lldb.SBFrame) -> bool:
-    """True if a command waits for the process to stop: then LLDB calls us in its main thread, not in the one that
+    """True if a command waits for the process to stop: LLDB calls us in its main thread then, not in the one that
     handles events. If we resumed the process, LLDB 22 would lose the stop, and "process detach" would never return."""
     members = vars(vars(lldb)[_MEMBER])
     if threading.get_ident() != threading.main_thread().ident:

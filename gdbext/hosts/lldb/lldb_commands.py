@@ -1,9 +1,8 @@
 """The contents of ``command script import gdbext/lldb_init.py``: a command object for each row of the table, the same
 as words of ``dispatch``, and printers of values.
 
-LLDB 19 and later parses a command's line itself, so that it completes it: it asks for options and arguments when a
-command is added, and passes on options one by one, then the arguments. From LLDB 20 on it also asks for completions of
-a value or an argument. The words that the user may have typed are put together again, for the commands' own parser.
+LLDB 19 and later parses and completes a command's line itself, by definitions of options and arguments; since LLDB 20
+it also asks for completions of values. The parsed parts are joined to words again, for the commands' own parser.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from gdbext.hosts.lldb.selection import check_version, lldb_release, run_command
 from gdbext.tools import table
 from gdbext.tools.outcome import Outcome, failure
 
-_ASKS_FOR_VALUES = 20
-"""The first LLDB that asks a command for completions of an argument (pull request 109062 of llvm-project); 19 was the
-first that asks for options (70734)."""
+_ASKS_FOR_VALUES = 20  # the first LLDB that asks a command for completions of an argument
 
 
 class LldbCommand:
@@ -85,16 +82,14 @@ class ParsedCommand(LldbCommand):
     def __init__(self, debugger: lldb.SBDebugger, names: dict[str, object]) -> None:
         super().__init__(debugger, names)
         self._parser = table.parser_of(self.row)
-        self._options = {
-            next(name[2:] for name in option.option_strings if name.startswith("--")): option
-            for option in self._parser.options()
-        }
-        """Long name → option."""
+        options = self._parser.options()
+        long_names = (next(name[2:] for name in row.option_strings if name.startswith("--")) for row in options)
+        self._options = dict(zip(long_names, options))
         self._given: list[tuple[argparse.Action, str]] = []
         self._release = lldb_release(debugger) or _ASKS_FOR_VALUES
 
     def get_flags(self) -> int:
-        """0: most commands check themselves what they need."""
+        """0: LLDB need not check that there is a process; commands check what they need."""
         return 0
 
     def get_options_definition(self) -> dict[str, dict[str, object]]:
@@ -102,7 +97,7 @@ class ParsedCommand(LldbCommand):
         return {name: _definition(option, number) for number, (name, option) in enumerate(self._options.items(), 1)}
 
     def get_args_definition(self) -> list[list[dict[str, object]]]:
-        """Any number of arguments; a command that takes none refuses them with our words."""
+        """Any number of arguments: the commands' own parser refuses those that they do not take."""
         return [[{"arg_type": lldb.eArgTypeValue, "repeat": "optional"}]]
 
     def option_parsing_started(self) -> None:
@@ -143,7 +138,7 @@ class ParsedCommand(LldbCommand):
         return self._completion([f"--{name}"], value[:cursor])
 
     def _completion(self, words: Sequence[str], current: str) -> dict[str, object] | bool:
-        """The words that ``current`` may become after ``words``, in LLDB's form; True if there are none."""
+        """Completions of the word ``current`` after ``words``, in LLDB's form; True if there are none."""
         completions = self.commands.completions(self.row, words, current)
         if len(completions) == 1 and completions[0].endswith("/"):
             return {"completion": completions[0], "mode": "partial"}
@@ -157,12 +152,13 @@ class ParsedCommand(LldbCommand):
 
 
 def _takes_one_value(option: argparse.Action) -> bool:
+    """False for a flag, and for an option that takes all words after it."""
     return takes(option) and not takes_all(option)
 
 
 def _definition(option: argparse.Action, number: int) -> dict[str, object]:
-    """The option as LLDB's OptionDefinition. LLDB tells options apart by a short name other than NUL: for an option
-    without one it is a control character."""
+    """The option as LLDB's OptionDefinition. LLDB distinguishes options by their short names: one without gets the
+    control character with that ``number``."""
     short = next((name[1] for name in option.option_strings if len(name) == 2), chr(number))
     help_text = (option.help or option.dest).replace("%%", "%")
     definition: dict[str, object] = {"short_option": short, "required": False, "help": help_text}
@@ -203,6 +199,7 @@ class LldbCommands:
         self._printers = LldbTypePrinters(self._ours.selection, self._shell.summaries)
 
     def _command(self, line: str) -> None:
+        """Run one of LLDB's commands. Raises TargetError if LLDB refuses it."""
         result = run_command(self._debugger, line)
         if not result.Succeeded():
             raise TargetError(f"LLDB refuses {line!r}: {result.GetError()}")
@@ -220,7 +217,7 @@ class LldbCommands:
             return self._shell.execute(row, argv, color)
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
-        """The words that ``current`` may become after ``words``."""
+        """Completions of the word ``current`` after ``words``."""
         with self._ours.selection.session_lock:
             return self._shell.completions(row, words, current)
 

@@ -1,14 +1,14 @@
 """LLDB's part of the protocol in hosts/debugger/base_debugger.py, jobs of scripts/dispatch included.
 
-CPU time of attaching to torch (22.1.8, 68 libraries): 2.9 s with LLDB's defaults, 0.45 s with the settings of
-lldb_launch.py and without its runtimes for sanitizers, each of which looks a function up in every library. Before
-`plugin disable` (19.1.7: 2.7 s) only an index of all names on disk helps: 1.3 s from the second time on, for 157 MB.
+Attaching to torch takes 2.9 s of CPU time with LLDB's defaults, and 0.45 s with the settings of lldb_launch.py and
+without LLDB's runtimes for sanitizers, each of which looks a function up in every library. In an LLDB without `plugin
+disable` (19) only an index of all names on disk helps: 1.3 s from the second time on, for 157 MB.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import lldb
@@ -19,20 +19,11 @@ from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger
+from gdbext.hosts.lldb import lldb_target
 from gdbext.hosts.lldb.lldb_breakpoints import LldbBreakpointSetter
 from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, StackBuilder, check_frame_providers
 from gdbext.hosts.lldb.lldb_run_control import LldbRunControl, pause_of
-from gdbext.hosts.lldb.lldb_target import (
-    LentRegisters,
-    LldbCoreTarget,
-    attached_target,
-    brief_stop,
-    current_target,
-    is_core,
-    is_there,
-    start_program,
-    sysroot_of,
-)
+from gdbext.hosts.lldb.lldb_target import LentRegisters, LldbCoreTarget, current_target, is_there
 from gdbext.hosts.lldb.selection import Selection, check_version, run_command
 
 if TYPE_CHECKING:
@@ -74,17 +65,11 @@ class LldbDebugger(Debugger):
         process = self.selection.process()
         if not is_there(process):
             return None
-        sysroot = sysroot_of(process) if is_core(process) else ""
+        sysroot = lldb_target.sysroot_of(process) if lldb_target.is_core(process) else ""
         return process.GetUniqueID(), process.GetStopID(True), sysroot
 
     def thread_numbers(self) -> Sequence[int]:
-        process = self.selection.process()
-        return [process.GetThreadAtIndex(index).GetIndexID() for index in range(process.GetNumThreads())]
-
-    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """LLDB has no such events: ``identity`` has the number of the stop, and the target compares its memory."""
-        del action
-        return lambda: None
+        return [thread.GetIndexID() for thread in lldb_target.threads_of(self.selection.process())]
 
     def run_control(self) -> RunControl:
         return LldbRunControl(self.selection)
@@ -129,9 +114,10 @@ class LldbDebugger(Debugger):
             target = self._load(job.core, job.sysroot)
         elif job.pid:
             is_brief = is_quick and not job.record
-            target = brief_stop(debugger, job.pid) if is_brief else attached_target(debugger, job.pid)
+            attach = lldb_target.brief_stop if is_brief else lldb_target.attached_target
+            target = attach(debugger, job.pid)
         else:
-            target = current_target(start_program(debugger.GetSelectedTarget(), live))
+            target = current_target(lldb_target.start_program(debugger.GetSelectedTarget(), live))
         if live and not job.core:
             signals = debugger.GetSelectedTarget().GetProcess().GetUnixSignals()
             for number in map(signals.GetSignalNumberFromName, _PASSED_ON):

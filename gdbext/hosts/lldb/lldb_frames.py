@@ -1,8 +1,8 @@
 """The frame provider that adds our frames to LLDB's ``bt`` (LLDB 22 and later).
 
-LLDB makes one for each thread whenever it has run, and asks it for frames one by one. So the provider is registered
-once, and puts the stack together when the second frame is asked for: the first one is native. LLDB also makes stacks
-while it steps, in a thread of its own, and compares their frames; there all are native.
+LLDB makes one for each thread after each run, and asks it for frames one by one. The first frame is native; when the
+second is asked for, the provider makes the whole stack. LLDB also makes stacks while it steps, in a thread of its own,
+to compare frames: there all are native.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ class FrameProvider:
     def __init__(self, input_frames: lldb.SBFrameList, _: lldb.SBStructuredData) -> None:
         self._natives = input_frames
         self._innermost: Innermost | None = None
-        self._returned: list[Position | None] = []
-        """Positions of the native frames that LLDB got so far."""
+        self._returned: list[Position | None] = []  # of the native frames that LLDB got so far
         self._frames: Sequence[int | PlacedFrame] | None = None
 
     def get_frame_at_index(self, index: int) -> int | ShownFrame | None:
-        """The number of a native frame, or a frame of ours; None after the last one. LLDB asks in their order."""
+        """The index of a native frame, or a frame of ours; None after the last one. LLDB asks for them in order."""
         if index == 0:
             self._innermost = self.builder.innermost(self._natives)
             self._returned = [self._innermost.position if self._innermost else None]
@@ -89,12 +88,12 @@ class ShownFrame:
         return self._index
 
     def get_pc(self) -> int:
-        """A number that no other frame of the stack has, not an address: LLDB 22.1 has nothing else to identify frames
-        that are asked for one by one, as by editors (SyntheticStackFrameList::FetchFramesUpTo)."""
+        """The index, not an address: LLDB 22.1 identifies frames that are asked for one by one, as by editors, by this
+        number alone (SyntheticStackFrameList::FetchFramesUpTo)."""
         return self._index
 
     def get_symbol_context(self) -> lldb.SBSymbolContext:
-        """File and line of a Python function. Without a module, LLDB would look for them by the program counter."""
+        """File and line of a Python function, with a module: else LLDB would search them by the program counter."""
         context = lldb.SBSymbolContext()
         context.SetModule(self._module)
         file, line = frame_location(self._frame)
@@ -114,14 +113,14 @@ class ShownFrame:
         return False
 
     def is_artificial(self) -> bool:
-        """True: ``finish`` skips such frames, and would want to return to others."""
+        """True: ``finish`` skips such frames."""
         return True
 
     def is_hidden(self) -> bool:
         return False
 
     def get_variables(self, _: object) -> None:
-        """None that LLDB could read."""
+        """None: LLDB could not read them."""
 
     def get_register_info(self) -> None:
         """None: a frame of ours has no registers."""
@@ -143,7 +142,9 @@ class RegisteredFrames:
         self._number = target.RegisterScriptedFrameProvider(_CLASS, lldb.SBStructuredData(), error)
         if error.Fail():
             del names[_CLASS]
-            raise UsageError(f"LLDB registers no frame provider: {error.GetCString()}", help="dispatch-bt --native")
+            raise UsageError(
+                f"LLDB did not register the frame provider: {error.GetCString()}", help="dispatch-bt --native"
+            )
 
     def remove(self) -> None:
         if self._target.IsValid():
@@ -155,8 +156,8 @@ def check_frame_providers(target: lldb.SBTarget) -> None:
     """Raise UsageError for an LLDB without frame providers."""
     if not hasattr(target, "RegisterScriptedFrameProvider"):
         raise UsageError(
-            "this LLDB shows no frames but its own",
-            why="frame providers came with LLDB 22",
+            "this LLDB cannot show added frames",
+            why="frame providers need LLDB 22 or later",
             help="see the same stack with: dispatch-bt --native   or install lldb-22",
         )
 
@@ -177,11 +178,9 @@ class PlacedFrame(NamedTuple):
 
 
 class StackBuilder:
-    """Makes stacks for the frame provider of one LLDB target.
-
-    LLDB holds the lock of the stack meanwhile. So we must not wait for the lock of LLDB's API, whose holder may wait
-    for the stack; and native frames that LLDB already got cannot be read.
-    """
+    """Makes stacks for the frame provider of one LLDB target. LLDB holds the lock of the stack meanwhile: so native
+    frames that it already got cannot be read, and we must not wait for the API's lock, whose holder may wait for the
+    stack."""
 
     def __init__(self, target: lldb.SBTarget, selection: Selection, lent: LentRegisters, source: FrameSource) -> None:
         """Read LLDB's innermost frames while all frames are its own: as soon as the provider is registered, LLDB asks
@@ -210,8 +209,8 @@ class StackBuilder:
     def frames(
         self, natives: lldb.SBFrameList, innermost: Innermost, returned: Sequence[Position | None]
     ) -> Sequence[int | PlacedFrame] | None:
-        """The whole stack: numbers of native frames, and ours between them. It begins with the native ones that LLDB
-        already got, at the positions ``returned``. None if LLDB cannot be asked now."""
+        """The whole stack: indexes of native frames, and ours between them. It begins with the native frames that LLDB
+        already got, whose positions are ``returned``. None if LLDB cannot be asked now."""
         count = natives.GetSize()
         with self._lock() as is_locked:
             if not is_locked:
@@ -247,7 +246,7 @@ class StackBuilder:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Hold the lock of LLDB's API, and that of the session; False if another thread holds one of them."""
+        """Hold the lock of LLDB's API and that of the session; yields False if another thread holds one of them."""
         mutex = self._target.GetAPIMutex()
         end = time.monotonic() + 0.05  # no longer: the holder may wait for the stack that is being made
         while not mutex.try_lock():
@@ -272,4 +271,5 @@ def _innermost(frame: lldb.SBFrame, process: lldb.SBProcess) -> Innermost:
 
 
 def _position(frame: lldb.SBFrame) -> Position | None:
+    """Program counter and stack pointer of a native frame; None for an inlined one."""
     return None if frame.IsInlined() else (frame.GetPC(), frame.GetSP())

@@ -23,29 +23,16 @@ class LldbLaunch(DebuggerLaunch):
     name = "lldb"
     noise = "(lldb) "
     no_result_reason = "it may lack Python (lldb -b -o 'script 1')"
+    packages = ("lldb-19", "lldb")
 
-    def find(self) -> str:
-        """The path of $LLDB, of lldb or of the newest lldb-VERSION in $PATH. Raises TargetError."""
-        wanted = os.environ.get("LLDB") or "lldb"
-        path = find_program(wanted)
-        if path is not None:
-            return path
-        folders = os.environ.get("PATH", os.defpath).split(os.pathsep) if wanted == "lldb" else []
-        versioned = []
-        for folder in folders:
+    def other_executable(self) -> str | None:
+        """The path of the newest lldb-VERSION in $PATH; None without one."""
+        names: set[str] = set()
+        for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
             with suppress(OSError):
-                for name in os.listdir(folder):  # noqa: PTH208
-                    match = re.fullmatch(r"lldb-(\d+)", name)
-                    path = find_program(name) if match else None
-                    if match and path is not None:
-                        versioned.append((int(match.group(1)), path))
-        if versioned:
-            return max(versioned)[1]
-        raise TargetError(
-            f"lldb was not found ({wanted})",
-            why="it is not installed, or not in $PATH",
-            help="apt-get install lldb-19   or   dnf install lldb;   or use --debugger none, which needs no debugger",
-        )
+                names.update(name for name in os.listdir(folder) if re.fullmatch(r"lldb-\d+", name))  # noqa: PTH208
+        newest_first = sorted(names, key=lambda name: -int(name[len("lldb-") :]))
+        return next(filter(None, map(find_program, newest_first)), None)
 
     def arguments(self, code: str, core: str, program: Sequence[str], live: bool) -> list[str]:
         """``core`` is loaded by ``code``. LLDB reads all symbols only for a program that it runs until it crashes; its
@@ -67,8 +54,8 @@ class LldbLaunch(DebuggerLaunch):
         """The error of an LLDB without Python, or with one that does not find LLDB's own module."""
         if "script interpreter unavailable" in output:  # CommandObjectScript.cpp
             return TargetError(
-                "this lldb has no Python inside",
-                why="it was built without",
+                "this lldb has no embedded Python",
+                why="it was built without Python",
                 help=f"install one that has it (apt-get install lldb-19), or {_OTHERS}",
             )
         failure = re.search(r"(ModuleNotFoundError|ImportError|NameError): .*\b_?lldb\b.*", output)

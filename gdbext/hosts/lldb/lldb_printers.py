@@ -99,7 +99,8 @@ class LldbTypePrinters:
 
 
 def _cpp_object(value: lldb.SBValue) -> CppObject | None:
-    """Type, address or bytes, and element type of a value; None if LLDB has neither address nor bytes."""
+    """The value for ``SummarySource``: its type, address or bytes, and element type; None if LLDB has neither address
+    nor bytes."""
     kind = _plain_type(value)
     element = _template_argument(kind)
     is_reference = value.GetType().IsReferenceType()

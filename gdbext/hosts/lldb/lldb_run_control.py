@@ -13,17 +13,9 @@ from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
+from gdbext.hosts.lldb import lldb_target
 from gdbext.hosts.lldb.lldb_callbacks import attach_callback, drop_callback, keep_callback
-from gdbext.hosts.lldb.lldb_target import (
-    LldbTarget,
-    brief_stop,
-    current_target,
-    float_register,
-    is_native,
-    is_there,
-    read_memory,
-    start_program,
-)
+from gdbext.hosts.lldb.lldb_target import current_target, is_there, read_memory
 from gdbext.hosts.lldb.selection import AGAIN
 from gdbext.live.host import probes_are_elsewhere
 from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
@@ -50,14 +42,15 @@ def pause_of(selection: Selection, target: Target) -> Pause:
 
     def stop_again(seconds: float, watch: Watch) -> Target:
         run_for(seconds, watch)  # the process runs already
-        return brief_stop(selection.debugger, pid)
+        return lldb_target.brief_stop(selection.debugger, pid)
 
     def pause(seconds: float, watch: Watch) -> Target:
+        """The pause of a process that LLDB holds: resume it, and interrupt it after that time."""
         process = selection.process()
         number = process.GetSelectedThread().GetIndexID()
         check_pause(LldbRunControl(selection).run_beside(lambda run: run_for(seconds, watch, run.sleep)), alternative)
         process.SetSelectedThreadByIndexID(number)
-        return LldbTarget(process)
+        return lldb_target.LldbTarget(process)
 
     return stop_again if isinstance(target, SnapshotTarget) else pause
 
@@ -67,7 +60,7 @@ _WORD = (1 << 64) - 1
 
 
 class LldbHook:
-    """An address at which a handler is called."""
+    """An address at which the handler of ``spec`` is called."""
 
     def __init__(self, control: LldbRunControl, owner: HookBreakpoint, spec: HookSpec) -> None:
         self._control = control
@@ -75,7 +68,7 @@ class LldbHook:
         self._spec = spec
 
     def hit(self, frame: lldb.SBFrame) -> bool:
-        """Called at each hit; its time counts. True if the process is to stop."""
+        """Called at each hit, where every microsecond counts. True if the process is to stop."""
         spec, control = self._spec, self._control
         try:
             control.frame = frame
@@ -96,22 +89,23 @@ class LldbHook:
 
 
 class NoResolver:
-    """Finds no locations; only a breakpoint with a resolver takes them by address (SBBreakpoint.AddLocation)."""
+    """A breakpoint resolver that finds no locations: only a breakpoint with one takes locations by address
+    (SBBreakpoint.AddLocation). LLDB makes the object and calls it."""
 
     def __init__(self, *_: object) -> None:
         pass
 
     def __callback__(self, _context: lldb.SBSymbolContext) -> None:
-        """Called by LLDB for a target, and for libraries that are loaded later."""
+        """Called for a target, and for libraries that are loaded later."""
 
     def __get_depth__(self) -> int:
-        """Called by LLDB: once for a target is enough."""
+        """Where LLDB is to search: once in the target."""
         return int(lldb.eSearchDepthTarget)
 
 
 class HookBreakpoint:
     """The one breakpoint of a command, with a location for each address: LLDB's Python API has no internal breakpoints,
-    and each takes a number of the user's."""
+    and each breakpoint takes a number that the user sees."""
 
     def __init__(self, target: lldb.SBTarget) -> None:
         """Make the breakpoint. Raises TargetError."""
@@ -123,8 +117,7 @@ class HookBreakpoint:
             drop_callback(self._class)
             raise TargetError("lldb cannot set a breakpoint")
         self.number = int(self._breakpoint.GetID())
-        self._hooks: dict[int, dict[object, Callback]] = {}
-        """Address → owner of a hook → the function that is called at each hit."""
+        self._hooks: dict[int, dict[object, Callback]] = {}  # address → owner of a hook → called at each hit
         self._callback = attach_callback(self._breakpoint, self._hit)
 
     def add(self, address: int, owner: object, hit: Callback) -> None:
@@ -150,11 +143,9 @@ class HookBreakpoint:
         return bool(self._hooks and self._breakpoint.IsValid())
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
-        """Called by LLDB at each hit."""
-        stops = False
-        for hit in tuple(self._hooks.get(frame.GetPC(), {}).values()):
-            stops = hit(frame) or stops
-        return stops
+        """Called by LLDB at each hit: call all hooks of the address; True if one of them stops the process."""
+        hooks = tuple(self._hooks.get(frame.GetPC(), {}).values())
+        return True in [hit(frame) for hit in hooks]
 
     def delete(self, delete: Callable[[lldb.SBTarget, int], object] = lldb.SBTarget.BreakpointDelete) -> None:
         """Delete the breakpoint, by the function ``delete``, and forget its callbacks."""
@@ -164,14 +155,22 @@ class HookBreakpoint:
         drop_callback(self._class)
 
 
+def _ending_of_process(process: lldb.SBProcess) -> Ending:
+    """How a process ended that no longer exists."""
+    if process.GetState() != lldb.eStateExited:
+        return Ending(EndingKind.GONE, "the process ended")
+    if "signal" in (process.GetExitDescription() or ""):
+        return Ending(EndingKind.KILLED, "the process was killed by a signal")
+    status = int(process.GetExitStatus())
+    return Ending(EndingKind.EXITED, f"the process exited with status {status}", status=status)
+
+
 def register_of(frame: lldb.SBFrame, name: str) -> int:
     """The value of a frame's register, unsigned. Raises TargetError."""
-    error = lldb.SBError()
-    value = frame.FindRegister(name)
-    number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
-    if not value.IsValid() or error.Fail():
+    value = lldb_target.register_value(frame, name)
+    if value is None:
         raise TargetError(f"LLDB cannot read the register {name}")
-    return int(number) & _WORD
+    return value
 
 
 class LldbRunControl:
@@ -225,7 +224,7 @@ class LldbRunControl:
         if self._probes:
             self._probes.check_vectors()
         frame = self.frame
-        value = float_register(frame, name) if frame is not None and frame.IsValid() else None
+        value = lldb_target.float_register(frame, name) if frame is not None and frame.IsValid() else None
         if value is None:
             raise TargetError(f"LLDB cannot read the register {name}")
         return value
@@ -236,7 +235,7 @@ class LldbRunControl:
 
     def start(self) -> None:
         with self._selection.synchronous():
-            start_program(self._selection.target(), True)
+            lldb_target.start_program(self._selection.target(), True)
 
     def session(self) -> Session:
         return Session(current_target(self._process))
@@ -250,9 +249,10 @@ class LldbRunControl:
 
     @property
     def can_run_beside(self) -> bool:
-        return is_native(self._process.GetProcessID())
+        return lldb_target.is_native(self._process.GetProcessID())
 
     def run_beside(self, work: Work) -> Ending:
+        """Let the process run while ``work`` does its part, then interrupt it."""
         process = self._process
 
         def interrupt() -> None:  # LLDB loses an interrupt that comes before it has resumed the process
@@ -284,12 +284,7 @@ class LldbRunControl:
             if self._failure:
                 return ending_of_failure(self._failure, "lldb")
             if not is_there(process):
-                if process.GetState() != lldb.eStateExited:
-                    return Ending(EndingKind.GONE, "the process ended")
-                if "signal" in (process.GetExitDescription() or ""):
-                    return Ending(EndingKind.KILLED, "the process was killed by a signal")
-                status = int(process.GetExitStatus())
-                return Ending(EndingKind.EXITED, f"the process exited with status {status}", status=status)
+                return _ending_of_process(process)
             if error.Fail():
                 text = f"lldb cannot resume the process: {error.GetCString()}"
                 return Ending(EndingKind.FAILED, text, error=TargetError(text))
@@ -297,7 +292,7 @@ class LldbRunControl:
 
     @contextmanager
     def _stopping_by_probes(self, process: lldb.SBProcess) -> Iterator[None]:
-        """Have LLDB stop by the probes' signal meanwhile, if there are probes. Raises ProbesRefused."""
+        """Have LLDB stop for the probes' signal meanwhile, if there are probes. Raises ProbesRefused."""
         if not self._probes:
             yield
             return
@@ -314,9 +309,8 @@ class LldbRunControl:
         """Call the handlers for all threads that probes have stopped; True if the process is to be resumed."""
         if not self._probes or not is_there(process) or self._selection.interruption.happened:
             return False
-        reasons = {lldb.eStopReasonNone, lldb.eStopReasonInvalid}
-        threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
-        stopped = [thread for thread in threads if thread.GetStopReason() not in reasons]
+        running = {lldb.eStopReasonNone, lldb.eStopReasonInvalid}
+        stopped = [thread for thread in lldb_target.threads_of(process) if thread.GetStopReason() not in running]
         probed = [thread for thread in stopped if self._is_probed(thread)]
         try:
             for thread in probed:
@@ -338,9 +332,8 @@ class LldbRunControl:
             return Ending(EndingKind.ASKED, "")
         if self._selection.interruption.happened:
             return Ending(EndingKind.INTERRUPTED, "interrupted")
-        threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
-        ours = (self._breakpoint.number,) if self._breakpoint else ()
-        for thread in threads:
+        own_number = self._breakpoint.number if self._breakpoint else None
+        for thread in lldb_target.threads_of(process):
             reason = thread.GetStopReason()
             if reason == lldb.eStopReasonExec:
                 return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
@@ -350,7 +343,7 @@ class LldbRunControl:
                 if name in ("SIGINT", "SIGSTOP"):  # by which a process stops when LLDB halts it
                     return Ending(EndingKind.INTERRUPTED, "interrupted")
                 return Ending(EndingKind.SIGNAL, f"the process got {name}")
-            if reason == lldb.eStopReasonBreakpoint and number not in ours:
+            if reason == lldb.eStopReasonBreakpoint and number != own_number:
                 # LLDB's own breakpoints have negative numbers (lldb::break_id_t)
                 own = "of LLDB's own, as for libraries that come or go (target.process.stop-on-sharedlibrary-events)"
                 return Ending(EndingKind.STOPPED, f"breakpoint {number}" if number < 1 << 31 else f"a breakpoint {own}")

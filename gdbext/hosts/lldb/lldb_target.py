@@ -85,6 +85,11 @@ class LldbThread(TargetThread):
         return self._registers is None or self._lldb_registers == self._owner.lldb_registers(self._thread)
 
 
+def threads_of(process: lldb.SBProcess) -> list[lldb.SBThread]:
+    """All threads of a process, in LLDB's order."""
+    return [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
+
+
 def float_register(frame: lldb.SBFrame, name: str) -> int | None:
     """The low 8 bytes of a vector register; None if LLDB does not have it."""
     error = lldb.SBError()
@@ -94,11 +99,11 @@ def float_register(frame: lldb.SBFrame, name: str) -> int | None:
 
 
 def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes:
-    """Exactly that many bytes; b"" if they cannot be read.
+    """``size`` bytes; b"" if they cannot be read.
 
-    SBProcess.ReadMemory takes the process's lock and then the API's, "process detach" the other way round: a callback
-    of ours, which another thread calls meanwhile, would wait for ever. If LLDB lends the API's lock (since LLDB 21) the
-    callback has it (attach_callback); else SBTarget reads, which takes 15 µs longer, and its locks in order.
+    SBProcess.ReadMemory locks the process and then the API, "process detach" the other way round: a deadlock with a
+    callback of ours in another thread. Since LLDB 21 the callback holds the API's lock (attach_callback); before, it
+    reads by SBTarget, which takes 15 µs longer and takes the locks in order.
     """
     error = lldb.SBError()
     if hasattr(lldb, "SBMutex") or threading.current_thread() is threading.main_thread():
@@ -110,11 +115,9 @@ def read_memory(process: lldb.SBProcess, address: int, size: int) -> bytes:
 
 
 class LldbTarget(LentProcess):
-    """A process in LLDB, live and stopped. Raises ForeignArchitecture.
-
-    ``selected`` returns the thread that the command is about; ``states`` maps a tid to the thread's state letter before
-    the attach, if it was read; ``lent`` are registers that LLDB cannot be asked for.
-    """
+    """A process in LLDB, live and stopped. Raises ForeignArchitecture. ``selected()`` returns the thread that the
+    command is about; ``states``: tid → state letter before the attach, if it was read; ``lent``: registers that LLDB
+    cannot be asked for."""
 
     debugger = "lldb"
 
@@ -138,7 +141,7 @@ class LldbTarget(LentProcess):
         self._left = _MAX_KEPT_BYTES
 
     def read(self, address: int, size: int) -> bytes:
-        """The bytes are kept for ``is_current``, None for a fault."""
+        """Read memory, and remember the bytes (None for a fault) for ``is_current``. Raises MemoryFault, TargetGone."""
         try:
             data = self._read(address, size)
         except MemoryFault:
@@ -150,8 +153,8 @@ class LldbTarget(LentProcess):
         return data
 
     def is_current(self) -> bool:
-        """Compares all memory and registers that were read: LLDB does not report that the user wrote to them. It takes
-        a tenth of the time of a report."""
+        """Compare all memory and registers that were read: LLDB does not report that the user wrote to them. It takes a
+        tenth of the time of a report."""
         if self._left < 0 or self._process.GetState() not in _STOPPED:
             return False
         return all(map(LldbThread.is_current, self._threads or ())) and all(map(self._is_unchanged, self._kept))
@@ -164,6 +167,7 @@ class LldbTarget(LentProcess):
             return self._kept[area] is None
 
     def _read(self, address: int, size: int) -> bytes:
+        """The bytes in the process now. Raises MemoryFault, TargetGone."""
         if size == 0:
             return b""
         if size < 0 or not 0 <= address <= _WORD - size:
@@ -178,7 +182,7 @@ class LldbTarget(LentProcess):
     def threads(self) -> Sequence[LldbThread]:
         """All threads, in order of LLDB's numbers."""
         if self._threads is None:
-            rows = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
+            rows = threads_of(self._process)
             threads = [LldbThread(self, row, self._states.get(row.GetThreadID())) for row in rows]
             self._threads = sorted(threads, key=lambda thread: thread.number or 0)
         return self._threads
@@ -214,7 +218,7 @@ class LldbTarget(LentProcess):
         if not self.is_native:
             raise TargetError(
                 f"process {self.pid} is on another machine, or under a server that LLDB did not start",
-                why="LLDB gives the memory regions of such a process without the parts of files that they show",
+                why="LLDB reports the memory regions of such a process without their file offsets",
                 help=f"on that machine: scripts/dispatch -p {self.pid}; or take a core there: gcore {self.pid}",
             )
         return super().maps()
@@ -236,11 +240,12 @@ class LldbTarget(LentProcess):
         return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else dict(lent)
 
     def with_missing_registers(self, tid: int, lldb_registers: Mapping[str, int]) -> dict[str, int]:
-        """LLDB's registers with the system call's number and the thread pointer, if they lack. Raises TargetError."""
+        """``lldb_registers``, with the system call's number and the thread pointer if LLDB lacks them. Raises
+        TargetError."""
         registers = dict(lldb_registers)
         missing = [name for name in self.architecture.general_registers if name not in registers]
         if missing:
-            raise TargetError(f"LLDB cannot read thread {tid}: it gives no {', '.join(missing)}")
+            raise TargetError(f"LLDB cannot read thread {tid}: it lacks {', '.join(missing)}")
         if not self.is_native:
             return registers
         call_number = self.architecture.syscall_register
@@ -259,10 +264,8 @@ class LldbTarget(LentProcess):
 
 
 class LldbCoreTarget(LentCore):
-    """A core that LLDB has loaded: read by CoreTarget, with LLDB's thread numbers and selection.
-
-    ``sysroot`` None means that of LLDB's platform. Raises TargetError, BadCore, ForeignArchitecture.
-    """
+    """A core that LLDB has loaded: read by CoreTarget, with LLDB's thread numbers and selection, and by default the
+    path and sysroot that LLDB has. Raises TargetError, BadCore, ForeignArchitecture."""
 
     debugger = "lldb"
 
@@ -278,8 +281,7 @@ class LldbCoreTarget(LentCore):
         self._process = process
         self._selected = selected
         self.program = process.GetTarget().GetExecutable().fullpath
-        threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
-        self.number_threads({thread.GetThreadID(): thread.GetIndexID() for thread in threads})
+        self.number_threads({thread.GetThreadID(): thread.GetIndexID() for thread in threads_of(process)})
 
     def selected_thread(self) -> TargetThread | None:
         return _selected_among(self.threads(), thread_of(self._process, self._selected))
@@ -308,7 +310,7 @@ def _core_path(process: lldb.SBProcess) -> str:
         paths = {linux.split_deleted(mapping.path)[0] for mapping in linux.parse_maps(file.read())}
     cores = [path for path in sorted(paths) if path.startswith("/") and elf_core.is_core(path)]
     if len(cores) != 1:
-        raise TargetError("LLDB does not say the path of its core file", help="use: scripts/dispatch -c CORE")
+        raise TargetError("LLDB does not report the path of its core file", help="use: scripts/dispatch -c CORE")
     return cores[0]
 
 
@@ -321,14 +323,17 @@ def sysroot_of(process: lldb.SBProcess) -> str:
 
 def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:
     """The architecture's registers that LLDB has in a frame, by name."""
-    registers: dict[str, int] = {}
+    names = (*architecture.general_registers, *architecture.system_registers)
+    values = {name: register_value(frame, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def register_value(frame: lldb.SBFrame, name: str) -> int | None:
+    """A frame's register, unsigned; None if LLDB does not have it."""
     error = lldb.SBError()
-    for name in (*architecture.general_registers, *architecture.system_registers):
-        value = frame.FindRegister(name)
-        number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
-        if value.IsValid() and error.Success():
-            registers[name] = number & _WORD
-    return registers
+    value = frame.FindRegister(name)
+    number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
+    return int(number) & _WORD if value.IsValid() and error.Success() else None
 
 
 def current_target(
@@ -341,7 +346,7 @@ def current_target(
     if not is_there(process):
         raise TargetError(
             "lldb has no process and no core",
-            why="none was started or loaded yet, or it has ended",
+            why="none was started or loaded yet, or it has exited",
             help="process attach --pid PID   or   target create --core CORE   or   run",
         )
     if process.GetState() in _RUNNING:
@@ -352,7 +357,7 @@ def current_target(
 
 
 def attached_target(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None = None) -> Target:
-    """Attach LLDB to a process. ``target``: the one of LLDB that knows its libraries from an earlier attach. Raises
+    """Attach LLDB to a process. ``target``: LLDB's target of an earlier attach, which knows the libraries. Raises
     TargetGone, NotPermitted, ForeignArchitecture."""
     try:
         states = proc_checks.thread_states(pid)
@@ -370,8 +375,8 @@ def attached_target(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget |
 
 
 def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
-    """A process that LLDB is attached to only while registers and stacks are copied. For an LLDB that attaches quickly:
-    else that takes longer than the whole analysis, and is repeated if threads ran meanwhile. Raises TargetError."""
+    """A process that LLDB is attached to only while registers and stacks are copied, which is repeated if threads ran
+    meanwhile: for an LLDB that attaches quickly. Raises TargetError."""
     target = debugger.CreateTarget("")
     guards = DebuggerGuards()
 
@@ -387,8 +392,8 @@ def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
 
 
 def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
-    """Start LLDB's program, with ``live`` stopped before its first instruction; else it runs until it stops by a crash,
-    or by Ctrl+C (or --timeout) in a hang. Raises TargetError, ProgramEnded."""
+    """Start LLDB's program; with ``live`` it is stopped before its first instruction, else it runs until it crashes, or
+    until Ctrl+C or --timeout. Raises TargetError, ProgramEnded."""
     information = target.GetLaunchInfo()
     information.SetLaunchFlags(information.GetLaunchFlags() | (lldb.eLaunchFlagStopAtEntry if live else 0))
     error = lldb.SBError()
@@ -406,6 +411,7 @@ def is_there(process: lldb.SBProcess) -> bool:
 
 
 def running_error(pid: int) -> TargetError:
+    """The error of a command that needs a stopped process."""
     return TargetError(
         f"process {pid} is running",
         why="it was continued in the background",

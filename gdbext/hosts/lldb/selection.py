@@ -22,14 +22,11 @@ AGAIN = 1.0
 
 class Interruption:
     """Handles SIGINT during a command: one that reads gets KeyboardInterrupt, as in gdb; one that runs the process has
-    it stopped.
-
-    LLDB itself only notes the signal and leaves it to the command to ask, in its own thread (LLDB 17), which is busy.
-    In a thread in which Python does not handle signals, as in an editor, there is no Ctrl+C, and nothing is taken.
-    """
+    it stopped. LLDB itself only notes the signal, for commands to ask. Nothing is done in a thread in which Python does
+    not handle signals, as in an editor: there is no Ctrl+C."""
 
     def __init__(self) -> None:
-        self.happened = False
+        self.happened = False  # during the present command
         self._taken: ExitStack | None = None
         self._stop: Callable[[], None] | None = None
 
@@ -51,18 +48,20 @@ class Interruption:
             taken.close()
 
     def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of SIGINT."""
         self.happened = True
         if not self._stop:
             raise KeyboardInterrupt
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Call ``stop`` from another thread on a signal while LLDB runs the process: no Python runs in this one."""
+        """Call ``stop`` from another thread on a signal while LLDB runs the process: this one runs no Python then."""
         if not self._taken:
             yield
             return
 
         def wait_for_signal() -> None:
+            """Read the numbers of signals that Python writes to the pipe, until that is closed."""
             while number := os.read(reading, 1):
                 if number[0] in (signal.SIGINT, *ENDING_SIGNALS):
                     self.happened = True
@@ -85,11 +84,12 @@ class Interruption:
 
     @contextmanager
     def watching(self, debugger: lldb.SBDebugger, stop: Callable[[], None]) -> Iterator[None]:
-        """Call ``stop`` from another thread as soon as an editor wants to cancel the command (lldb-dap, since 21); and
-        again, until the process stops: LLDB loses an interrupt that comes before it has resumed the process."""
+        """Call ``stop`` from another thread as soon as an editor cancels the command (lldb-dap, since 21), and again
+        until the process stops: LLDB loses an interrupt that comes before it has resumed the process."""
         over = threading.Event()
 
         def watch() -> None:
+            """Check every 0.1 s, until the process has stopped."""
             is_requested, due = getattr(debugger, "InterruptRequested", bool), 0.0
             while not over.wait(0.1):
                 if is_requested():
@@ -131,8 +131,7 @@ class Selection:
         self.interruption = Interruption()
         self._context: lldb.SBExecutionContext | None = None
         self.session_lock = threading.RLock()
-        """Guards the session that commands share. LLDB runs commands in one thread, and shows stops and values in
-        another one."""
+        """Guards the session that commands share: LLDB runs commands in one thread, and shows values in another one."""
 
     @contextmanager
     def session_if_free(self) -> Iterator[bool]:
@@ -179,8 +178,8 @@ class Selection:
         mode = lldb.SBDebugger.GetInternalVariableValue(setting, self.debugger.GetInstanceName())
         if mode.GetSize() and mode.GetStringAtIndex(0) == "child":
             return TargetError(
-                f"LLDB would leave process {self.process().GetProcessID()} for the first child that it forks",
-                why=f"{setting} is child, and LLDB does not say which process it has then",
+                f"LLDB would detach from process {self.process().GetProcessID()} and follow its first child",
+                why=f"{setting} is child, and LLDB does not report which process it has then",
                 help=f"settings set {setting} parent",
             )
         # LLDB's words for a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)
@@ -223,6 +222,6 @@ def check_version(debugger: lldb.SBDebugger) -> None:
     if release is not None and release < 16:
         raise TargetError(
             f"this is LLDB {release}; 16 or later is needed",
-            why="older ones have not been tried",
+            why="older releases are untested",
             help="apt-get install lldb-16 or later, and name it in $LLDB; or use --debugger none",
         )

@@ -36,11 +36,11 @@ def test_nobody_holds_the_gil(view: View) -> None:
     assert not found.locked
     assert found.holder_tid is None
     assert found.last_holder in {states[0].address for states in view.states.values()}
-    ranges = (found.cond_range, found.mutex_range, found.switch_cond_range, found.switch_mutex_range)
+    ranges = found.ranges
     # sizeof(pthread_cond_t), sizeof(pthread_mutex_t) of glibc on x86-64
     assert [end - start for start, end in ranges] == [48, 40, 48, 40]
-    assert found.part_at(found.cond_range[0]) is GilPart.COND
-    for address in (found.switch_mutex_range[1], found.address - 8, view.truth["lock"]):
+    assert found.part_at(ranges[0][0]) is GilPart.COND
+    for address in (ranges[3][1], found.address - 8, view.truth["lock"]):
         assert found.part_at(address) is None
 
 

@@ -64,7 +64,7 @@ class FakeDebugger(Debugger):
         self.source: FrameSource | None = None
         self.which: Hashable = 1
         self.targets: list[FakeTarget] = []
-        self._actions: list[Callable[[], None]] = []
+        self.is_closed = False
 
     def target(self) -> Target:
         if not self.process:
@@ -84,18 +84,8 @@ class FakeDebugger(Debugger):
     def thread_numbers(self) -> Sequence[int]:
         return (1, 2, 10)
 
-    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        self._actions.append(action)
-        return lambda: self._actions.remove(action)
-
-    def change(self) -> None:
-        """The process ran, or was changed."""
-        for action in list(self._actions):
-            action()
-
-    @property
-    def is_listened_to(self) -> bool:
-        return bool(self._actions)
+    def close(self) -> None:
+        self.is_closed = True
 
     def run_control(self) -> Any:
         self.log.append("run control")

@@ -118,7 +118,7 @@ def wait_of(process, tid=None, python=NO_PYTHON_WAITS, procfs=NO_PROCFS):
 
 def gil(**changes):
     ranges = {"cond": (0, 48), "mutex": (48, 88), "switch_cond": (88, 136), "switch_mutex": (136, 176)}
-    values = {f"{name}_range": (DATA + start, DATA + end) for name, (start, end) in ranges.items()}
+    values = {"ranges": tuple((DATA + start, DATA + end) for start, end in ranges.values())}
     values.update(address=DATA, interpreter=0, interpreters=(0,), locked=True, holder=0xAA, holder_tid=2)
     values.update(last_holder=0xAA, mutex_owner=None)
     return GilState(**{**values, **changes})

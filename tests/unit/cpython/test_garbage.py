@@ -19,7 +19,7 @@ from gdbext.cpython.abi.python_structures import (
     PyThreadState,
     PyTypeObject,
 )
-from gdbext.cpython.abi.versions import SUPPORTED, version_text
+from gdbext.cpython.abi.versions import SUPPORTED, RuntimeLocation, evidence, version_text
 from gdbext.cpython.objects import ObjectReader
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.sync import locks
@@ -28,7 +28,7 @@ from gdbext.cpython.sync.python_wait import python_wait
 from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
 from gdbext.cpython.threads.object_text import describe
-from gdbext.cpython.threads.runtime import PythonRuntime, RuntimeLocation, evidence, read_thread_names
+from gdbext.cpython.threads.runtime import PythonRuntime, read_thread_names
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -168,7 +168,7 @@ def test_list_of_thread_states_in_a_circle() -> None:
         interpreter + PyInterpreterState.threads_head.field(layout).offset: state,
         state + PyThreadState.next.field(layout).offset: state,
     }
-    for owner, said in ((interpreter, "no end"), (interpreter + 8, "does not belong")):
+    for owner, said in ((interpreter, "does not end"), (interpreter + 8, "does not belong")):
         words[state + PyThreadState.interp.field(layout).offset] = owner
         with pytest.raises(GdbextError, match=said):
             PythonRuntime(memory_of(block(words)), location(), layout).thread_states()

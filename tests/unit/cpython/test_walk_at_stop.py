@@ -17,7 +17,7 @@ from support.fakes.fake_target import FakeTarget
 def test_lists_torn_each_time_are_read_at_the_stop(monkeypatch: pytest.MonkeyPatch, torn: int, at_stop: bool) -> None:
     """The third attempt is the last one before the stop."""
     tried: list[str] = []
-    runtime = SimpleNamespace(sys_hexversion=lambda: None, thread_states=list, anew=lambda: runtime)
+    runtime = SimpleNamespace(sys_hexversion=lambda: None, interpreters=list, thread_states=list, anew=lambda: runtime)
 
     def detect(*_: Any) -> SimpleNamespace:
         tried.append("")
@@ -26,7 +26,6 @@ def test_lists_torn_each_time_are_read_at_the_stop(monkeypatch: pytest.MonkeyPat
         return runtime
 
     monkeypatch.setattr(locks.PythonRuntime, "detect", detect)
-    monkeypatch.setattr(locks, "touch_gils", lambda _: None)
     modules: Any = None
     walk = locks.prepare_walk(FakeTarget({}), modules, modules)
     assert len(tried) == 3

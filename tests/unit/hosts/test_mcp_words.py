@@ -7,11 +7,11 @@ import pytest
 
 from gdbext.hosts import mcp_server
 from gdbext.hosts.cli import options
-from gdbext.hosts.cli.options import Options, launcher_words
+from gdbext.hosts.cli.options import launcher_words
 from gdbext.tools import table
 
 COMMAND = "dispatch-diagnose"
-OPTIONS = [*options._setters(Options()), *options._FLAGS, *options._ALONE, "--"]
+OPTIONS = [*options._VALUED, *options._FLAGS, *options._ALONE, "--"]
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_an_older_python_looks_for_a_newer_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dispatch-bt"], "say what to examine"),
+        (["dispatch-bt"], "specify what to examine"),
         (["-p", "1", "-c", "x", "dispatch-bt"], "only one of"),
         (["dispatch-bt", "--"], "no PROGRAM"),
         (["-p", "-5"], "is not a process id"),
@@ -101,7 +101,7 @@ def test_an_older_python_looks_for_a_newer_one(tmp_path: Path) -> None:
         (["-p", "1", "--timeout", "nan"], "greater than 0"),
         (["-c", "x", "--sysroot", "/nowhere"], "is not a folder"),
         (["-p", "1", "--sysroot", "/"], "for core dumps"),
-        (["--debugger", "none", "dispatch-bt", "--", "true"], "without a debugger"),
+        (["--debugger", "none", "dispatch-bt", "--", "true"], "only by a debugger"),
     ],
 )
 def test_wrong_usage(words: list[str], said: str) -> None:
@@ -161,7 +161,7 @@ def test_without_gdb(plain: Plain, tmp_path: Path) -> None:
 
 def test_a_gdb_that_does_not_work(plain: Plain, tmp_path: Path) -> None:
     mute = executable(tmp_path / "gdb", "#!/bin/sh\necho 'Python scripting is not supported in this copy' >&2\n")
-    error = error_of(look(plain, env={"GDB": str(mute)}), "ended with status 0")
+    error = error_of(look(plain, env={"GDB": str(mute)}), "exited with status 0")
     assert "Python scripting is not supported" in error["why"]
     broken = executable(tmp_path / "gdb", "\x7fELF, but no more")
     error_of(look(plain, env={"GDB": str(broken)}), "gdb cannot be started")

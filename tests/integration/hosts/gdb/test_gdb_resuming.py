@@ -157,14 +157,14 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
     assert "try: record stop" in said, said
     assert said.count("1 call seen") == 1, said
     assert "try: detach, set non-stop off, attach again" in said, said
-    assert said.count("would run alone, without those that it may wait for") == 3, said  # the ending, why, a note
+    assert said.count("would run alone, without the threads that it may wait for") == 3, said  # the ending, why, a note
 
 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
         pytest.param("follow-fork-mode child", "a child, exited with status 3; process ", id="child"),
-        pytest.param("detach-on-fork off", "stays stopped since the fork, as inferior 2", id="held"),
+        pytest.param("detach-on-fork off", "has been stopped since the fork, as inferior 2", id="held"),
     ],
 )
 def test_forks_are_told(setting: str, said: str) -> None:
@@ -172,7 +172,7 @@ def test_forks_are_told(setting: str, said: str) -> None:
     done = gdb(SOURCE, f"set {setting}", "dispatch-trace mm", options=NO_SYMBOLS, of=program)
     shown = done.stdout + done.stderr
     assert said in shown, done
-    assert shown.count("stays stopped since") == ("off" in setting)
+    assert shown.count("has been stopped since") == ("off" in setting)
 
 
 @PROBES

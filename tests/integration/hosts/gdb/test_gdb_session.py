@@ -136,6 +136,6 @@ def test_the_commands_are_words_of_dispatch_too() -> None:
     assert (outcome.stdout, outcome.stderr) == (alone.stdout, alone.stderr)
     listed = gdb(SOURCE, "help dispatch", "dispatch nonsense", "dispatch")
     assert "dispatch threads -- Show what each thread does" in listed.stdout
-    assert 'there is no "dispatch nonsense"' in listed.stderr
+    assert '"dispatch nonsense" is not a command' in listed.stderr
     assert "no process and no core" in listed.stderr
     assert "Python Exception" not in listed.stderr

@@ -31,7 +31,7 @@ def test_only_a_process_that_is_held_stays_stopped(options: dict[str, bool], sta
     ("words", "status", "said"),
     [
         (["-r", "tests/recordings/python-lock-abba.rec"], 0, "deadlock\n"),
-        ([], 2, "say what to examine"),
+        ([], 2, "specify what to examine"),
         (["--help"], 0, "--hold"),
     ],
 )

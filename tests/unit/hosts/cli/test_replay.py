@@ -42,8 +42,8 @@ def test_a_report_from_a_recording(capfd: pytest.CaptureFixture[str]) -> None:
         (("-r", MUTEX, "dispatch-trace", "mm"), "a recording cannot run"),
         (("-r", MUTEX, "dispatch-diagnose", "--samples", "3"), "needs a live process"),
         (("-r", MUTEX, "--record", "x.rec"), "cannot be recorded again"),
-        (("-p", "1", "--record", "/proc/nonexistent/x.rec"), "is not a folder that can be written to"),
-        (("-p", "1", "--record", "/dev/null"), "is not a file"),
+        (("-p", "1", "--record", "/proc/nonexistent/x.rec"), "is not a writable folder"),
+        (("-p", "1", "--record", "/dev/null"), "is not a regular file"),
     ],
 )
 def test_refusals(capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str) -> None:
@@ -80,7 +80,7 @@ def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[
 def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = tuple(row._replace(recorded=()) for row in table.TABLE)  # nothing besides the command
     monkeypatch.setattr(table, "TABLE", plain)
-    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is not complete: it keeps 192 MB of memory")):
+    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is incomplete: more than 192 MB")):
         monkeypatch.setattr(recorder, "MAX_MEMORY", limit)
         command = RecordedCommand("all-threads", [], str(tmp_path / "hang.rec"))
         outcome = command.run(lambda: ReplayTarget(recordings.recording("boxed-recursion-fallback-0")), color=False)
@@ -88,4 +88,4 @@ def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert outcome.status == 0, outcome.error
         assert "recorded in" in outcome.error
         assert completeness in outcome.error
-        assert ("not complete" in outcome.error) == bool(completeness)
+        assert ("is incomplete" in outcome.error) == bool(completeness)

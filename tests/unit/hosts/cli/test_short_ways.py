@@ -62,7 +62,7 @@ def test_short_ways(typed: str, meant: str) -> None:
 def test_nothing_is_started_by_words_that_may_mean_something_else() -> None:
     behind = ("--json", "train.sh 7392", "bt hung.rec", "bt", "ranks", "train.sh attach", "--help", "-p7392")
     for typed in ("-q sh train.sh", "--args sh train.sh", "sh --resume=core.7", *(f"sh {words}" for words in behind)):
-        with pytest.raises(UsageError, match="not clear whether to start sh"):
+        with pytest.raises(UsageError, match="unclear whether to start sh"):
             spelled_out(typed.split())
 
 
@@ -225,7 +225,7 @@ def test_a_script_is_started_by_its_interpreter(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert runnable(["script", "x"]) == ["/bin/sh", "-e", str(script), "x"]
     assert [runnable(words) for words in (["sh"], [])] == [["sh"], []]
-    for word, said in (("nowhere", "there is no program nowhere"), (str(plain), "is not a program")):
+    for word, said in (("nowhere", "there is no program nowhere"), (str(plain), "is not executable")):
         with pytest.raises(TargetError, match=said):
             runnable([word])
 

@@ -107,7 +107,7 @@ def test_the_plain_name_comes_first_and_then_the_newest(tmp_path: Path, monkeypa
     ("output", "what"),
     [
         ("error: there is no embedded script interpreter in this mode.\n", ""),
-        ("error: Embedded script interpreter unavailable.\n", "this lldb has no Python inside"),
+        ("error: Embedded script interpreter unavailable.\n", "this lldb has no embedded Python"),
         ("ModuleNotFoundError: No module named 'lldb.embedded_interpreter'\n", "cannot load LLDB's own module"),
         ("ImportError: cannot import name '_lldb' from partially\n", "cannot load LLDB's own module"),
         ("ModuleNotFoundError: No module named 'pygments'\n", ""),

@@ -34,27 +34,24 @@ def test_a_session_lasts_until_the_process_runs_or_is_another_one(monkeypatch: p
     cache = SessionCache(debugger)
     first = cache.get()
     assert cache.get() is first
-    debugger.change()
-    assert debugger.targets[0].is_closed
+    debugger.which = 2
     second = cache.get()
     assert second is not first
-    debugger.which = 2
+    debugger.which = 3
     third = cache.get()
     assert third is not second
     assert [target.is_closed for target in debugger.targets] == [True, True, False]
     monkeypatch.setattr(type(third.target), "is_current", lambda _: False)
     assert cache.get(max_age=60) is third, "who asks often has the process compared once"
     assert cache.get() is not third
-    assert debugger.is_listened_to
-    cache.close()
-    assert not debugger.is_listened_to
+    cache.forget()
     assert all(target.is_closed for target in debugger.targets)
 
 
 def test_a_target_that_cannot_be_had_leaves_no_session() -> None:
     debugger = FakeDebugger(process=False)
     cache = SessionCache(debugger)
-    cache.close()
+    cache.forget()
     with pytest.raises(TargetError, match="no process"):
         cache.get()
     debugger.process = True
@@ -69,7 +66,7 @@ def test_commands_share_the_session() -> None:
     assert len(debugger.targets) == 1
     assert debugger.log == []  # nothing that could let the process run
     shell.close()
-    assert not debugger.is_listened_to
+    assert debugger.is_closed
 
 
 def test_frames_are_added_to_the_debuggers_stacks_and_taken_back() -> None:

@@ -240,7 +240,7 @@ def test_threads_of_openmp_mkl_and_openblas() -> None:
         nobody.openblas()
     with pytest.raises(BadData, match="MKL was not used yet"):
         counts(names, {CODE: bytes(24)}).mkl()
-    with pytest.raises(BadData, match="libtorch_cpu.so has no MKL"):
+    with pytest.raises(BadData, match=r"libtorch_cpu\.so has no MKL"):
         counts({}, {}).mkl()
 
 

@@ -73,4 +73,4 @@ def test_the_standard_prompt_opens_where_it_is_not(
     assert run(monkeypatch, "print(len(p.threads))") == 0
     shown = capfd.readouterr()
     assert shown.out == "3\n"
-    assert "nothing runs there: it is a recording" in shown.err
+    assert "nothing is running: it is a recording" in shown.err
