@@ -21,7 +21,7 @@ _METADATA = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 def without_unknown(versions: Mapping[str, str | None]) -> dict[str, str | None]:
     """The versions by package, without those that a report gives as "unknown"."""
-    return {package: version for package, version in versions.items() if version != "unknown"}
+    return {package: text for package, text in versions.items() if text != "unknown"}
 
 
 class PackageVersions:

@@ -80,7 +80,8 @@ class SavedTensor(NamedTuple):
     @property
     def is_stale(self) -> bool:
         """True if it was modified in place since then: backward will raise an error, or has raised it."""
-        return None not in (self.saved_version, self.version) and self.saved_version != self.version
+        saved, now = self.saved_version, self.version
+        return saved is not None and now is not None and saved != now
 
 
 class StaleTensor(NamedTuple):
