@@ -12,7 +12,6 @@ from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.report.finding import NOTE, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.threads.crash_reading import signal_stop, with_reasons
 from gdbext.diagnosis.threads.thread_reporting import (
     all_frames,
     have_same_arguments,
@@ -22,6 +21,7 @@ from gdbext.diagnosis.threads.thread_reporting import (
     with_nodes,
 )
 from gdbext.diagnosis.verdict.crash import describe
+from gdbext.diagnosis.verdict.crash_reading import signal_stop, with_reasons
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.known_bugs import known_bugs

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.xdist_group("laws")
 
 NAMES_ITS_ROWS = {"engine/glibc/pthread.py"}
 """Files outside of arch/ that may name an architecture: tables with a row for each."""
-BPF = "tools/probes/bpf/"
-"""The folder of the programs for the kernel's own machine, BPF, whose registers r0 to r10 are on every architecture."""
+BPF = "tools/probes/"
+"""The folder with programs for the kernel's own machine, BPF, whose registers r0 to r10 are on every architecture."""
 _ALL = [architectures.by_name(name) for name in architectures.names()]
 _REGISTERS = {
     name
