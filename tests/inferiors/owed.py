@@ -414,7 +414,7 @@ def refused_threads():
     waits(
         "starved",
         'RuntimeError("can\'t start new thread")',
-        "of the 200.0 MiB of address space",
+        "of its address space limit of 200.0 MiB",
         never=["cgroup"],
     )
     while True:

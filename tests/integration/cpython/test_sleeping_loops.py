@@ -116,7 +116,7 @@ def test_only_a_lock_was_taken_by_somebody(version: str) -> None:
     with started("running-python", "objects", python=version) as target:
         threads = brief_threads(target.pid)
     waits = {name: threads[tid].wait for name, tid in target.truth["tids"].items()}
-    ended = {name for name, wait in waits.items() if wait is not None and "its owner exited without" in wait.phrase}
+    ended = {name for name, wait in waits.items() if wait is not None and "its owner did not release it" in wait.phrase}
     assert ended == {"killed", "killed with"}
     assert all(wait is not None for wait in waits.values())
 

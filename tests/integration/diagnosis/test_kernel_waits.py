@@ -135,7 +135,7 @@ def test_memory_that_nobody_may_read(silent: SilentMount) -> None:
         report = diagnose(target)
         verdict = report["verdict"]
         assert (verdict["kind"], verdict["threads"]) == ("kernel-wait", [target.pid])
-        assert f"mmap of {silent.file}" in verdict["summary"]
+        assert f"waits in mmap ({silent.file}" in verdict["summary"]
         assert f"process {silent.server} " in verdict["summary"]
         assert any("does not let any process read" in error["what"] for error in report["errors"])
         refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)

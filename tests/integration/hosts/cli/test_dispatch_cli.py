@@ -312,7 +312,9 @@ def test_a_crash_outside_of_the_dispatcher_is_shown_with_ten_frames(tmp_path: Pa
     script = tmp_path / "crash.py"
     script.write_text("import ctypes\ndef read(n):\n    ctypes.string_at(n)\nread(8)\n")
     text = dispatch("--", sys.executable, str(script)).stdout
-    assert re.match(r"\S+ \(tid \d+\) crashed: SIGSEGV at 0x8: a null pointer plus 8\.\n", text)
+    assert re.match(
+        r"\S+ \(tid \d+\) crashed in .+, called at \S+ \(string_at\): SIGSEGV at 0x8: a null pointer plus 8\.\n", text
+    )
     frames = re.findall(r"^#.*", text, re.MULTILINE)
     assert len(frames) == 10
     assert "string_at" in "".join(frames)
