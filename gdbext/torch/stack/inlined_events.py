@@ -347,6 +347,7 @@ class InlinedDispatchEvents:
         leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
         return self._callbacks != 0 and self._callbacks in leads_to
 
+    @memoized
     def _dispatches(self, function: Function | None) -> bool:
         """True if the function contains a lookup, or calls one. A function of PyTorch that has a name, or one with a
         name whose code has no known call, is trusted to do so."""
