@@ -123,6 +123,74 @@ def nested_calls(rank):
         rpc.rpc_sync(*call)
 
 
+def new_group_of_two(rank):
+    """Rank 2 is no member and passes new_group; rank 1, a member, does not come."""
+    three_steps()
+    if rank != 1:
+        dist.new_group([1, 0])
+
+
+def barrier_of_new_group(rank):
+    """The store's barrier after new_group, which all ranks of the job must reach: rank 1 does not come."""
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
+    three_steps()
+    if rank != 1:
+        dist.new_group([0, 2])
+
+
+def lazy_pair(rank):
+    """Pairs that are connected at their first use: rank 0 waits for the address of rank 2 in the group of both."""
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"
+    three_steps()
+    if rank == 0:
+        group = dist.new_group([0, 2])
+        dist.all_reduce(torch.ones(2), group=group)
+    elif rank == 1:
+        dist.new_group([0, 2])
+
+
+def rpc_names(rank):
+    """Rank 0 initializes torch.distributed.rpc, rank 1 does not."""
+    import torch.distributed.rpc as rpc
+
+    three_steps()
+    os.environ["TP_SOCKET_IFNAME"] = "lo"
+    if rank == 0:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rpc_names")
+        rpc.init_rpc("trainer0", rank=0, world_size=2, rpc_backend_options=options)
+
+
+def own_key(rank):
+    """Rank 0 waits for a key of the program's own, which looks like one of gloo's; rank 1 knows nothing of it."""
+    three_steps()
+    if rank == 0:
+        dist.PrefixStore("phase/0", dist.distributed_c10d._get_default_store()).get("1")
+
+
+def elastic_barrier(rank):
+    """Ranks 0 and 1 are in a barrier of torchelastic's, which rank 2 does not reach."""
+    from torch.distributed.elastic.utils import store
+
+    three_steps()
+    if rank != 2:
+        store.barrier(dist.distributed_c10d._get_default_store(), 3, "save", barrier_timeout=10_000)
+
+
+def elastic_data(rank):
+    """Rank 0 collects data of each rank by torchelastic's store functions; rank 1 does not give any."""
+    from torch.distributed.elastic.utils import store
+
+    three_steps()
+    if rank == 0:
+        store.synchronize(dist.distributed_c10d._get_default_store(), b"0", 0, 2, "data/", timeout=10_000)
+
+
+def crossed_groups(rank):
+    """Rank 0 makes a group, rank 1 is in a collective of the whole job."""
+    three_steps()
+    dist.new_group([0, 1]) if rank == 0 else join()
+
+
 def moving(rank):
     """A job that runs: its second rank always comes a little later than the first. It gives up after ``IMPATIENT``, and
     writes down how many steps it has made."""
@@ -135,6 +203,8 @@ def moving(rank):
 
 SIZES = {
     late_sleep: 4, eight: 8, dead: 3, moving: 2, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
+    new_group_of_two: 3, barrier_of_new_group: 3, lazy_pair: 3, rpc_names: 2, own_key: 2, elastic_barrier: 3,
+    elastic_data: 2, crossed_groups: 2,
 }
 SCENARIOS = {function.__name__: function for function in SIZES}
 

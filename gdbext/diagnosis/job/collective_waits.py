@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.collectives import collectives_without_torch, group_reader, read_collectives
+from gdbext.diagnosis.job.store_keys import with_setters
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.wait_detail import NO_ERROR, OtherRanks, RaisedError, Sleep
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
@@ -91,6 +92,8 @@ def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, sectio
         collective = _wait_for_oldest(pending, on_device=True)
     elif not collective and kind is WaitKind.CONDVAR:
         collective = _remote_call(session, thread)
+    if collective and collective.is_store and not meeting:
+        collective = with_setters(thread, session.python_threads.frames(thread.tid), collective, section)
     if collective and (meeting or (not store and collective.op in RPC_CALLS)):
         kind, name = WaitKind.COLLECTIVE, collective.op
     if not collective and kind is not WaitKind.COLLECTIVE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gdbext.engine.vocabulary import Count
+    from gdbext.engine.vocabulary import Count, Sparse
 
 
 class CollectiveWait(NamedTuple):
@@ -39,6 +39,13 @@ class CollectiveWait(NamedTuple):
     rank: int | None = None
     size: int | None = None
     """The rank of the process and the number of ranks, while it waits for all ranks at the store."""
+    part: Sparse[str] = ""
+    """What the key of the store stands for, and who gives it, for people: ``rank 1's address for gloo, in new_group``;
+    "" for a key of the program's own."""
+    last_key: Sparse[str] = ""
+    """The last of several keys of which one or more are not set yet; "" for one key."""
+    owed_by: Sparse[str] = ""
+    """The ranks of which one or more have to come before the key is set, as a set of ranks; "" if unknown."""
 
     @property
     def phrase(self) -> str:
@@ -49,6 +56,8 @@ class CollectiveWait(NamedTuple):
             return f"waits until all {self.size} ranks have reached its store at {self.server}, as rank 0 ({self.op})"
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
+            key = f"the keys '{self.key}' to '{self.last_key}'" if self.last_key else key
+            key = f"{self.part}: {key}" if self.part else key
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
         doing = "waits for the device, which has not completed" if self.on_device else "waits in"
         if self.peer is not None:

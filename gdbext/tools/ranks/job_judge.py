@@ -258,13 +258,21 @@ class _Judge:
         if not late:
             return
         ranks = ranks_of(late)
+        waiting = [report for report in self._reports if self._waits_for(report, ranks)]
+        waits = [report.wait for report in waiting]
+        if waits[0] and all(wait and wait.is_store and wait.part == waits[0].part for wait in waits):
+            text = job_sentences.owed(late, waiting, waits[0], self._servers)
+            yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
         # The operation that all others wait in, named only if it has no other end.
-        waits = [report.wait for report in self._reports if self._waits.get(report.rank or 0, frozenset()) & set(ranks)]
         ops = {wait.op for wait in waits if wait and wait.peer is None}
         operation = f" in {ops.pop()}" if len(ops) == 1 else ""
         pending, known = self._waited_in(ranks), len(self._reports)
         text = job_sentences.late(late, pending, self._waits, known, operation, self._servers)
         yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
+
+    def _waits_for(self, report: RankReport, ranks: Collection[int]) -> bool:
+        """It waits for one of these ranks."""
+        return report.rank is not None and not self._waits.get(report.rank, frozenset()).isdisjoint(ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
@@ -272,12 +280,13 @@ class _Judge:
         return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
-        """Ranks wait for a key of the store."""
+        """Ranks wait at the store to meet the others there, or for a key that any rank may set."""
         if self._at_store:
             others = [report for report in self._reports if report not in self._at_store]
             absent = [report for report in others if not report.waits_for_ranks] or others
             text = job_sentences.store(self._at_store, absent, self._missing)
-            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks_of(absent))
+            has_key = any(report.wait and report.wait.key for report in self._at_store)  # any rank may set a key
+            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, () if has_key else ranks_of(absent))
 
     def _single(self) -> Iterator[JobVerdict]:
         """A process whose own verdict is an error of the program."""

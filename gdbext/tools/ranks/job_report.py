@@ -241,7 +241,7 @@ _JOB_WORDS = {
     JobVerdictKind.DEAD_RANK: "{ranks} {is_or_are} gone",
     JobVerdictKind.INSIDE_NCCL: "stuck inside NCCL",
     JobVerdictKind.LATE_RANK: "{ranks} {is_or_are} late",
-    JobVerdictKind.STORE_WAIT: "not all ranks reached the store",
+    JobVerdictKind.STORE_WAIT: "ranks wait at the store",
     JobVerdictKind.ALL_BUSY: "at work",
     JobVerdictKind.ALL_IDLE: "no rank is late",
     JobVerdictKind.NO_REPORT: "no report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached, ranks_of
 from gdbext.tools.ranks.matching import Edges
@@ -90,7 +91,8 @@ def ring(reports: Sequence[RankReport]) -> str:
         is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
         ops.add(report.wait.op if report.wait and is_transfer else "")
         group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
-        missing = "" if is_transfer else f", for which {following.label} has not arrived"
+        is_named = is_transfer or (report.wait and report.wait.owed_by == str(following.rank))
+        missing = "" if is_named else f", for which {following.label} has not arrived"
         parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
     if (
@@ -153,6 +155,11 @@ def late(
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
         text = f"{_ranks_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
+    return f"{text}; {'; '.join(_own_diagnoses(reports, servers))}."
+
+
+def _own_diagnoses(reports: Sequence[RankReport], servers: Collection[int]) -> list[str]:
+    """What each of the ranks that are late does itself."""
     own = []
     for report in reports[:NAMED]:
         words = _diagnosis(report)
@@ -161,7 +168,7 @@ def late(
         elif report.slowed and report.slowed not in report.summary.rstrip("."):
             words += f" (what may slow it down: {report.slowed})"
         own.append(words)
-    return f"{text}; {'; '.join(own)}."
+    return own
 
 
 def besides(reports: Sequence[RankReport], text: str) -> str:
@@ -210,12 +217,35 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
     return sentences
 
 
+def owed(
+    reports: Sequence[RankReport], waiting: Sequence[RankReport], wait: CollectiveWait, servers: Collection[int] = ()
+) -> str:
+    """``rank 0 waits for rank 1's address for gloo, in new_group (the store's key '…'); rank 1: …``
+
+    ``waiting``: ranks that wait for what ``reports`` owe, in the same way as ``wait``.
+    """
+    key = f"key '{wait.key}'" if not wait.last_key else f"keys '{wait.key}' to '{wait.last_key}'"
+    text = f"{labels_text(waiting)} {_agree(waiting, 'wait')} for {wait.part} ({key} of the store)"
+    if wait.owed_by != fold(ranks_of(reports)):
+        text += f", and {labels_text(reports)} {'has' if len(reports) == 1 else 'have'} not arrived there"
+    return f"{text}; {'; '.join(_own_diagnoses(reports, servers))}."
+
+
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
-    """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
-    text = f"{labels_text(at_store)} {_agree(at_store, 'wait')} for a key of the store, where ranks meet"
+    """``ranks 0-1 wait until all ranks have reached the store; rank 2 has not arrived there: …``, or ``rank 0 waits for
+    the key 'ready' of the store; which rank sets it is unknown; rank 1 waits for no key of the store: …``"""
+    keys: dict[str, list[RankReport]] = {}
+    for report in at_store:
+        words = f"for {report.wait.part}, " if report.wait and report.wait.part else "for "
+        words += f"the key '{report.wait.key}' of the store" if report.wait and report.wait.key else "at the store"
+        keys.setdefault(words.replace("for at", "at"), []).append(report)
+    parts = [f"{labels_text(ranks)} {_agree(ranks, 'wait')} {words}" for words, ranks in list(keys.items())[:NAMED]]
+    is_key = any(report.wait and report.wait.key for report in at_store)
+    text = "; ".join(parts) + ("; which rank sets it is not known" if is_key else ", where ranks meet")
     if absent:
         have = "has" if len(absent) == 1 else "have"
-        text += f"; {labels_text(absent)} {have} not arrived there ({_diagnosis(absent[0])})"
+        what = f"{_agree(absent, 'wait')} for no key of the store" if is_key else f"{have} not arrived there"
+        text += f"; {labels_text(absent)} {what} ({_diagnosis(absent[0])})"
     return f"{text}; of {ranks_text(missing)} there is no report." if missing else f"{text}."
 
 

@@ -163,7 +163,7 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
         if wait.seq is None:
             unnumbered.setdefault((wait.group, wait.op), set()).add(rank)
     late_by_operation: dict[tuple[str, int], frozenset[int]] = {}
-    edges_by_rank: dict[int, frozenset[int]] = {}
+    edges_by_rank: dict[int, frozenset[int]] = _store_edges(waits)
     for report in reports:
         if report.rank is None or not report.wait or report.wait.is_store or _transfer_is_met(report.rank, waits):
             continue
@@ -174,6 +174,25 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
             targets = frozenset(members) - unnumbered[wait.group, wait.op]
         if targets := targets - {report.rank}:
             edges_by_rank[report.rank] = targets
+    return edges_by_rank
+
+
+def _store_edges(waits: Mapping[int, CollectiveWait]) -> dict[int, frozenset[int]]:
+    """The edges of ranks that wait at the store for what certain ranks owe. All that wait for the same key have come,
+    and share one set."""
+    waiting: dict[tuple[str, str], list[int]] = {}  # (key, ranks that owe it) → ranks that wait for it
+    for rank, wait in waits.items():
+        if wait.is_store and wait.owed_by:
+            waiting.setdefault((wait.key, wait.owed_by), []).append(rank)
+    edges_by_rank: dict[int, frozenset[int]] = {}
+    left = MOST_MEMBERS
+    for (_, owed_by), ranks in waiting.items():
+        try:
+            targets = frozenset(expand(owed_by, left)) - set(ranks)
+        except BadData:
+            continue
+        left -= len(targets)
+        edges_by_rank.update(dict.fromkeys(ranks, targets) if targets else {})
     return edges_by_rank
 
 

@@ -269,14 +269,17 @@ def _frame_text(frame: Frame) -> str:
 def _wait_text(wait: Wait) -> str:
     """The wait in words, without the addresses and numbers that are different in every process."""
     if wait.detail.collective:
-        return _shortened(wait.detail.collective)._replace(enqueued=None, completed=None, key="").phrase
+        return _shortened(wait.detail.collective)._replace(enqueued=None, completed=None, key="", last_key="").phrase
     return f"waits: {wait.kind.value}"
 
 
 def _shortened(wait: CollectiveWait) -> CollectiveWait:
     """The wait with its texts cut, and without rank and size, which the row has."""
-    texts = {name: _text(getattr(wait, name)) for name in ("op", "group", "key", "server", "also_in")}
+    texts = {name: _text(getattr(wait, name)) for name in _COLLECTIVE_TEXTS}
     return wait._replace(**texts, rank=None, size=None)
+
+
+_COLLECTIVE_TEXTS = ("op", "group", "key", "server", "also_in", "part", "last_key", "owed_by")
 
 
 def _rpc_server(threads: Sequence[ThreadReport]) -> tuple[bool, str]:

@@ -25,7 +25,17 @@ from support.source import contract_schema
 
 pytestmark = pytest.mark.torch
 
-SCENARIOS = ("late_sleep", "dead", "awaited_transfers", "saving_thread")
+AT_STORE = {
+    "new_group_of_two": ("late-rank", "1", "rank 1's address for gloo, in new_group of group 1 (ranks 0-1)"),
+    "barrier_of_new_group": ("late-rank", "1", "wait for all of ranks 0-2 in the store's barrier, in new_group"),
+    "rpc_names": ("late-rank", "1", "rank 0 waits for rank 1's address for gloo, in init_rpc"),
+    "elastic_barrier": ("late-rank", "2", "ranks 0-1 wait for all of ranks 0-2 in the barrier 'save' of torchelastic"),
+    "elastic_data": ("late-rank", "1", "0//data/1' of the store), and rank 1 has not arrived there"),
+    "crossed_groups": ("mismatched-collective", "0-1", "rank 0 waits for rank 1's address for gloo, in new_group"),
+    "own_key": ("store-wait", "", "phase/0/1' of the store; which rank sets it is not known"),
+}  # fmt: skip
+"""Jobs with ranks that wait at the store: the verdict, the ranks at fault, and words of its sentence."""
+SCENARIOS = ("late_sleep", "dead", "awaited_transfers", "saving_thread", "lazy_pair", *AT_STORE)
 ROOM = {"GDBEXT_ROOM": "-" * 100}
 TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
 """The flight recorder's JSON has 0 where its pickled dictionary has None."""
@@ -64,6 +74,8 @@ def blamed(document: dict[str, Any]) -> tuple[str, str]:
         ("dead", ("dead-rank", "1"), "zombie"),
         ("saving_thread", ("late-rank", "1"), "never enqueued #4 all_gather float32[2] of group default_pg"),
         ("awaited_transfers", ("mismatched-collective", "0-2"), "(tag 8); rank 2 waits in send to rank 0 (tag 3)"),
+        ("lazy_pair", ("late-rank", "2"), "rank 0 waits for rank 2 of 3 in all_reduce"),
+        *((name, found[:2], found[2]) for name, found in AT_STORE.items()),
     ],
 )
 def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, verdict: tuple[str, str], reason: str) -> None:
@@ -77,6 +89,20 @@ def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, verdict: 
     for pid in there.values():
         assert procfs.status(pid)["TracerPid"] == "0"
         assert procfs.status(pid)["State"][0] not in "tT"
+
+
+@pytest.mark.parametrize(("scenario", "owed_by"), [("new_group_of_two", "1"), ("barrier_of_new_group", "0-2")])
+def test_who_owes_a_key_of_the_store_is_known_from_cores(
+    job: Inferior, scenario: str, owed_by: str, tmp_path: Path
+) -> None:
+    """Only a member of the group can be late: rank 2 of new_group_of_two has called new_group and is none."""
+    for rank, pid in enumerate(job.truth["pids"][scenario]):
+        harness.take_core(pid, tmp_path / f"core.{rank}")
+    document = ranks("--cores", tmp_path)
+    shutil.rmtree(tmp_path)
+    assert blamed(document) == AT_STORE[scenario][:2]
+    assert AT_STORE[scenario][2] in document["verdict"]["summary"]
+    assert document["reports"][0]["wait"]["owed_by"] == owed_by
 
 
 def test_calls_that_nobody_is_left_to_answer() -> None:
