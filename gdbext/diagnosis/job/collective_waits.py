@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.collectives import collectives_without_torch, group_reader, read_collectives
+from gdbext.diagnosis.job.mpi_waits import with_mpi_call
 from gdbext.diagnosis.job.store_keys import with_setters
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.wait_detail import NO_ERROR, OtherRanks, RaisedError, Sleep
@@ -49,6 +50,10 @@ def name_collectives(
 ) -> tuple[Sequence[ThreadReport], CollectivesSection | None]:
     """(the reports with waits that name their collective operation, in the snapshots' order; what the process knows of
     its job, None if that cannot be read)."""
+    threads = [
+        thread._replace(wait=with_mpi_call(session, snapshot, thread.wait)) if thread.wait else thread
+        for snapshot, thread in zip(process.threads, threads)
+    ]
     if not session.has_torch:
         return threads, collectives_without_torch(session)
     try:
@@ -78,6 +83,8 @@ def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, sectio
         absent = f"rpc.shutdown, which {listed(workers, _SHOWN)} {has} not called" if workers else ""
     if absent:
         kind, name = WaitKind.COLLECTIVE, absent
+    elif collective and collective.is_mpi:
+        return wait
     elif not collective and kind is WaitKind.COLLECTIVE:
         collective = _awaited_operation(session, thread, wait.name, section)
     elif not collective and kind is WaitKind.DEVICE:

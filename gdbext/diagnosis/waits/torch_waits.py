@@ -269,16 +269,17 @@ def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def polling_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, or
-    the store's server, which counts its clients in a loop."""
-    for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
-        level = thread.level_of(tag, within=16)
+    """The wait of a thread that runs and still only waits: a device synchronization that spins instead of sleeping, the
+    store's server, which counts its clients in a loop, or a call of MPI."""
+    for tag in (FunctionTag.DEVICE, FunctionTag.STORE, FunctionTag.MPI):
+        level = thread.level_of(tag, within=32 if tag is FunctionTag.MPI else 16)
         if level is None or _is_covered(thread, level):
             continue
         if tag is FunctionTag.DEVICE:
             return _device_wait(thread, level, 0, polls=True)
         name = thread.function_name(level)
-        evidence, detail = f"frame {level}: {name} (it polls)", OtherRanks(CollectiveWait(name, is_store=True))
+        evidence = f"frame {level}: {name} (it polls)"
+        detail: WaitDetail = OtherRanks(CollectiveWait(name, is_store=True)) if tag is FunctionTag.STORE else NO_DETAIL
         return Wait(Resource(WaitKind.COLLECTIVE, 0, name), evidence=(evidence,), detail=detail)
     return None
 
