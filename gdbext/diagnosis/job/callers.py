@@ -20,9 +20,16 @@ _WRAPPERS = frozenset(
         "compile_wrapper",
         "decorate_fwd",
         "autocast_decorator",
+        "inner_func",
+        "pre_forward",
+        "post_forward",
+        "pre_backward",
+        "post_backward",
     )
 )
-"""Functions of decorators and of torch.nn.Module.__call__, which only pass a call on."""
+"""Functions of decorators, of torch.nn.Module.__call__ and of FSDP's hooks, which only pass a call on."""
+_REDISTRIBUTES = ("full_tensor", "redistribute", "distribute_tensor")
+"""Functions that say themselves that a DTensor is redistributed."""
 _COMMON = frozenset({"forward", "backward", "step", "save", "load", "__init__", "fit", "run"})
 """Names that say little without their class."""
 EXCHANGED = (
@@ -36,7 +43,6 @@ EXCHANGED = (
     ("_fsdp_param_group.py", "post_backward", "FSDP's reduction of gradients"),
     ("fsdp/_runtime_utils.py", "_unshard", "FSDP's unshard"),
     ("fsdp/_runtime_utils.py", "_reduce_grad", "FSDP's reduction of gradients"),
-    ("distributed/tensor/_api.py", "full_tensor", "DTensor.full_tensor"),
     ("distributed/tensor/_redistribute.py", "redistribute_local_tensor", "DTensor's redistribution"),
     ("checkpoint/state_dict_saver.py", "save", "torch.distributed.checkpoint"),
     ("checkpoint/state_dict_saver.py", "async_save", "torch.distributed.checkpoint"),
@@ -62,15 +68,20 @@ class LibraryCall(NamedTuple):
         ``op`` itself."""
         if not self.function or (self.function == op and not self.exchanged):
             return ""
-        is_named = self.exchanged.rpartition(".")[2] == self.function
-        return self.function + (f" ({self.exchanged})" if self.exchanged and not is_named else "")
+        if not self.exchanged or self.exchanged in self.function or self.function in _REDISTRIBUTES:
+            return self.function
+        return self.exchanged if self.function in self.exchanged else f"{self.function} ({self.exchanged})"
+
+
+NO_CALL = LibraryCall(None, "", "")
 
 
 def library_call(frames: Sequence[Frame]) -> LibraryCall:
     """The innermost call of a library in a program's code. ``frames``: Python's, innermost first."""
     own = next((index for index, frame in enumerate(frames) if frame.is_users), None)
     inside = frames[:own]
-    called = next((frame for frame in reversed(inside) if _last_name(frame) not in _WRAPPERS), None)
+    named = [frame for frame in reversed(inside) if _last_name(frame) not in _WRAPPERS]
+    called = next((frame for frame in named if not _last_name(frame).startswith("_")), named[0] if named else None)
     rows = (_exchanged(frame) for frame in inside)
     return LibraryCall(own, _shown_name(called) if called else "", next(filter(None, rows), ""))
 

@@ -17,6 +17,7 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.mpi_calls import MPI_CALLS, Meeting, plain_name
 from gdbext.engine.arch import Slot
 from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.rank_sets import MOST_RANKS, fold
 from gdbext.torch.stack.call_arguments import CallSites, SavedArguments
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class _Call:
         if communicator is None or not constants:
             return wait
         is_world = self._is_world(communicator)
+        size = first_number(self._session.target.origin.environ(), SIZE) if is_world else None
+        everyone = fold(range(min(size, MOST_RANKS))) if size else ""
         wait = wait._replace(group=WORLD if is_world else f"communicator {communicator:#x}")
         peer, tag = _as_int(self._argument(row.peer)), _as_int(self._argument(row.tag))
         if row.meeting is Meeting.PEER:
@@ -93,18 +96,14 @@ class _Call:
             if row.source is not None and _as_int(self._argument(row.source)) != peer:
                 return wait  # which of both ends has come is not known
             if peer == constants.any_source and wait.transfer == "recv":
-                return wait._replace(from_any=True, tag=tag)
+                return wait._replace(from_any=True, tag=tag, owed_by=everyone)
             if peer is None or peer < 0:
                 return wait
             return wait._replace(peer=peer, tag=tag) if is_world else wait._replace(group_peer=peer, tag=tag)
-        size = first_number(self._session.target.origin.environ(), SIZE)
-        if not is_world or not size:
-            return wait
-        owed_by = f"0-{size - 1}" if size > 1 else "0"
         if row.meeting is Meeting.ALL:
-            return wait._replace(owed_by=owed_by)
-        root = peer if row.meeting is Meeting.SOME and peer is not None and 0 <= peer < size else None
-        return wait._replace(root=root) if root is not None else wait
+            return wait._replace(owed_by=everyone)
+        is_root = row.meeting is Meeting.SOME and is_world and peer is not None and peer >= 0
+        return wait._replace(root=peer) if is_root else wait
 
     def _is_world(self, communicator: int) -> bool:
         """The handle is that of MPI_COMM_WORLD."""

@@ -46,6 +46,15 @@ def _some(communicator: int, root: int | None = None) -> MpiCall:
     return MpiCall(Meeting.SOME, root, communicator=communicator)
 
 
+_OTHERS = (
+    "Wait Waitall Waitany Waitsome Mrecv Init Init_thread Finalize Session_finalize Comm_free "
+    "Comm_create_group Comm_create_from_group Comm_disconnect Comm_accept Comm_connect Comm_spawn "
+    "Comm_spawn_multiple Intercomm_create Intercomm_merge Win_create Win_allocate Win_allocate_shared Win_free "
+    "Win_fence Win_lock Win_lock_all Win_unlock Win_unlock_all Win_flush Win_flush_all Win_start Win_complete "
+    "Win_wait File_open File_close File_sync File_read_all File_write_all File_read_at_all File_write_at_all "
+    "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw"
+)
+"""Calls whose other end no argument names."""
 MPI_CALLS = {
     **dict.fromkeys(("Send", "Ssend", "Rsend", "Bsend"), _SEND),
     "Recv": _RECEIVE,
@@ -70,15 +79,7 @@ MPI_CALLS = {
     "Scatterv": _some(8, 7),
     "Scan": _some(5),
     "Exscan": _some(5),
-    **dict.fromkeys(
-        "Wait Waitall Waitany Waitsome Mrecv Init Init_thread Finalize Session_finalize Comm_free Comm_create_group "
-        "Comm_create_from_group Comm_disconnect Comm_accept Comm_connect Comm_spawn Comm_spawn_multiple "
-        "Intercomm_create Intercomm_merge Win_create Win_allocate Win_allocate_shared Win_free Win_fence Win_lock "
-        "Win_lock_all Win_unlock Win_unlock_all Win_flush Win_flush_all Win_start Win_complete Win_wait File_open "
-        "File_close File_sync File_read_all File_write_all File_read_at_all File_write_at_all Neighbor_allgather "
-        "Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw".split(),
-        _UNKNOWN,
-    ),
+    **dict.fromkeys(_OTHERS.split(), _UNKNOWN),
 }
 """By the name without ``MPI_``."""
 

@@ -263,6 +263,12 @@ class _Judge:
         if waits[0] and all(wait and wait.is_store and wait.part == waits[0].part for wait in waits):
             text = job_sentences.owed(late, waiting, waits[0], self._servers)
             yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
+        transfers = [
+            report for report in waiting if report.wait and report.wait.is_mpi and report.wait.peer is not None
+        ]
+        if waiting == transfers:
+            text = job_sentences.late_transfers(late, waiting, self._servers)
+            yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
         # The operation that all others wait in, named only if it has no other end.
         ops = {wait.op for wait in waits if wait and wait.peer is None}
         operation = f" in {ops.pop()}" if len(ops) == 1 else ""

@@ -115,6 +115,14 @@ class RankReport(NamedTuple):
     thread: Count | None = None
     """The thread that is in ``path`` and ``wait``; None for the main thread."""
 
+    line: Sparse[str] = ""
+    """The program's innermost line in that thread: ``inferiors/train.py:15 (log_weight)``; "" if it has none."""
+    called: Sparse[str] = ""
+    """The function of a library that it called there: ``full_tensor``; "" for none."""
+    called_by: Sparse[str] = ""
+    """The same, with what it exchanges, if that is another operation than the one that it waits in: ``full_tensor``,
+    ``DistributedDataParallel.forward (DDP's buffers)``."""
+
     @staticmethod
     def json_limits() -> dict[str, int]:
         return {"path": MAX_PATH + 1, "groups": MAX_RANK_GROUPS, "nccl": 64, "nccl_peers": 1 << 12, "known": 32}
@@ -125,6 +133,23 @@ class RankReport(NamedTuple):
         if self.rank is not None:
             return f"rank {self.rank}"
         return f"pid {self.pid}" + (f" on {self.host}" if self.host else "")
+
+    def caller(self, operation: str = "it") -> str:
+        """The program's line and what it called there: ``called it at train.py:15 (log_weight), by full_tensor``, or
+        ``is at train.py:8 (step)`` of a rank that waits for none; "" if the line is unknown."""
+        if not self.line:
+            return ""
+        if not self.wait or (self.wait.is_store and not self.called):
+            return f"{'waits' if self.wait else 'is'} at {self.line}"
+        if self.wait.is_store:
+            return f"called {self.called} at {self.line}"
+        return f"called {operation} at {self.line}" + (f", by {self.called_by}" if self.called_by else "")
+
+    @property
+    def own_frame(self) -> str:
+        """The program's innermost line, as ``path`` has it: ``log_weight (inferiors/train.py:15)``."""
+        place, _, function = self.line.partition(" (")
+        return f"{function[:-1]} ({place})"
 
     @property
     def waits_for_ranks(self) -> bool:
@@ -243,7 +268,7 @@ _JOB_WORDS = {
     JobVerdictKind.LATE_RANK: "{ranks} {is_or_are} late",
     JobVerdictKind.STORE_WAIT: "ranks wait at the store",
     JobVerdictKind.ALL_BUSY: "at work",
-    JobVerdictKind.ALL_IDLE: "no rank is late",
+    JobVerdictKind.ALL_IDLE: "no rank is known to be late",
     JobVerdictKind.NO_REPORT: "no report",
 }
 

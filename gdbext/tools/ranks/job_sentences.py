@@ -12,6 +12,8 @@ from gdbext.torch.torch_symbol import RPC_CALLS
 
 NAMED = 3
 """Ranks at fault whose own diagnosis is in the sentence."""
+_CALLERS = 4
+"""Lines of a program that are in a sentence."""
 _LISTED = 100
 """Processes that are named one by one."""
 
@@ -89,15 +91,16 @@ def ring(reports: Sequence[RankReport]) -> str:
     parts, ops = [], set()
     for report, following in zip(reports, [*reports[1:], *reports[:1]]):
         is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
-        ops.add(report.wait.op if report.wait and is_transfer else "")
-        group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
+        is_transfer = is_transfer or bool(report.wait and report.wait.group_peer is not None)
+        ops.add((report.wait.transfer or report.wait.op) if report.wait and is_transfer else "")
+        group = f" of group {report.wait.group}" if report.wait and report.wait.group and not report.wait.is_mpi else ""
         is_named = is_transfer or (report.wait and report.wait.owed_by == str(following.rank))
         missing = "" if is_named else f", for which {following.label} has not arrived"
         parts.append(f"{report.label} {_wait_phrase(report)}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
     if (
         len(reports) == 2
-        and {wait.op for wait in waits} == {"send", "recv"}
+        and {wait.transfer for wait in waits} == {"send", "recv"}
         and all(wait.tag is not None for wait in waits)
     ):
         where = "in a transfer whose ends have different tags"  # else the two would have met
@@ -187,7 +190,36 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
             handling.setdefault(report.handling, []).append(report)
     for error, ranks in list(handling.items())[:NAMED]:
         sentences.append(f"{labels_text(ranks)} {_agree(ranks, 'handle')} {error} meanwhile.")
+    sentences += _callers(reports, text)
     return "".join(f" {sentence}" for sentence in [*sentences, *_through_nccl(reports, text)])
+
+
+def _callers(reports: Sequence[RankReport], text: str) -> list[str]:
+    """``rank 0 called it at train.py:15 (log_weight), by full_tensor; rank 1 is at train.py:8 (step).`` if a rank waits
+    for others: the line of each side that ``text`` does not have yet."""
+    if not any(report.wait for report in reports):
+        return []
+    ops = {report.wait.op for report in reports if report.wait and not report.wait.is_store}
+    by_caller = reports_by_caller(reports, "it" if len(ops) == 1 else "")
+    parts = []
+    for caller, ranks in by_caller.items():
+        verb, _, rest = caller.partition(" ")
+        plural = {"is": "are", "waits": "wait"}.get(verb, verb)
+        is_known = ranks[0].line.rpartition("/")[2] in text or ranks[0].summary.rstrip(".") not in text
+        if ranks[0].wait or not is_known:  # of ranks that wait for none those that are late
+            parts.append(f"{labels_text(ranks)} {verb if len(ranks) == 1 else plural} {rest}")
+    return [f"{'; '.join(parts[:_CALLERS])}."] if parts else []
+
+
+def reports_by_caller(reports: Sequence[RankReport], operation: str = "") -> dict[str, list[RankReport]]:
+    """Reports by the program's line and what it called there, those of ranks that wait first. ``operation`` replaces
+    the name of the operation."""
+    by_caller: dict[str, list[RankReport]] = {}
+    for report in sorted(reports, key=lambda report: not report.wait):
+        caller = report.caller(operation or (report.wait.op if report.wait else ""))
+        if caller:
+            by_caller.setdefault(caller, []).append(report)
+    return by_caller
 
 
 def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
@@ -231,14 +263,25 @@ def owed(
     return f"{text}; {'; '.join(_own_diagnoses(reports, servers))}."
 
 
+def late_transfers(reports: Sequence[RankReport], waiting: Sequence[RankReport], servers: Collection[int] = ()) -> str:
+    """``rank 0 waits in MPI_Recv from rank 1 (tag 4) on MPI_COMM_WORLD; rank 1: …``"""
+    parts = [f"{report.label} {_wait_phrase(report)}" for report in waiting[:NAMED]]
+    if len(waiting) > NAMED:
+        parts.append(
+            f"{labels_text(waiting[NAMED:])} {_agree(waiting[NAMED:], 'wait')} for {labels_text(reports)}, too"
+        )
+    return f"{'; '.join([*parts, *_own_diagnoses(reports, servers)])}."
+
+
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
     """``ranks 0-1 wait until all ranks have reached the store; rank 2 has not arrived there: …``, or ``rank 0 waits for
     the key 'ready' of the store; which rank sets it is unknown; rank 1 waits for no key of the store: …``"""
     keys: dict[str, list[RankReport]] = {}
     for report in at_store:
         words = f"for {report.wait.part}, " if report.wait and report.wait.part else "for "
-        words += f"the key '{report.wait.key}' of the store" if report.wait and report.wait.key else "at the store"
-        keys.setdefault(words.replace("for at", "at"), []).append(report)
+        key = report.wait.key if report.wait else ""
+        words = f"{words}the key '{key}' of the store" if key else "at the store"
+        keys.setdefault(words, []).append(report)
     parts = [f"{labels_text(ranks)} {_agree(ranks, 'wait')} {words}" for words, ranks in list(keys.items())[:NAMED]]
     is_key = any(report.wait and report.wait.key for report in at_store)
     text = "; ".join(parts) + ("; which rank sets it is not known" if is_key else ", where ranks meet")

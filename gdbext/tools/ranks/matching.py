@@ -163,7 +163,8 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
         if wait.seq is None:
             unnumbered.setdefault((wait.group, wait.op), set()).add(rank)
     late_by_operation: dict[tuple[str, int], frozenset[int]] = {}
-    edges_by_rank: dict[int, frozenset[int]] = _store_edges(waits)
+    edges_by_rank: dict[int, frozenset[int]] = _edges_of_owed(waits)
+    edges_by_rank.update(_edges_of_rooted(reports, waits))
     for report in reports:
         if report.rank is None or not report.wait or report.wait.is_store or _transfer_is_met(report.rank, waits):
             continue
@@ -177,22 +178,44 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     return edges_by_rank
 
 
-def _store_edges(waits: Mapping[int, CollectiveWait]) -> dict[int, frozenset[int]]:
-    """The edges of ranks that wait at the store for what certain ranks owe. All that wait for the same key have come,
-    and share one set."""
-    waiting: dict[tuple[str, str], list[int]] = {}  # (key, ranks that owe it) → ranks that wait for it
+def _edges_of_owed(waits: Mapping[int, CollectiveWait]) -> dict[int, frozenset[int]]:
+    """The edges of ranks that wait for certain ranks to come: at the store, or in a collective of MPI. All that wait in
+    the same one have come, and share one set."""
+    waiting: dict[tuple[str, ...], list[int]] = {}  # (operation, group, key, ranks that have to come) → ranks there
     for rank, wait in waits.items():
-        if wait.is_store and wait.owed_by:
-            waiting.setdefault((wait.key, wait.owed_by), []).append(rank)
+        if wait.owed_by and not wait.from_any:
+            op = "" if wait.is_store else wait.op
+            waiting.setdefault((op, wait.group, wait.key, wait.owed_by), []).append(rank)
     edges_by_rank: dict[int, frozenset[int]] = {}
     left = MOST_MEMBERS
-    for (_, owed_by), ranks in waiting.items():
-        try:
-            targets = frozenset(expand(owed_by, left)) - set(ranks)
-        except BadData:
-            continue
+    for (*_, owed_by), ranks in waiting.items():
+        targets = _expanded(owed_by, left) - set(ranks)
         left -= len(targets)
         edges_by_rank.update(dict.fromkeys(ranks, targets) if targets else {})
+    return edges_by_rank
+
+
+def _expanded(ranks: str, limit: int = MOST_MEMBERS) -> frozenset[int]:
+    """The ranks of a set's text; empty if there are more than ``limit``, or it is no such text."""
+    try:
+        return frozenset(expand(ranks, limit))
+    except BadData:
+        return frozenset()
+
+
+def _edges_of_rooted(reports: Sequence[RankReport], waits: Mapping[int, CollectiveWait]) -> dict[int, frozenset[int]]:
+    """The edges of ranks in a collective of MPI with a root. Its other ranks may leave early, so that one is late only
+    if it is the only one that waits nowhere, or the root while all others wait."""
+    idle = [report.rank for report in reports if report.rank is not None and not report.wait]
+    edges_by_rank = {}
+    for rank, wait in waits.items():
+        if wait.root is None:
+            continue
+        root = waits.get(wait.root)
+        if len(idle) == 1:
+            edges_by_rank[rank] = frozenset(idle)
+        elif not idle and root and (root.op, root.group) != (wait.op, wait.group):
+            edges_by_rank[rank] = frozenset((wait.root,))
     return edges_by_rank
 
 
@@ -200,9 +223,12 @@ def _transfer_is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
     """The other end of the rank's send is in the matching recv, or the reverse: the transfer itself does not end."""
     wait = waits[rank]
     other = waits.get(wait.peer) if wait.peer is not None else None
-    if not other or other.peer != rank:
+    if not other or {wait.transfer, other.transfer} != {"send", "recv"}:
         return False
-    return {wait.op, other.op} == {"send", "recv"} and (wait.tag or 0) == (other.tag or 0)
+    if wait.is_mpi:
+        is_for_us = other.group == wait.group and (other.peer == rank or other.from_any)
+        return is_for_us and (wait.tag == other.tag or None in (wait.tag, other.tag))  # None: any tag, or unknown
+    return other.peer == rank and (wait.tag or 0) == (other.tag or 0)
 
 
 def _targets(
@@ -212,6 +238,8 @@ def _targets(
     and number; it grows up to MOST_MEMBERS members."""
     if wait.peer is not None:
         return frozenset((wait.peer,))
+    if wait.from_any and wait.is_mpi:
+        return _expanded(wait.owed_by)
     if wait.from_any:
         return next((frozenset(group.members) for group in groups), frozenset())
     group = next((group for group in groups if rank in group.states), None)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Optional, TypeVar
 
 from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
+from gdbext.diagnosis.job.callers import NO_CALL, library_call
 from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, CollectivesSection
 from gdbext.diagnosis.report import Report, TargetReport, json_report
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
@@ -143,6 +144,9 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         error = next((error for error in report.errors if ".so" in error.where), report.errors[0])
         problem = "; ".join(filter(None, (_text(error.what), _text(error.help))))
     answers, serving = _rpc_server(report.threads)
+    call = library_call(thread.python_frames) if thread else NO_CALL
+    own = thread.python_frames[call.own] if thread and call.own is not None else None
+    rank_wait = _rank_wait(wait, report.threads, groups)
     # A core does not prove that a thread runs: if the stack cannot be followed, the wait may be out of sight.
     running = thread and thread.state is RunState.RUNNING and (target.kind == "live" or thread.dispatch_doubt is None)
     return RankReport(
@@ -155,7 +159,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         kind=_text(verdict.kind.value),
         summary=_text(verdict.summary),
         path=path,
-        wait=_rank_wait(wait, report.threads, groups),
+        wait=rank_wait,
         running=bool(running),
         groups=groups,
         problem=problem,
@@ -171,6 +175,9 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         device=_device_text(wait.detail.device) if wait else "",
         known=tuple(_text(bug.line) for bug in bugs.reports[:MAX_KNOWN]) if bugs else (),
         thread=None if thread is main or not thread else count(thread.tid, "tid"),
+        line=f"{_place(own)} ({_text(own.function)})" if own else "",
+        called=_text(call.function) if own else "",
+        called_by=_text(call.text(rank_wait.op if rank_wait else "")) if own else "",
     )
 
 
@@ -262,8 +269,12 @@ def _path(thread: ThreadReport) -> Iterator[str]:
 
 
 def _frame_text(frame: Frame) -> str:
-    file = _text(frame.file or "?")
-    return f"{_text(frame.function)} ({'/'.join(file.split('/')[-2:])}:{frame.line})"
+    return f"{_text(frame.function)} ({_place(frame)})"
+
+
+def _place(frame: Frame) -> str:
+    """``inferiors/train.py:15``."""
+    return f"{'/'.join(_text(frame.file or '?').split('/')[-2:])}:{frame.line}"
 
 
 def _wait_text(wait: Wait) -> str:

@@ -291,7 +291,28 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
         for later in _examine(map(_process_source, moved), options):
             if isinstance(later, RankReport):
                 again[later.pid] = combine_reports(moved[later.pid], later)
-    return rows([again.get(report.pid, report) for report in reports], unreached)
+    return rows(_still_in_mpi([again.get(report.pid, report) for report in reports], options), unreached)
+
+
+_LOOKS = (0.05, 0.13, 0.08, 0.21)
+"""Seconds before each further look at ranks in calls of MPI; no regular steps, as a program has them."""
+
+
+def _still_in_mpi(reports: Sequence[RankReport], options: argparse.Namespace) -> list[RankReport]:
+    """The reports, after several more looks at ranks in a call of MPI, which poll and number nothing. One that was in
+    another call, or at another line, in one of the looks waits for no rank: it runs."""
+    latest = {report.pid: report for report in reports}
+    for pause in _LOOKS:
+        waiting = [pid for pid, report in latest.items() if report.wait and report.wait.is_mpi]
+        if not waiting:
+            break
+        time.sleep(pause)
+        for later in _examine(map(_process_source, waiting), options):
+            if isinstance(later, RankReport):
+                earlier = latest[later.pid]
+                both = combine_reports(earlier, later)
+                latest[later.pid] = both if earlier.path == later.path else both._replace(wait=None, running=True)
+    return [latest[report.pid] for report in reports]
 
 
 def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:

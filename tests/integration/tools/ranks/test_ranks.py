@@ -35,7 +35,16 @@ AT_STORE = {
     "own_key": ("store-wait", "", "phase/0/1' of the store; which rank sets it is not known"),
 }  # fmt: skip
 """Jobs with ranks that wait at the store: the verdict, the ranks at fault, and words of its sentence."""
-SCENARIOS = ("late_sleep", "dead", "awaited_transfers", "saving_thread", "lazy_pair", *AT_STORE)
+CALLED = {
+    "full_tensor": (0, "(log_weight), by full_tensor", "print(weight.full_tensor())"),
+    "ddp_buffers": (1, "(validate), by DistributedDataParallel.forward (DDP's buffers)", "model(torch.ones(2, 4))"),
+    "fsdp_unshard": (1, "(validate), by FSDP's unshard", "model(torch.ones(2, 4))"),
+    "optimizer_step": (1, "(optimizer_step), by ZeroRedundancyOptimizer.step", "hang() if rank == 0 else optimizer"),
+    "dcp_save": (0, "(dcp_save), by save (torch.distributed.checkpoint)", "dcp.save("),
+    "late_sleep": (0, "(join)", "dist.all_reduce(torch.ones(8, 2))"),
+}
+"""Jobs whose collective a library issues: the rank that waits, what is said of its call, and the text of its line."""
+SCENARIOS = ("late_sleep", "dead", "awaited_transfers", "saving_thread", "lazy_pair", *AT_STORE, *list(CALLED)[:-1])
 ROOM = {"GDBEXT_ROOM": "-" * 100}
 TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
 """The flight recorder's JSON has 0 where its pickled dictionary has None."""
@@ -89,6 +98,28 @@ def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, verdict: 
     for pid in there.values():
         assert procfs.status(pid)["TracerPid"] == "0"
         assert procfs.status(pid)["State"][0] not in "tT"
+
+
+@pytest.mark.parametrize("scenario", CALLED)
+def test_the_line_of_each_side_and_what_the_program_called(job: Inferior, scenario: str) -> None:
+    rank, called, source = CALLED[scenario]
+    pids = job.truth["pids"][scenario]
+    document = ranks("-p", pids[0])
+    kind, late = blamed(document)
+    assert (kind, late) == ("late-rank", str(1 - rank))
+    report = document["reports"][rank]
+    file, _, line = report["line"].partition(" ")[0].rpartition(":")
+    assert file == "inferiors/job.py"
+    assert (harness.INFERIORS / "job.py").read_text().splitlines()[int(line) - 1].strip().startswith(source)
+    assert f"called it at {file}:{line} {called}." in document["verdict"]["summary"]
+    text = harness.run([harness.DISPATCH, "ranks", "-p", str(pids[0])]).stdout
+    own = [each["line"] for each in document["reports"]]
+    block = text.partition("Lines of the program")[2].partition("\n\n")[0]
+    assert all(each in block for each in own)
+    tree = text.partition("Where they are")[2]
+    for each in own:
+        place, _, function = each.partition(" (")
+        assert f"{function[:-1]} ({place})" in tree
 
 
 @pytest.mark.parametrize(("scenario", "owed_by"), [("new_group_of_two", "1"), ("barrier_of_new_group", "0-2")])
