@@ -61,14 +61,14 @@ def with_mpi_call(session: Session, thread: ThreadSnapshot, wait: Wait) -> Wait:
     if level is None or not function:
         return wait
     name = next((plain for each in function.names if (plain := plain_name(each)) in MPI_CALLS), "")
-    call = _Call(session, thread, level).collective(name) if name else None
+    call = _MpiArguments(session, thread, level).collective(name) if name else None
     if not call:
         return wait
     resource = Resource(WaitKind.COLLECTIVE, wait.address, call.op, wait.resource.variable)
     return wait._replace(resource=resource).with_detail(OtherRanks(call, wait.detail))
 
 
-class _Call:
+class _MpiArguments:
     """One call of MPI on a stack."""
 
     def __init__(self, session: Session, thread: ThreadSnapshot, level: int) -> None:

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.job.callers import library_call
+from gdbext.engine.numbers import number
 from gdbext.engine.rank_sets import MOST_RANKS, fold
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE
 
@@ -159,16 +160,16 @@ def with_setters(
         return store._replace(
             part=f"{everyone} {form.part.format(**names)}{where}{of_group}", owed_by=fold(members.ranks)
         )
-    number = int(names["member"] or 0)
+    rank_in_group = number(names["member"] or "0") or 0
     if not members.ranks:
-        return store._replace(part=f"the {form.part} of rank {number} in its group{where}{of_group}")
-    if number >= len(members.ranks):
+        return store._replace(part=f"the {form.part} of rank {rank_in_group} in its group{where}{of_group}")
+    if rank_in_group >= len(members.ranks):
         return store
     if store.last_key:
-        last = int(store.last_key.rpartition("/")[2])
-        ranks = fold(members.ranks[number : last + 1])
+        last = number(store.last_key.rpartition("/")[2]) or 0
+        ranks = fold(members.ranks[rank_in_group : last + 1])
         return store._replace(part=f"the {form.part} of each of ranks {ranks}{where}{of_group}", owed_by=ranks)
-    rank = members.ranks[number]
+    rank = members.ranks[rank_in_group]
     return store._replace(part=f"rank {rank}'s {form.part}{where}{of_group}", owed_by=str(rank))
 
 

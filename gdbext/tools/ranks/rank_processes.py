@@ -14,7 +14,6 @@ from gdbext.engine.targets.live.proc_checks import check_exists
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_environ, split_stat
 from gdbext.errors import TargetError, or_root
-from gdbext.tools.ranks.mpi_processes import LIBRARIES, mpi_ranks
 
 _RANK = "RANK"
 """The variable that torchrun sets (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
@@ -87,12 +86,8 @@ def job_of_process(pid: int, processes: Mapping[int, RankProcess]) -> list[int]:
     own = processes.get(pid)
     if not own:
         raise TargetError(f"process {pid} ended while its job was looked for")
-    found = mpi_ranks(pid, processes, _has_mpi)
     if own.rank and own.jobs and pid not in _launchers(processes):
-        ranks = _started_ranks(processes, own.jobs[0])
-        return ranks if len(ranks) >= len(found) else list(found)
-    if found:
-        return list(found)
+        return _started_ranks(processes, own.jobs[0])
     children = _launched_by(processes, pid)
     if children:
         return children
@@ -239,15 +234,6 @@ def _launched_by(processes: Mapping[int, RankProcess], launcher: int) -> list[in
     ranks += [pid for pid in children if pid not in ranks and processes[pid].rank and _is_python(pid)]
     dead = [pid for pid in children if processes[pid].is_zombie]
     return sorted([*ranks, *dead, *_launching_ranks(processes, ranks)])
-
-
-def _has_mpi(pid: int) -> bool:
-    """The process has mapped a library of MPI, or PyTorch, and we may see that."""
-    try:
-        maps = supervision.read_proc_file(pid, "maps")
-    except OSError:
-        return False
-    return any(library in maps for library in LIBRARIES)
 
 
 def has_torch(pid: int) -> bool:

@@ -40,7 +40,7 @@ from gdbext.errors import BadData, ForeignArchitecture, GdbextError, TargetError
 from gdbext.tools import running
 from gdbext.tools.family import prepare
 from gdbext.tools.outcome import failure
-from gdbext.tools.ranks import rank_processes, rank_report_reader
+from gdbext.tools.ranks import mpi_processes, rank_processes, rank_report_reader
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, read_rows, rows
 from gdbext.tools.ranks.rank_report_reader import ReportParser
 from gdbext.torch.measure import measure_for_process
@@ -270,9 +270,9 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     """The rows of running processes; a rank that has run since it was seen waiting is examined again."""
     processes = rank_processes.local_processes()
     if options.pid is not None:
-        pids = rank_processes.job_of_process(options.pid, processes)
+        pids = mpi_processes.job_of_process(options.pid, processes)
     else:
-        pids = rank_processes.ranks_of_node(options.job, processes)
+        pids = mpi_processes.ranks_of_node(options.job, processes)
     if not supervision.may_block_readers(pids[0]):
         with without_limits():
             measure_for_process(pids[0], 2)
