@@ -98,6 +98,10 @@ KEY_FORMS = (
         re.compile(r"store_based_barrier_key:(?P<group>.+):last_worker$"), Setter.LAST_MEMBER, "in the store's barrier",
     ),
     KeyForm(
+        (STORE_UTILITIES, "barrier"), re.compile(r"torchelastic/agent/terminal_state/last_member$"), Setter.LAST_MEMBER,
+        "at their exit, to which each comes when its own workers have ended",
+    ),
+    KeyForm(
         (STORE_UTILITIES, "barrier"), re.compile(r"(?:.*/)?(?P<name>[^/]*)/last_member$"), Setter.LAST_MEMBER,
         "in the barrier {name!r} of torchelastic",
     ),
@@ -149,10 +153,12 @@ def with_setters(
     call = library_call(thread.python).text()
     where = f", in {call}" if call and not (isinstance(form.function, tuple) and call in form.part) else ""
     if form.setter in (Setter.AGENT, Setter.WORKER):
-        return store._replace(part=form.part.format(**names) + where)
+        is_agent = form.setter is Setter.AGENT
+        return store._replace(part=form.part.format(**names) + ("" if is_agent else where), for_agents=is_agent)
     agents = form.setter is Setter.LAST_MEMBER and _agents(stack)
     if agents:
-        return store._replace(part=f"all {agents} agents of torchrun {form.part.format(**names)}{where}")
+        part = f"all {agents} agents of torchrun {form.part.format(**names)}"
+        return store._replace(part=part, for_agents=True)
     members = _members(form, names["group"] or "", stack, section)
     of_group = f" of {members.words}" if members.words else ""
     if form.setter is Setter.LAST_MEMBER:

@@ -47,6 +47,8 @@ class CollectiveWait(NamedTuple):
     owed_by: Sparse[str] = ""
     """The ranks of which one or more have to come before the key is set, as a set of ranks; "" if unknown."""
 
+    for_agents: Sparse[bool] = False
+    """It waits for torchrun's agents, which are no ranks."""
     group_peer: Sparse[int | None] = None
     """The other end's rank in ``group``, a communicator of MPI, where its rank in the job is not known."""
     root: Sparse[int | None] = None

@@ -286,6 +286,8 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
     def advice(self, kind: WaitKind) -> Advice | None:
         if self.collective and self.collective.size is not None:
             return ("Do all ranks run, with the same MASTER_ADDR and MASTER_PORT, and do they reach it (a firewall)?",)
+        if self.collective is not None and self.collective.for_agents:
+            return ("Look at torchrun's agents of the other nodes, and at their workers.",)
         if self.collective is not None and self.collective.on_device:
             return (*WaitKind.COLLECTIVE.traits.advice_when_outside, _WITH_NCCL)
         return kind.traits.advice_when_outside

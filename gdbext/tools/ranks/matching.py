@@ -165,8 +165,14 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     late_by_operation: dict[tuple[str, int], frozenset[int]] = {}
     edges_by_rank: dict[int, frozenset[int]] = _edges_of_owed(waits)
     edges_by_rank.update(_edges_of_rooted(reports, waits))
+    offers = _offers(waits)
     for report in reports:
-        if report.rank is None or not report.wait or report.wait.is_store or _transfer_is_met(report.rank, waits):
+        if (
+            report.rank is None
+            or not report.wait
+            or report.wait.is_store
+            or _transfer_is_met(report.rank, waits, offers)
+        ):
             continue
         wait, own_groups = report.wait, groups_by_name.get(report.wait.group, ())
         targets = _targets(report.rank, wait, own_groups, late_by_operation)
@@ -219,10 +225,24 @@ def _edges_of_rooted(reports: Sequence[RankReport], waits: Mapping[int, Collecti
     return edges_by_rank
 
 
-def _transfer_is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
+def _offers(waits: Mapping[int, CollectiveWait]) -> dict[tuple[int, str], set[int | None]]:
+    """(rank, communicator) → the tags of what others are sending it by MPI, None for an unknown one."""
+    offers: dict[tuple[int, str], set[int | None]] = {}
+    for wait in waits.values():
+        if wait.is_mpi and wait.peer is not None and wait.transfer == "send":
+            offers.setdefault((wait.peer, wait.group), set()).add(wait.tag)
+    return offers
+
+
+def _transfer_is_met(
+    rank: int, waits: Mapping[int, CollectiveWait], offers: Mapping[tuple[int, str], Collection[int | None]]
+) -> bool:
     """The other end of the rank's send is in the matching recv, or the reverse: the transfer itself does not end."""
     wait = waits[rank]
     other = waits.get(wait.peer) if wait.peer is not None else None
+    if wait.is_mpi and wait.from_any:
+        tags = offers.get((rank, wait.group), ())
+        return bool(tags) and (wait.tag is None or None in tags or wait.tag in tags)
     if not other or {wait.transfer, other.transfer} != {"send", "recv"}:
         return False
     if wait.is_mpi:

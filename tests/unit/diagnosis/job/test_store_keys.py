@@ -39,7 +39,8 @@ def test_keys_of_native_code(function: str, key: str, expected: dict[str, str | 
     [
         ("_store_based_barrier", "/0//store_based_barrier_key:a:b:last_worker", Setter.LAST_MEMBER, {"group": "a:b"}),
         ("barrier", "/torch.rendezvous.job7.0/torchelastic/agent/terminal_state/last_member", Setter.LAST_MEMBER,
-         {"name": "terminal_state"}),
+         {}),
+        ("barrier", "/default_pg/0//save/last_member", Setter.LAST_MEMBER, {"name": "save"}),
         ("_assign_worker_ranks", "/torch.rendezvous.job7.0/torchelastic/role_info/1", Setter.AGENT, {"name": "1"}),
         ("_assign_worker_ranks", "/torch.rendezvous.job7.0/torchelastic/assigned_ranks/1", Setter.AGENT, {}),
         ("build", "/torch.rendezvous.job7.0/MASTER_ADDR", Setter.AGENT, {}),
