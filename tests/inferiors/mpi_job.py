@@ -75,5 +75,23 @@ def moving():
         time.sleep(0.01)
 
 
+def exchanging():
+    """It runs: both ranks spend most of their time in MPI_Send, at the same time."""
+    tell(op="")
+    received = bytearray(len(LARGE))
+    while True:
+        request = WORLD.Irecv(received, source=1 - RANK, tag=7)
+        WORLD.Send(LARGE, dest=1 - RANK, tag=7)
+        request.Wait()
+
+
+def stepping():
+    """It runs: rank 0 is in a barrier nearly always, where rank 1 comes once in 0.3 s."""
+    tell(op="")
+    while True:
+        time.sleep(0.3 * RANK)
+        WORLD.Barrier()
+
+
 globals()[sys.argv[1]]()
 time.sleep(1e6)

@@ -82,7 +82,9 @@ class _MpiArguments:
     def collective(self, name: str) -> CollectiveWait:
         """The wait in MPI_``name``."""
         row, constants = MPI_CALLS[name], self._constants
-        wait = CollectiveWait(f"MPI_{name}")
+        frames = self._thread.frames
+        returns_to = frames[self._level + 1].pc if self._level + 1 < len(frames) else None
+        wait = CollectiveWait(f"MPI_{name}", returns_to=returns_to)
         communicator = self._argument(row.communicator) if constants else None
         if communicator is None or not constants:
             return wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gdbext.engine.vocabulary import Count, Sparse
+    from gdbext.engine.vocabulary import Count, Hexadecimal, Sparse
 
 
 class CollectiveWait(NamedTuple):
@@ -51,6 +51,8 @@ class CollectiveWait(NamedTuple):
     """It waits for torchrun's agents, which are no ranks."""
     group_peer: Sparse[int | None] = None
     """The other end's rank in ``group``, a communicator of MPI, where its rank in the job is not known."""
+    returns_to: Sparse[Hexadecimal | None] = None
+    """The address to which a call of MPI returns."""
     root: Sparse[int | None] = None
     """The root of a collective of MPI: its rank in the job."""
 

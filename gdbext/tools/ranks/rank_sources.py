@@ -33,6 +33,7 @@ from gdbext.engine.targets.budget import MEMORY, MemoryLimit, no_garbage_collect
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import living_threads, thread_state
+from gdbext.engine.targets.live.return_counter import ReturnCounter
 from gdbext.engine.targets.live.thread_motion import sleep_place
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
@@ -294,25 +295,40 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     return rows(_still_in_mpi([again.get(report.pid, report) for report in reports], options), unreached)
 
 
-_LOOKS = (0.05, 0.13, 0.08, 0.21)
-"""Seconds before each further look at ranks in calls of MPI; no regular steps, as a program has them."""
+_WATCHED = 0.6
+"""Seconds for which calls of MPI are watched."""
 
 
 def _still_in_mpi(reports: Sequence[RankReport], options: argparse.Namespace) -> list[RankReport]:
-    """The reports, after several more looks at ranks in a call of MPI, which poll and number nothing. One that was in
-    another call, or at another line, in one of the looks waits for no rank: it runs."""
-    latest = {report.pid: report for report in reports}
-    for pause in _LOOKS:
-        waiting = [pid for pid, report in latest.items() if report.wait and report.wait.is_mpi]
-        if not waiting:
-            break
-        time.sleep(pause)
-        for later in _examine(map(_process_source, waiting), options):
-            if isinstance(later, RankReport):
-                earlier = latest[later.pid]
-                both = combine_reports(earlier, later)
-                latest[later.pid] = both if earlier.path == later.path else both._replace(wait=None, running=True)
-    return [latest[report.pid] for report in reports]
+    """The reports, with the waits of ranks in a call of MPI proven: such a rank polls and numbers nothing, so the
+    kernel counts whether the call returns meanwhile. A rank whose call returned, or that is elsewhere in a second look,
+    runs; where nothing can be counted, nobody is known to be waited for."""
+    counters: dict[int, ReturnCounter] = {}  # by pid
+    waiting = [report for report in reports if report.wait and report.wait.is_mpi]
+    try:
+        for report in waiting:
+            with suppress(OSError):
+                if report.wait and report.wait.returns_to:
+                    counters[report.pid] = ReturnCounter(report.thread or report.pid, report.wait.returns_to)
+        if waiting:
+            time.sleep(_WATCHED)
+        second = list(_examine([_process_source(report.pid) for report in waiting], options))
+        returned = {pid for pid, counter in counters.items() if counter.count()}
+    finally:
+        for counter in counters.values():
+            counter.close()
+    later = {report.pid: report for report in second if isinstance(report, RankReport)}
+
+    def proven(report: RankReport) -> RankReport:
+        look = later.get(report.pid)
+        if look and (report.pid in returned or look.wait != report.wait or look.path != report.path):
+            return combine_reports(report, look)._replace(wait=None, running=True)
+        if report.wait and report.wait.is_mpi and report.pid not in counters:
+            unknown = report.wait._replace(peer=None, group_peer=None, owed_by="", root=None, from_any=False)
+            return report._replace(wait=unknown)
+        return report
+
+    return [proven(report) for report in reports]
 
 
 def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:

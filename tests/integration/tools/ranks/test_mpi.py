@@ -62,8 +62,10 @@ def test_jobs_that_hang(implementation: str, scenario: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("implementation", mpi.LAUNCHERS)
-def test_nobody_is_late_in_a_job_that_runs(implementation: str, tmp_path: Path) -> None:
-    with mpi.job(implementation, "moving", 2, tmp_path) as truths:
+@pytest.mark.parametrize("scenario", ["moving", "exchanging", "stepping"])
+def test_nobody_is_late_in_a_job_that_runs(implementation: str, scenario: str, tmp_path: Path) -> None:
+    """Its ranks are in the same calls whenever one looks: that these return is counted."""
+    with mpi.job(implementation, scenario, 2, tmp_path) as truths:
         documents = [ranks("-p", truths[1]["pid"]) for _ in range(3)]
     assert {document["verdict"]["kind"] for document in documents} <= {"all-busy", "all-idle"}, documents
     assert [document["ranks"] for document in documents] == ["0-1"] * 3
