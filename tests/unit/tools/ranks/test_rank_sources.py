@@ -150,3 +150,40 @@ def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
     progress = ProgressOfRanks([pid])
     os.waitpid(pid, 0)
     assert progress.that_ran([ended]) == [ended]
+
+
+@pytest.mark.parametrize(
+    ("counts", "line", "waits_for"),
+    [([0, 0], "a.py:3 (f)", 1), ([5, 0], "a.py:3 (f)", None), ([0, 0], "a.py:4 (f)", None), (None, "a.py:3 (f)", -1)],
+)
+def test_a_call_of_mpi_is_proven_by_what_the_kernel_counts(
+    counts: list[int] | None, line: str, waits_for: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a rank only if no return was counted and it is at the same line; -1: for an unknown one."""
+
+    class Counter:
+        def __init__(self, tid: int, _address: int) -> None:
+            if counts is None:
+                raise PermissionError
+            self.number = counts[tid - 100]
+
+        def count(self) -> int:
+            return self.number
+
+        def close(self) -> None:
+            self.number = -1
+
+    def waiting(rank: int, line: str) -> RankReport:
+        wait = CollectiveWait("MPI_Send", group="MPI_COMM_WORLD", peer=1 - rank, returns_to=0x7F0000)
+        return report(rank, 1, False)._replace(wait=wait, path=(line,), groups=())
+
+    monkeypatch.setattr(rank_sources, "ReturnCounter", Counter)
+    monkeypatch.setattr(rank_sources, "_WATCHED", 0)
+    monkeypatch.setattr(rank_sources, "_process_source", lambda pid: pid)
+    monkeypatch.setattr(rank_sources, "_examine", lambda *_: [waiting(0, line), waiting(1, "a.py:3 (f)")])
+    first, second = rank_sources._still_in_mpi([waiting(0, "a.py:3 (f)"), waiting(1, "a.py:3 (f)")], SimpleNamespace())
+    expected = {None: (None, True), -1: (None, False), 1: (1, False)}[waits_for]
+    assert (first.wait.peer if first.wait else None, first.running) == expected
+    assert (first.wait is None) == (waits_for is None)
+    assert second.wait
+    assert second.wait.peer == (None if counts is None else 0)
