@@ -7,6 +7,7 @@ launcher would have set (see ``_start_with``). The truth has the pids by scenari
 """
 
 import datetime
+import importlib
 import json
 import os
 import signal
@@ -123,6 +124,123 @@ def nested_calls(rank):
         rpc.rpc_sync(*call)
 
 
+def new_group_of_two(rank):
+    """Rank 2 is no member and passes new_group; rank 1, a member, does not come."""
+    three_steps()
+    if rank != 1:
+        dist.new_group([1, 0])
+
+
+def barrier_of_new_group(rank):
+    """The store's barrier after new_group, which all ranks of the job must reach: rank 1 does not come."""
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
+    three_steps()
+    if rank != 1:
+        dist.new_group([0, 2])
+
+
+def lazy_pair(rank):
+    """Pairs that are connected at their first use: rank 0 waits for the address of rank 2 in the group of both."""
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"
+    three_steps()
+    if rank == 0:
+        group = dist.new_group([0, 2])
+        dist.all_reduce(torch.ones(2), group=group)
+    elif rank == 1:
+        dist.new_group([0, 2])
+
+
+def rpc_names(rank):
+    """Rank 0 initializes torch.distributed.rpc, rank 1 does not."""
+    import torch.distributed.rpc as rpc
+
+    three_steps()
+    os.environ["TP_SOCKET_IFNAME"] = "lo"
+    if rank == 0:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rpc_names")
+        rpc.init_rpc("trainer0", rank=0, world_size=2, rpc_backend_options=options)
+
+
+def own_key(rank):
+    """Rank 0 waits for a key of the program's own, which looks like one of gloo's; rank 1 knows nothing of it."""
+    three_steps()
+    if rank == 0:
+        dist.PrefixStore("phase/0", dist.distributed_c10d._get_default_store()).get("1")
+
+
+def elastic_barrier(rank):
+    """Ranks 0 and 1 are in a barrier of torchelastic's, which rank 2 does not reach."""
+    from torch.distributed.elastic.utils import store
+
+    three_steps()
+    if rank != 2:
+        store.barrier(dist.distributed_c10d._get_default_store(), 3, "save", barrier_timeout=10_000)
+
+
+def elastic_data(rank):
+    """Rank 0 collects data of each rank by torchelastic's store functions; rank 1 does not give any."""
+    from torch.distributed.elastic.utils import store
+
+    three_steps()
+    if rank == 0:
+        store.synchronize(dist.distributed_c10d._get_default_store(), b"0", 0, 2, "data/", timeout=10_000)
+
+
+def crossed_groups(rank):
+    """Rank 0 makes a group, rank 1 is in a collective of the whole job."""
+    three_steps()
+    dist.new_group([0, 1]) if rank == 0 else join()
+
+
+def full_tensor(rank):
+    """Only rank 0 prints a weight that is spread over both ranks."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    weight = distribute_tensor(torch.ones(8, 2), mesh, [Shard(0)])
+    three_steps()
+    hang() if rank == 1 else log_weight(weight)
+
+
+def log_weight(weight):
+    print(weight.full_tensor())
+
+
+def ddp_buffers(rank):
+    """Only rank 1 validates, where DDP waits for rank 0's buffers."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
+    hang() if rank == 0 else validate(model)
+
+
+def fsdp_unshard(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(torch.nn.Linear(4, 4), mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    hang() if rank == 0 else validate(model)
+
+
+def validate(model):
+    model.train()
+    model(torch.ones(2, 4))
+
+
+def optimizer_step(rank):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = torch.nn.Linear(4, 4)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    hang() if rank == 0 else optimizer.step()
+
+
+def dcp_save(rank):
+    import torch.distributed.checkpoint as dcp
+
+    if rank == 1:
+        hang()
+    dcp.save({"weight": torch.ones(4)}, checkpoint_id=os.path.abspath("dcp_save"))
+
+
 def moving(rank):
     """A job that runs: its second rank always comes a little later than the first. It gives up after ``IMPATIENT``, and
     writes down how many steps it has made."""
@@ -135,7 +253,14 @@ def moving(rank):
 
 SIZES = {
     late_sleep: 4, eight: 8, dead: 3, moving: 2, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
+    new_group_of_two: 3, barrier_of_new_group: 3, lazy_pair: 3, rpc_names: 2, own_key: 2, elastic_barrier: 3,
+    elastic_data: 2, crossed_groups: 2, full_tensor: 2, ddp_buffers: 2, fsdp_unshard: 2, optimizer_step: 2, dcp_save: 2,
 }
+IMPORTS = {
+    full_tensor: "torch.distributed.tensor", ddp_buffers: "torch._dynamo", fsdp_unshard: "torch.distributed.fsdp",
+    optimizer_step: "torch.distributed.optim", dcp_save: "torch.distributed.checkpoint",
+}
+"""What a scenario needs, imported before the ranks are forked: it takes seconds."""
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 
@@ -192,6 +317,8 @@ def main():
 
     pids = {}
     for name in sys.argv[1:] or SCENARIOS:
+        if SCENARIOS[name] in IMPORTS:
+            importlib.import_module(IMPORTS[SCENARIOS[name]])
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

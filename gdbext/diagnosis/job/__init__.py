@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import Target
 
-_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Those of the launchers of MPI: Open MPI, PMIx, and hydra of MPICH or Slurm."""
+_LAUNCHED = ("RANK", *MPI_RANK)
 """Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
 RANK = (*_LAUNCHED, "SLURM_PROCID")
 SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -56,6 +58,8 @@ def job_names(environ: Mapping[str, str]) -> list[str]:
         names += [f"{name}.{environ.get('SLURM_STEP_ID', '0')}", name]
     if environ.get("MASTER_ADDR") and environ.get("MASTER_PORT"):
         names.append(f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}")
+    if environ.get("PMIX_NAMESPACE"):
+        names.append(f"mpi {environ['PMIX_NAMESPACE']}")
     return names
 
 

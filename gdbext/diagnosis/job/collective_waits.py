@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.collectives import collectives_without_torch, group_reader, read_collectives
+from gdbext.diagnosis.job.mpi_waits import with_mpi_call
+from gdbext.diagnosis.job.store_keys import with_setters
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.diagnosis.report.wait_detail import NO_ERROR, OtherRanks, RaisedError, Sleep
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
@@ -47,6 +49,10 @@ def name_collectives(
     session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
 ) -> tuple[Sequence[ThreadReport], CollectivesSection | None]:
     """(the reports, in the snapshots' order, with collectives named in waits; the section, None if unreadable)."""
+    threads = [
+        thread._replace(wait=with_mpi_call(session, snapshot, thread.wait)) if thread.wait else thread
+        for snapshot, thread in zip(process.threads, threads)
+    ]
     if not session.has_torch:
         return threads, collectives_without_torch(session)
     try:
@@ -75,6 +81,8 @@ def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, sectio
         absent = f"rpc.shutdown, which {listed(workers, _SHOWN)} {has} not called" if workers else ""
     if absent:
         kind, name = WaitKind.COLLECTIVE, absent
+    elif collective and collective.is_mpi:
+        return wait
     elif not collective and kind is WaitKind.COLLECTIVE:
         collective = _awaited_operation(session, thread, wait.name, section)
     elif not collective and kind is WaitKind.DEVICE:
@@ -89,6 +97,8 @@ def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, sectio
         collective = _wait_for_oldest(pending, on_device=True)
     elif not collective and kind is WaitKind.CONDVAR:
         collective = _remote_call(session, thread)
+    if collective and collective.is_store and not meeting:
+        collective = with_setters(thread, session.python_threads.frames(thread.tid), collective, section)
     if collective and (meeting or (not store and collective.op in RPC_CALLS)):
         kind, name = WaitKind.COLLECTIVE, collective.op
     if not collective and kind is not WaitKind.COLLECTIVE:

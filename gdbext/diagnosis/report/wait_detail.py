@@ -279,6 +279,8 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
             return (
                 "Check that all ranks run, have the same MASTER_ADDR and MASTER_PORT, and can reach it (firewall).",
             )
+        if self.collective is not None and self.collective.for_agents:
+            return ("Look at torchrun's agents of the other nodes, and at their workers.",)
         if self.collective is not None and self.collective.on_device:
             return (*WaitKind.COLLECTIVE.traits.advice_when_outside, _WITH_NCCL)
         return kind.traits.advice_when_outside

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import EVAL_FUNCTIONS
+from gdbext.diagnosis.waits.mpi_calls import MPI_NAMES
 from gdbext.engine.numbers import integer
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
@@ -181,9 +182,7 @@ class FunctionTag(Enum):
         "ncclRecv ncclCommSplit ncclCommShrink ncclCommInitRankScalable ncclCommRegister ncclCommDeregister "
         "ncclCommWindowRegister ncclAlltoAll ncclGather ncclScatter"
     )
-    MPI = c_functions(
-        "MPI_Allreduce MPI_Barrier MPI_Bcast MPI_Recv MPI_Send MPI_Wait MPI_Waitall MPI_Allgather MPI_Init"
-    )
+    MPI = Functions(c=MPI_NAMES)
     STD_FUTURE = Functions(qualified=("std::__atomic_futex_unsigned_base::_M_futex_wait_until",))
 
     # --- torch ---

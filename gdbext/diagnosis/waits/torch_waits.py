@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
@@ -42,30 +41,53 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.report.wait_detail import WaitDetail
     from gdbext.diagnosis.waits.snapshot import Tag, ThreadSnapshot
+    from gdbext.engine.process.memory import Memory
     from gdbext.engine.targets.system.peer import ChildProcess
 
 _LOWEST = 0x10000
 """Addresses below are never mapped (vm.mmap_min_addr)."""
 
 
-def _store_key(thread: ThreadSnapshot, level: int) -> str:
-    """The key for which the store's client waits: the most frequent std::string of up to 512 characters in frames
-    ``level`` to ``level`` + 2 (doWait, doGet, get); "" if there is none."""
+def _string_at(memory: Memory, address: int, limit: int) -> str:
+    """The std::string of up to 512 printable characters at an address, "" if there is none."""
+    # Pointer and length, then up to 15 characters in place (basic_string.h of libstdc++, the ABI of C++11), 0 after.
+    head = memory.try_read(address, 16)
+    start, size = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
+    if not 0 < size <= 512 or not _LOWEST <= start < limit or (size < 16) != (start == address + 16):
+        return ""
+    raw = memory.try_read(start, size + 1)
+    is_text = raw and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable()
+    return raw[:-1].decode("ascii") if is_text else ""
+
+
+_STRING_SIZE = 32
+"""Bytes of a std::string."""
+_MAX_KEYS = 4096
+"""Most keys of one request."""
+
+
+def _store_keys(thread: ThreadSnapshot, level: int) -> tuple[str, str]:
+    """(the key for which the store's client waits, the last one if it waits for several at once): the most frequent
+    std::string in frames ``level`` to ``level`` + 2 (doWait, doGet, get), and those that follow it in a vector; "" if
+    there is none."""
     memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
-    counts: Counter[str] = Counter()
+    places: dict[str, list[int]] = {}  # string → addresses of its objects
     frames = range(level, min(level + 3, len(thread.frames)))
     for value in (value for at in frames for value in thread.values(at) if _LOWEST <= value < limit):
-        # Pointer and length, then up to 15 characters in place (basic_string.h of libstdc++, the ABI of C++11), 0
-        # after.
-        head = memory.try_read(value, 16)
-        start, size = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
-        if not 0 < size <= 512 or not _LOWEST <= start < limit or (size < 16) != (start == value + 16):
-            continue
-        raw = memory.try_read(start, size + 1)
-        if raw and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable():
-            counts[raw[:-1].decode("ascii")] += 1
+        if text := _string_at(memory, value, limit):
+            places.setdefault(text, []).append(value)
     # c10/util/WaitCounter.h puts names of counters into these frames, too.
-    return next((text for text, _ in counts.most_common() if not text.startswith("pytorch.wait_counter.")), "")
+    texts = [text for text in places if not text.startswith("pytorch.wait_counter.")]
+    # A prefix store's own, shorter key may be there as often as the whole one.
+    key = max(texts, key=lambda text: (len(places[text]), len(text)), default="")
+    stem, last = key.rstrip("0123456789"), ""
+    for place in set(places.get(key, ())) if stem != key else ():
+        for number in range(1, _MAX_KEYS):
+            following = _string_at(memory, place + number * _STRING_SIZE, limit)
+            if following.rstrip("0123456789") != stem or following == key:
+                break
+            last = following
+    return key, last
 
 
 _LOADER_DEPTH = 12
@@ -194,7 +216,8 @@ def torch_wait(thread: ThreadSnapshot) -> Wait | None:
         if tag is FunctionTag.STORE:
             socket = syscall_waits.syscall_wait(thread)
             server = socket.detail.peer.address if socket and socket.detail.peer else ""
-            store = CollectiveWait(name, is_store=True, key=_store_key(thread, level), server=server)
+            key, last_key = _store_keys(thread, level)
+            store = CollectiveWait(name, is_store=True, key=key, server=server, last_key=last_key)
             detail = OtherRanks(store)
         return Wait(resource, evidence=(frame,), detail=detail)
     if tag is FunctionTag.STD_FUTURE:
@@ -240,15 +263,17 @@ def unnamed_driver_wait(thread: ThreadSnapshot) -> Wait | None:
 
 
 def polling_wait(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that polls instead of sleeping: for a device, or the store's server for its clients."""
-    for tag in (FunctionTag.DEVICE, FunctionTag.STORE):
-        level = thread.level_of(tag, within=16)
+    """The wait of a thread that polls instead of sleeping: for a device, the store's server for its clients, or in a
+    call of MPI."""
+    for tag in (FunctionTag.DEVICE, FunctionTag.STORE, FunctionTag.MPI):
+        level = thread.level_of(tag, within=32 if tag is FunctionTag.MPI else 16)
         if level is None or _is_covered(thread, level):
             continue
         if tag is FunctionTag.DEVICE:
             return _device_wait(thread, level, 0, polls=True)
         name = thread.function_name(level)
-        evidence, detail = f"frame {level}: {name} (it polls)", OtherRanks(CollectiveWait(name, is_store=True))
+        evidence = f"frame {level}: {name} (it polls)"
+        detail: WaitDetail = OtherRanks(CollectiveWait(name, is_store=True)) if tag is FunctionTag.STORE else NO_DETAIL
         return Wait(Resource(WaitKind.COLLECTIVE, 0, name), evidence=(evidence,), detail=detail)
     return None
 

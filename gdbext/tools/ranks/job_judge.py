@@ -289,8 +289,19 @@ class _Judge:
         if not late:
             return
         ranks = ranks_of(late)
-        text = job_sentences.late(late, self._reports, self._waited_in(ranks), self._waits, self._servers)
+        waiting = [report for report in self._reports if self._waits_for(report, ranks)]
+        waits = [report.wait for report in waiting]
+        if waits[0] and all(wait and wait.is_store and wait.part == waits[0].part for wait in waits):
+            text = job_sentences.owed(late, waiting, waits[0], self._servers)
+        elif all(wait and wait.is_mpi and wait.peer is not None for wait in waits):
+            text = job_sentences.late_transfers(late, waiting, self._servers)
+        else:
+            text = job_sentences.late(late, self._reports, self._waited_in(ranks), self._waits, self._servers)
         yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
+
+    def _waits_for(self, report: RankReport, ranks: Collection[int]) -> bool:
+        """True if it waits for one of these ranks."""
+        return report.rank is not None and not self._waits.get(report.rank, frozenset()).isdisjoint(ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for the ranks ``late``."""
@@ -298,18 +309,13 @@ class _Judge:
         return next((match for match in pending if set(late) & set(match.never_enqueued)), None)
 
     def _store(self) -> Iterator[JobVerdict]:
-        """Ranks wait for a key of the store; those that wait for no rank have not set it."""
-        at_store = self._at_store
-        if not at_store:
-            return
-        others = [report for report in self._reports if report not in at_store]
-        absent = [report for report in others if not report.waits_for_ranks] or others
-        text = f"{labels_text(at_store)} {agree(at_store, 'waits', 'wait')} for a key of the store, where ranks meet"
-        if absent:
-            have = agree(absent, "has", "have")
-            text += f"; {labels_text(absent)} {have} not arrived there ({absent[0].diagnosis})"
-        text += f"; there is no report from {ranks_text(self._missing)}." if self._missing else "."
-        yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks_of(absent))
+        """Ranks wait at the store to meet the others there, or for a key that any rank may set."""
+        if self._at_store:
+            others = [report for report in self._reports if report not in self._at_store]
+            absent = [report for report in others if not report.waits_for_ranks] or others
+            text = job_sentences.store(self._at_store, absent, self._missing)
+            has_key = any(report.wait and report.wait.key for report in self._at_store)  # any rank may set a key
+            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, () if has_key else ranks_of(absent))
 
     def _defect(self) -> Iterator[JobVerdict]:
         """A process whose own verdict is an error of the program, or that is stopped."""

@@ -117,6 +117,14 @@ class RankReport(NamedTuple):
     thread: Count | None = None
     """The tid of the thread of ``path`` and ``wait``; None for the main thread."""
 
+    line: Sparse[str] = ""
+    """The program's innermost line in that thread: ``inferiors/train.py:15 (log_weight)``; "" if it has none."""
+    called: Sparse[str] = ""
+    """The function of a library that it called there: ``full_tensor``; "" for none."""
+    called_by: Sparse[str] = ""
+    """The same, with what it exchanges, if that is another operation than the one that it waits in: ``full_tensor``,
+    ``DistributedDataParallel.forward (DDP's buffers)``."""
+
     @staticmethod
     def json_limits() -> dict[str, int]:
         return {"path": MAX_PATH + 1, "groups": MAX_RANK_GROUPS, "nccl": 64, "nccl_peers": 1 << 12, "known": 32}
@@ -127,6 +135,23 @@ class RankReport(NamedTuple):
         if self.rank is not None:
             return f"rank {self.rank}"
         return f"pid {self.pid}" + (f" on {self.host}" if self.host else "")
+
+    def caller(self, operation: str = "it") -> str:
+        """The program's line and what it called there: ``called it at train.py:15 (log_weight), by full_tensor``, or
+        ``is at train.py:8 (step)`` of a rank that waits for none; "" if the line is unknown."""
+        if not self.line:
+            return ""
+        if not self.wait or (self.wait.is_store and not self.called):
+            return f"{'waits' if self.wait else 'is'} at {self.line}"
+        if self.wait.is_store:
+            return f"called {self.called} at {self.line}"
+        return f"called {operation} at {self.line}" + (f", by {self.called_by}" if self.called_by else "")
+
+    @property
+    def own_frame(self) -> str:
+        """The program's innermost line, as ``path`` has it: ``log_weight (inferiors/train.py:15)``."""
+        place, _, function = self.line.partition(" (")
+        return f"{function[:-1]} ({place})"
 
     @property
     def waits_for_ranks(self) -> bool:
@@ -181,9 +206,9 @@ class JobVerdictKind(_WordedEnum):
     DEAD_RANK = "dead-rank", "{ranks} {is_or_are} gone"
     INSIDE_NCCL = "inside-nccl", "stuck inside NCCL"
     LATE_RANK = "late-rank", "{ranks} {is_or_are} late"
-    STORE_WAIT = "store-wait", "not all ranks reached the store"
+    STORE_WAIT = "store-wait", "ranks wait at the store"
     ALL_BUSY = "all-busy", "at work"
-    ALL_IDLE = "all-idle", "no rank is late"
+    ALL_IDLE = "all-idle", "no rank is known to be late"
     NO_REPORT = "no-report", "no report"
     """No rank gave one: nothing is known of the job."""
 

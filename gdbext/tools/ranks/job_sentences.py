@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from gdbext.diagnosis.report.collective_wait import CollectiveWait
 from gdbext.engine.rank_sets import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached, ranks_of
 from gdbext.tools.ranks.matching import Edges
@@ -11,6 +12,8 @@ from gdbext.torch.torch_symbol import RPC_CALLS
 
 NAMED = 3
 """Ranks at fault whose own diagnosis is in the sentence."""
+_CALLERS = 4
+"""Lines of a program that are in a sentence."""
 _LISTED = 100
 """Processes that are named one by one."""
 
@@ -60,12 +63,15 @@ def ring(reports: Sequence[RankReport]) -> str:
     parts, ops = [], set()
     for report, following in zip(reports, [*reports[1:], *reports[:1]]):
         is_transfer = bool(report.wait and (report.wait.peer is not None or report.wait.from_any))
-        ops.add(report.wait.op if report.wait and is_transfer else "")
-        group = f" of group {report.wait.group}" if report.wait and report.wait.group else ""
-        missing = "" if is_transfer else f", for which {following.label} has not arrived"
+        wait = report.wait
+        is_transfer = bool(wait and (wait.from_any or wait.peer is not None or wait.group_peer is not None))
+        ops.add((wait.transfer or wait.op) if wait and is_transfer else "")
+        group = f" of group {wait.group}" if wait and wait.group and not wait.is_mpi else ""
+        is_named = is_transfer or (wait and wait.owed_by == str(following.rank))
+        missing = "" if is_named else f", for which {following.label} has not arrived"
         parts.append(f"{report.label} {report.wait_phrase}{group}{missing}")
     waits = [report.wait for report in reports if report.wait]
-    is_pair = len(reports) == 2 and {wait.op for wait in waits} == {"send", "recv"}
+    is_pair = len(reports) == 2 and {wait.transfer for wait in waits} == {"send", "recv"}
     if is_pair and all(wait.tag is not None for wait in waits):
         where = "in a send and a recv with different tags"  # else the two would have met
     elif ops <= {"send", "recv"}:
@@ -100,19 +106,25 @@ def late(
         ops = {wait.op for wait in own_waits if wait and wait.peer is None}
         operation = f" in {ops.pop()}" if len(ops) == 1 else ""
         text = f"{ranks_wait(waiting)} for {ranks_text(ranks)} of {size}{operation}"
+    return f"{text}; {_own_diagnoses(blamed, servers)}."
+
+
+def _own_diagnoses(blamed: Sequence[RankReport], servers: Collection[int]) -> str:
+    """``rank 5: its own verdict; rank 6: …``: what each of the late ranks does itself."""
+    parts = []
     for report in blamed[:NAMED]:
         details = report.diagnosis
         if report.rank in servers and report.serving:
             details = f"{report.label}: {report.serving}"
         elif report.slowed and report.slowed not in report.summary.rstrip("."):
             details += f" (what may slow it down: {report.slowed})"
-        text += f"; {details}"
-    return f"{text}."
+        parts.append(details)
+    return "; ".join(parts)
 
 
 def besides(reports: Sequence[RankReport], text: str) -> str:
     """Sentences on what the verdict ``text`` does not say yet: threads of a rank that use one group, exceptions that
-    ranks handle while they wait, and what NCCL waits for in ranks that wait for others."""
+    ranks handle while they wait, the program's lines, and what NCCL waits for in ranks that wait for others."""
     sentences = []
     for report in [report for report in reports if report.wait and report.wait.also_in][:NAMED]:
         group, also = (report.wait.group, report.wait.also_in) if report.wait else ("", "")
@@ -126,7 +138,36 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
             handling.setdefault(report.handling, []).append(report)
     for error, ranks in list(handling.items())[:NAMED]:
         sentences.append(f"{labels_text(ranks)} {agree(ranks, 'handles', 'handle')} {error} meanwhile.")
+    sentences += _callers(reports, text)
     return "".join(f" {sentence}" for sentence in [*sentences, *_through_nccl(reports, text)])
+
+
+def _callers(reports: Sequence[RankReport], text: str) -> list[str]:
+    """``rank 0 called it at train.py:15 (log_weight), by full_tensor; rank 1 is at train.py:8 (step).`` if a rank waits
+    for others: the line of each side that ``text`` does not have yet."""
+    if not any(report.wait for report in reports):
+        return []
+    ops = {report.wait.op for report in reports if report.wait and not report.wait.is_store}
+    by_caller = reports_by_caller(reports, "it" if len(ops) == 1 else "")
+    parts = []
+    for caller, ranks in by_caller.items():
+        verb, _, rest = caller.partition(" ")
+        plural = {"is": "are", "waits": "wait"}.get(verb, verb)
+        is_known = ranks[0].line.rpartition("/")[2] in text or ranks[0].summary.rstrip(".") not in text
+        if ranks[0].wait or not is_known:  # of ranks that wait for none those that are late
+            parts.append(f"{labels_text(ranks)} {verb if len(ranks) == 1 else plural} {rest}")
+    return [f"{'; '.join(parts[:_CALLERS])}."] if parts else []
+
+
+def reports_by_caller(reports: Sequence[RankReport], operation: str = "") -> dict[str, list[RankReport]]:
+    """Reports by the program's line and what it called there, those of ranks that wait first. ``operation`` replaces
+    the name of the operation."""
+    by_caller: dict[str, list[RankReport]] = {}
+    for report in sorted(reports, key=lambda report: not report.wait):
+        caller = report.caller(operation or (report.wait.op if report.wait else ""))
+        if caller:
+            by_caller.setdefault(caller, []).append(report)
+    return by_caller
 
 
 def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
@@ -154,3 +195,50 @@ def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
                 parts.append(f"{ranks_text([peer])}: {own}")
         sentences.append(f"{'; '.join(parts)}.")
     return sentences
+
+
+def owed(
+    blamed: Sequence[RankReport], waiting: Sequence[RankReport], wait: CollectiveWait, servers: Collection[int]
+) -> str:
+    """``rank 0 waits for rank 1's address for gloo, in new_group (key '…' of the store); rank 1: …``
+
+    ``waiting``: ranks that wait for what the ranks ``blamed`` owe, all in the same way as ``wait``; ``servers``: ranks
+    that have to answer calls.
+    """
+    key = f"key '{wait.key}'" if not wait.last_key else f"keys '{wait.key}' to '{wait.last_key}'"
+    text = f"{labels_text(waiting)} {agree(waiting, 'waits', 'wait')} for {wait.part} ({key} of the store)"
+    if wait.owed_by != fold(ranks_of(blamed)):
+        text += f", and {labels_text(blamed)} {agree(blamed, 'has', 'have')} not arrived there"
+    return f"{text}; {_own_diagnoses(blamed, servers)}."
+
+
+def late_transfers(blamed: Sequence[RankReport], waiting: Sequence[RankReport], servers: Collection[int]) -> str:
+    """``rank 0 waits in MPI_Recv from rank 1 (tag 4) on MPI_COMM_WORLD; rank 1: …`` for ``waiting`` ranks that each
+    wait for one of ``blamed``; ``servers``: ranks that have to answer calls."""
+    parts = [f"{report.label} {report.wait_phrase}" for report in waiting[:NAMED]]
+    others = waiting[NAMED:]
+    if others:
+        parts.append(f"{labels_text(others)} {agree(others, 'waits', 'wait')} for {labels_text(blamed)}, too")
+    return f"{'; '.join([*parts, _own_diagnoses(blamed, servers)])}."
+
+
+def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
+    """``ranks 0-1 wait at the store, where ranks meet; rank 2 has not arrived there (rank 2: …)``, or ``rank 0 waits
+    for the key 'ready' of the store; which rank sets it is not known; rank 1 waits for no key of the store (…)``.
+
+    ``absent``: ranks that are not at the store; ``missing``: ranks without a report.
+    """
+    by_key: dict[str, list[RankReport]] = {}
+    for report in at_store:
+        part, key = (report.wait.part, report.wait.key) if report.wait else ("", "")
+        words = f"for {f'{part}, ' if part else ''}the key '{key}' of the store" if key else "at the store"
+        by_key.setdefault(words, []).append(report)
+    ways = list(by_key.items())[:NAMED]
+    text = "; ".join(f"{labels_text(ranks)} {agree(ranks, 'waits', 'wait')} {words}" for words, ranks in ways)
+    is_key = any(report.wait and report.wait.key for report in at_store)
+    text += "; which rank sets it is not known" if is_key else ", where ranks meet"
+    if absent:
+        here = f"{agree(absent, 'waits', 'wait')} for no key of the store"
+        here = here if is_key else f"{agree(absent, 'has', 'have')} not arrived there"
+        text += f"; {labels_text(absent)} {here} ({absent[0].diagnosis})"
+    return f"{text}; there is no report from {ranks_text(missing)}." if missing else f"{text}."

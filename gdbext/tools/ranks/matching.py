@@ -158,29 +158,89 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
         if wait.seq is None:
             unnumbered.setdefault((wait.group, wait.op), set()).add(rank)
     late_by_operation: dict[tuple[str, int], frozenset[int]] = {}
-    edges_by_rank: dict[int, frozenset[int]] = {}
-    for report in reports:
-        if report.rank is None or not report.wait or report.wait.is_store or _transfer_is_met(report.rank, waits):
+    edges_by_rank: dict[int, frozenset[int]] = _edges_of_owed(waits)
+    edges_by_rank.update(_edges_of_rooted(reports, waits))
+    offers = _offers(waits)
+    for rank, wait in waits.items():
+        if wait.is_store or _transfer_is_met(rank, waits, offers):
             continue
-        wait, own_groups = report.wait, groups_by_name.get(report.wait.group, ())
-        targets = _targets(report.rank, wait, own_groups, late_by_operation)
+        own_groups = groups_by_name.get(wait.group, ())
+        targets = _targets(rank, wait, own_groups, late_by_operation)
         if not targets and wait.seq is None and not wait.from_any and wait.group:
-            members = next((group.members for group in own_groups if report.rank in group.states), ())
+            members = next((group.members for group in own_groups if rank in group.states), ())
             targets = frozenset(members) - unnumbered[wait.group, wait.op]
-        targets -= {report.rank}
+        targets -= {rank}
         if targets:
-            edges_by_rank[report.rank] = targets
+            edges_by_rank[rank] = targets
     return edges_by_rank
 
 
-def _transfer_is_met(rank: int, waits: Mapping[int, CollectiveWait]) -> bool:
+def _edges_of_owed(waits: Mapping[int, CollectiveWait]) -> dict[int, frozenset[int]]:
+    """The edges of ranks that wait for certain ranks to come: at the store, or in a collective of MPI. All that wait in
+    the same one have come, and share one set."""
+    waiting: dict[tuple[str, ...], list[int]] = {}  # (operation, group, key, ranks that have to come) → ranks there
+    for rank, wait in waits.items():
+        if wait.owed_by and not wait.from_any:
+            op = "" if wait.is_store else wait.op
+            waiting.setdefault((op, wait.group, wait.key, wait.owed_by), []).append(rank)
+    edges_by_rank: dict[int, frozenset[int]] = {}
+    left = MOST_MEMBERS
+    for (*_, owed_by), ranks in waiting.items():
+        targets = _expanded(owed_by, left) - set(ranks)
+        left -= len(targets)
+        edges_by_rank.update(dict.fromkeys(ranks, targets) if targets else {})
+    return edges_by_rank
+
+
+def _expanded(ranks: str, limit: int = MOST_MEMBERS) -> frozenset[int]:
+    """The ranks of a set's text; empty if there are more than ``limit``, or it is no such text."""
+    try:
+        return frozenset(expand(ranks, limit))
+    except BadData:
+        return frozenset()
+
+
+def _edges_of_rooted(reports: Sequence[RankReport], waits: Mapping[int, CollectiveWait]) -> dict[int, frozenset[int]]:
+    """The edges of ranks in a collective of MPI with a root. Its other ranks may leave early, so that one is late only
+    if it is the only one that waits nowhere, or the root while all others wait."""
+    idle = [report.rank for report in reports if report.rank is not None and not report.wait]
+    edges_by_rank = {}
+    for rank, wait in waits.items():
+        if wait.root is None:
+            continue
+        root = waits.get(wait.root)
+        if len(idle) == 1:
+            edges_by_rank[rank] = frozenset(idle)
+        elif not idle and root and (root.op, root.group) != (wait.op, wait.group):
+            edges_by_rank[rank] = frozenset((wait.root,))
+    return edges_by_rank
+
+
+def _offers(waits: Mapping[int, CollectiveWait]) -> dict[tuple[int, str], set[int | None]]:
+    """(rank, communicator) → the tags of what others are sending it by MPI, None for an unknown one."""
+    offers: dict[tuple[int, str], set[int | None]] = {}
+    for wait in waits.values():
+        if wait.is_mpi and wait.peer is not None and wait.transfer == "send":
+            offers.setdefault((wait.peer, wait.group), set()).add(wait.tag)
+    return offers
+
+
+def _transfer_is_met(
+    rank: int, waits: Mapping[int, CollectiveWait], offers: Mapping[tuple[int, str], Collection[int | None]]
+) -> bool:
     """True if the rank's send has met the matching recv, or the reverse, so that neither waits for the other rank: the
-    transfer itself does not finish. ``waits``: by rank."""
+    transfer itself does not finish. ``waits``: by rank; ``offers``: of MPI's sends, see _offers."""
     wait = waits[rank]
     other = waits.get(wait.peer) if wait.peer is not None else None
-    if not other or other.peer != rank:
+    if wait.is_mpi and wait.from_any:
+        tags = offers.get((rank, wait.group), ())
+        return bool(tags) and (wait.tag is None or None in tags or wait.tag in tags)
+    if not other or {wait.transfer, other.transfer} != {"send", "recv"}:
         return False
-    return {wait.op, other.op} == {"send", "recv"} and (wait.tag or 0) == (other.tag or 0)
+    if wait.is_mpi:
+        is_for_us = other.group == wait.group and (other.peer == rank or other.from_any)
+        return is_for_us and (wait.tag == other.tag or None in (wait.tag, other.tag))  # None: any tag, or unknown
+    return other.peer == rank and (wait.tag or 0) == (other.tag or 0)
 
 
 def _targets(
@@ -190,6 +250,8 @@ def _targets(
     ``late_by_operation`` caches it by (group, sequence number), up to MOST_MEMBERS members."""
     if wait.peer is not None:
         return frozenset((wait.peer,))
+    if wait.from_any and wait.is_mpi:
+        return _expanded(wait.owed_by)
     if wait.from_any:
         return next((frozenset(group.members) for group in groups), frozenset())
     group = next((group for group in groups if rank in group.states), None)

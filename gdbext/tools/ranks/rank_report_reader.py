@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Optional, TypeVar
 
 from gdbext.diagnosis.commands.diagnose_sections import KnownBugsSection
+from gdbext.diagnosis.job.callers import NO_CALL, library_call
 from gdbext.diagnosis.job.collectives_section import UNKNOWN_JOB_RANK, CollectivesSection
 from gdbext.diagnosis.report import Report, TargetReport, json_report
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
@@ -139,6 +140,9 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         error = next((error for error in report.errors if ".so" in error.where), report.errors[0])
         problem = "; ".join(filter(None, (_text(error.what), _text(error.help))))
     answers, serving = _rpc_server(report.threads)
+    call = library_call(thread.python_frames) if thread else NO_CALL
+    own = thread.python_frames[call.own] if thread and call.own is not None else None
+    rank_wait = _rank_wait(wait, report.threads, groups)
     # A core does not prove that a thread runs: if its stack cannot be unwound, the thread may wait.
     running = thread and thread.state is RunState.RUNNING and (target.kind == "live" or thread.dispatch_doubt is None)
     return RankReport(
@@ -151,7 +155,7 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         kind=_text(verdict.kind.value),
         summary=_text(verdict.summary),
         path=path,
-        wait=_rank_wait(wait, report.threads, groups),
+        wait=rank_wait,
         running=bool(running),
         groups=groups,
         problem=problem,
@@ -167,6 +171,9 @@ def _row(report: Report, target: TargetReport, verdict: Verdict) -> RankReport:
         device=_device_text(wait.detail.device) if wait else "",
         known=tuple(_text(bug.line) for bug in bugs.reports[:32]) if bugs else (),
         thread=None if thread is main or not thread else count(thread.tid, "tid"),
+        line=f"{_place(own)} ({_text(own.function)})" if own else "",
+        called=_text(call.function) if own else "",
+        called_by=_text(call.text(rank_wait.op if rank_wait else "")) if own else "",
     )
 
 
@@ -261,21 +268,28 @@ def _path(thread: ThreadReport) -> Iterator[str]:
 
 def _frame_text(frame: Frame) -> str:
     """``step (train/loop.py:7)``."""
-    file = _text(frame.file or "?")
-    return f"{_text(frame.function)} ({'/'.join(file.split('/')[-2:])}:{frame.line})"
+    return f"{_text(frame.function)} ({_place(frame)})"
+
+
+def _place(frame: Frame) -> str:
+    """``inferiors/train.py:15``."""
+    return f"{'/'.join(_text(frame.file or '?').split('/')[-2:])}:{frame.line}"
 
 
 def _wait_text(wait: Wait) -> str:
     """The wait in words, without addresses and numbers that differ between processes, so that equal stacks fold."""
     if wait.detail.collective:
-        return _shortened(wait.detail.collective)._replace(enqueued=None, completed=None, key="").phrase
+        return _shortened(wait.detail.collective)._replace(enqueued=None, completed=None, key="", last_key="").phrase
     return f"waits: {wait.kind.value}"
 
 
 def _shortened(wait: CollectiveWait) -> CollectiveWait:
     """The wait with its texts cut, and without rank and size, which the row has itself."""
-    texts = {name: _text(getattr(wait, name)) for name in ("op", "group", "key", "server", "also_in")}
+    texts = {name: _text(getattr(wait, name)) for name in _COLLECTIVE_TEXTS}
     return wait._replace(**texts, rank=None, size=None)
+
+
+_COLLECTIVE_TEXTS = ("op", "group", "key", "server", "also_in", "part", "last_key", "owed_by")
 
 
 def _rpc_server(threads: Sequence[ThreadReport]) -> tuple[bool, str]:

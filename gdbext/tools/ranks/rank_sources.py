@@ -33,6 +33,7 @@ from gdbext.engine.targets.budget import MEMORY, MemoryLimit, no_garbage_collect
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import living_threads, thread_state
+from gdbext.engine.targets.live.return_counter import ReturnCounter
 from gdbext.engine.targets.live.thread_motion import sleep_place
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
@@ -40,7 +41,7 @@ from gdbext.errors import BadData, ForeignArchitecture, GdbextError, TargetError
 from gdbext.tools import running
 from gdbext.tools.family import prepare
 from gdbext.tools.outcome import failure
-from gdbext.tools.ranks import rank_processes, rank_report_reader
+from gdbext.tools.ranks import mpi_processes, rank_processes, rank_report_reader
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, read_rows, rows
 from gdbext.tools.ranks.rank_report_reader import ReportParser
 from gdbext.torch.measure import measure_for_process
@@ -261,9 +262,9 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     """The rows of running processes. A rank that ran since it waited is examined again, up to three times."""
     processes = rank_processes.local_processes()
     if options.pid is not None:
-        pids = rank_processes.job_of_process(options.pid, processes)
+        pids = mpi_processes.job_of_process(options.pid, processes)
     else:
-        pids = rank_processes.ranks_of_node(options.job, processes)
+        pids = mpi_processes.ranks_of_node(options.job, processes)
     if not supervision.may_block_readers(pids[0]):
         with without_limits():
             measure_for_process(pids[0], 2)
@@ -282,7 +283,42 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
         for later in _examine(map(_process_source, moved), options):
             if isinstance(later, RankReport):
                 again[later.pid] = combine_reports(moved[later.pid], later)
-    return rows([again.get(report.pid, report) for report in reports], unreached)
+    return rows(_still_in_mpi([again.get(report.pid, report) for report in reports], options), unreached)
+
+
+_WATCHED = 0.6
+"""Seconds for which calls of MPI are watched."""
+
+
+def _still_in_mpi(reports: Sequence[RankReport], options: argparse.Namespace) -> list[RankReport]:
+    """The reports, with the waits of ranks in a call of MPI proven: such a rank polls and numbers nothing, so the
+    kernel counts whether the call returns meanwhile. A rank whose call returned, or that is elsewhere in a second look,
+    runs; where nothing can be counted, nobody is known to be waited for."""
+    counters: dict[int, ReturnCounter] = {}  # by pid
+    waiting = [report for report in reports if report.wait and report.wait.is_mpi]
+    with ExitStack() as stack:
+        for report in waiting:
+            with suppress(OSError):
+                if report.wait and report.wait.returns_to:
+                    counter = ReturnCounter(report.thread or report.pid, report.wait.returns_to)
+                    stack.callback(counter.close)
+                    counters[report.pid] = counter
+        if waiting:
+            time.sleep(_WATCHED)
+        second = list(_examine([_process_source(report.pid) for report in waiting], options))
+        returned = {pid for pid, counter in counters.items() if counter.count()}
+    later = {report.pid: report for report in second if isinstance(report, RankReport)}
+
+    def proven(report: RankReport) -> RankReport:
+        look = later.get(report.pid)
+        if look and (report.pid in returned or look.wait != report.wait or look.path != report.path):
+            return combine_reports(report, look)._replace(wait=None, running=True)
+        if report.wait and report.wait.is_mpi and report.pid not in counters:
+            unknown = report.wait._replace(peer=None, group_peer=None, owed_by="", root=None, from_any=False)
+            return report._replace(wait=unknown)
+        return report
+
+    return [proven(report) for report in reports]
 
 
 def _examine(sources: Iterable[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:

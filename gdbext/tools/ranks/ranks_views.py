@@ -12,10 +12,13 @@ from gdbext.engine.vocabulary import or_unknown
 from gdbext.render import Style, counted, escape
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
 from gdbext.tools.ranks import job_report
-from gdbext.tools.ranks.job_sentences import NAMED
+from gdbext.tools.ranks.job_sentences import NAMED, reports_by_caller
 
 _ODD, _GROUPS, _TREE, _NOTES, _RAS = 4, 4, 14, 3, 40
 """Lines or blocks of each part of the text that are shown at most."""
+_LINES = 8
+"""Lines of the program that are shown."""
+_WIDTH = 118
 _SET = 24
 """Characters of a set of ranks that are shown before a frame."""
 _ROWS = 2000
@@ -42,6 +45,7 @@ def _lines(report: job_report.JobReport, style: Style) -> Iterator[str]:
     yield from _first_lines("Note", list(report.notes), style)
     yield from map(escape, _known_bugs(report))
     yield from _odd_lines(report.odd, style)
+    yield from _caller_lines(report.reports, style)
     if report.collectives:
         yield ""
         yield style("Collectives", "bold")
@@ -49,7 +53,7 @@ def _lines(report: job_report.JobReport, style: Style) -> Iterator[str]:
             yield from (f"  {_screen_line(line)}" for line in _match_lines(match))
         if len(report.collectives) > _GROUPS:
             yield f"  … and {len(report.collectives) - _GROUPS} more groups: --json"
-    yield from _tree_lines(report.tree, style)
+    yield from _tree_lines(report.tree, {rank.own_frame for rank in report.reports if rank.line}, style)
     if report.ras:
         yield from _ras_lines(report.ras, style)
 
@@ -101,6 +105,18 @@ def _odd_lines(reports: Sequence[job_report.RankReport], style: Style) -> Iterat
         yield f"  … and {len(reports) - _ODD} more"
 
 
+def _caller_lines(reports: Sequence[job_report.RankReport], style: Style) -> Iterator[str]:
+    """The program's line on each side of a wait for other ranks, and what it called there; never shortened."""
+    callers = reports_by_caller(reports) if any(report.wait for report in reports) else {}
+    if callers:
+        yield ""
+        yield style("Lines of the program", "bold")
+    for caller, ranks in list(callers.items())[:_LINES]:
+        yield escape(f"  {_cut_set(job_report.ranks_of(ranks)) or 'unknown rank':{_SET}} {caller}")
+    if len(callers) > _LINES:
+        yield f"  … and {len(callers) - _LINES} more: --json, --html FILE"
+
+
 def _match_lines(match: job_report.CollectiveMatch) -> Iterator[str]:
     """A collective by its group and number, what the ranks issued under that number, and how far each rank is."""
     yield f"group {match.group} ({_cut_set(match.members)}), #{match.seq}: {match.state.words}"
@@ -115,19 +131,36 @@ def _match_lines(match: job_report.CollectiveMatch) -> Iterator[str]:
     yield f"  {'; '.join(f'{name} {_cut_set(ranks)}' for name, ranks in parts if ranks)}"
 
 
-def _tree_lines(nodes: Sequence[job_report.TreeNode], style: Style) -> Iterator[str]:
-    """The tree of paths, a line for each stretch of frames without a branch."""
+def _tree_lines(nodes: Sequence[job_report.TreeNode], own: Collection[str], style: Style) -> Iterator[str]:
+    """The tree of paths, a line for each stretch of frames without a branch. ``own``: the innermost frames of the
+    program's own code, which are always shown."""
     if not nodes:
         return
     yield ""
     yield style("Where they are (outermost first; equal paths folded)", "bold")
     lines = list(job_report.stretches(nodes))
     for depth, frames, node in lines[:_TREE]:
-        shown = frames if len(frames) < 4 else (frames[0], "…", *frames[-2:])
         ranks = _cut_set(node.ranks) + (f" +{node.unranked} of unknown rank" if node.unranked else "")
-        yield _screen_line(f"  {ranks:{_SET}} {'  ' * depth}{' > '.join(shown)}")
+        start = f"  {ranks:{_SET}} {'  ' * depth}"
+        last = len(frames) - 1
+        mine = {index for index, frame in enumerate(frames) if frame in own}
+        choices = (set(range(last + 1)) if last < 3 else {0, last - 1, last, *mine}, {last, *mine}, mine or {last})
+        lines_of_choices = [start + _shown_frames(frames, choice) for choice in choices]
+        fitting = (line for line in lines_of_choices if len(escape(line)) <= _WIDTH)
+        yield _screen_line(next(fitting, lines_of_choices[0]))
     if len(lines) > _TREE:
         yield f"  … and {len(lines) - _TREE} more branches: --json, --html FILE, --dot FILE"
+
+
+def _shown_frames(frames: Sequence[str], shown: Collection[int]) -> str:
+    """The frames with these indices, and "…" for those between them."""
+    parts: list[str] = []
+    for index, frame in enumerate(frames):
+        if index in shown:
+            parts.append(frame)
+        elif not parts or parts[-1] != "…":
+            parts.append("…")
+    return " > ".join(parts)
 
 
 def _ras_lines(answer: job_report.RasAnswer, style: Style) -> Iterator[str]:
@@ -153,7 +186,7 @@ def _cut_set(ranks: Collection[int]) -> str:
 
 def _screen_line(line: str) -> str:
     """The line, escaped and cut to the width of a terminal."""
-    return cut(escape(line), 118)
+    return cut(escape(line), _WIDTH)
 
 
 def render_page(report: job_report.JobReport, origin: Origin = NO_ORIGIN) -> str:

@@ -25,7 +25,26 @@ from support.source import contract_schema
 
 pytestmark = pytest.mark.torch
 
-SCENARIOS = ("late_sleep", "dead", "awaited_transfers", "saving_thread")
+AT_STORE = {
+    "new_group_of_two": ("late-rank", "1", "rank 1's address for gloo, in new_group of group 1 (ranks 0-1)"),
+    "barrier_of_new_group": ("late-rank", "1", "wait for all of ranks 0-2 in the store's barrier, in new_group"),
+    "rpc_names": ("late-rank", "1", "rank 0 waits for rank 1's address for gloo, in init_rpc"),
+    "elastic_barrier": ("late-rank", "2", "ranks 0-1 wait for all of ranks 0-2 in the barrier 'save' of torchelastic"),
+    "elastic_data": ("late-rank", "1", "0//data/1' of the store), and rank 1 has not arrived there"),
+    "crossed_groups": ("mismatched-collective", "0-1", "rank 0 waits for rank 1's address for gloo, in new_group"),
+    "own_key": ("store-wait", "", "phase/0/1' of the store; which rank sets it is not known"),
+}  # fmt: skip
+"""Jobs with ranks that wait at the store: the verdict, the ranks at fault, and words of its sentence."""
+CALLED = {
+    "full_tensor": (0, "(log_weight), by full_tensor", "print(weight.full_tensor())"),
+    "ddp_buffers": (1, "(validate), by DistributedDataParallel.forward (DDP's buffers)", "model(torch.ones(2, 4))"),
+    "fsdp_unshard": (1, "(validate), by FSDP's unshard", "model(torch.ones(2, 4))"),
+    "optimizer_step": (1, "(optimizer_step), by ZeroRedundancyOptimizer.step", "hang() if rank == 0 else optimizer"),
+    "dcp_save": (0, "(dcp_save), by save (torch.distributed.checkpoint)", "dcp.save("),
+    "late_sleep": (0, "(join)", "dist.all_reduce(torch.ones(8, 2))"),
+}
+"""Jobs whose collective a library issues: the rank that waits, what is said of its call, and the text of its line."""
+SCENARIOS = ("late_sleep", "dead", "awaited_transfers", "saving_thread", "lazy_pair", *AT_STORE, *list(CALLED)[:-1])
 ROOM = {"GDBEXT_ROOM": "-" * 100}
 TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
 """The flight recorder's JSON has 0 where its pickled dictionary has None."""
@@ -64,6 +83,8 @@ def blamed(document: dict[str, Any]) -> tuple[str, str]:
         ("dead", ("dead-rank", "1"), "zombie"),
         ("saving_thread", ("late-rank", "1"), "never enqueued #4 all_gather float32[2] of group default_pg"),
         ("awaited_transfers", ("mismatched-collective", "0-2"), "(tag 8); rank 2 waits in send to rank 0 (tag 3)"),
+        ("lazy_pair", ("late-rank", "2"), "rank 0 waits for rank 2 of 3 in all_reduce"),
+        *((name, found[:2], found[2]) for name, found in AT_STORE.items()),
     ],
 )
 def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, verdict: tuple[str, str], reason: str) -> None:
@@ -77,6 +98,42 @@ def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, verdict: 
     for pid in there.values():
         assert procfs.status(pid)["TracerPid"] == "0"
         assert procfs.status(pid)["State"][0] not in "tT"
+
+
+@pytest.mark.parametrize("scenario", CALLED)
+def test_the_line_of_each_side_and_what_the_program_called(job: Inferior, scenario: str) -> None:
+    rank, called, source = CALLED[scenario]
+    pids = job.truth["pids"][scenario]
+    document = ranks("-p", pids[0])
+    kind, late = blamed(document)
+    assert (kind, late) == ("late-rank", str(1 - rank))
+    report = document["reports"][rank]
+    file, _, line = report["line"].partition(" ")[0].rpartition(":")
+    assert file == "inferiors/job.py"
+    assert (harness.INFERIORS / "job.py").read_text().splitlines()[int(line) - 1].strip().startswith(source)
+    assert f"called it at {file}:{line} {called}." in document["verdict"]["summary"]
+    text = harness.run([harness.DISPATCH, "ranks", "-p", str(pids[0])]).stdout
+    own = [each["line"] for each in document["reports"]]
+    block = text.partition("Lines of the program")[2].partition("\n\n")[0]
+    assert all(each in block for each in own)
+    tree = text.partition("Where they are")[2]
+    for each in own:
+        place, _, function = each.partition(" (")
+        assert f"{function[:-1]} ({place})" in tree
+
+
+@pytest.mark.parametrize(("scenario", "owed_by"), [("new_group_of_two", "1"), ("barrier_of_new_group", "0-2")])
+def test_who_owes_a_key_of_the_store_is_known_from_cores(
+    job: Inferior, scenario: str, owed_by: str, tmp_path: Path
+) -> None:
+    """Only a member of the group can be late: rank 2 of new_group_of_two has called new_group and is none."""
+    for rank, pid in enumerate(job.truth["pids"][scenario]):
+        harness.take_core(pid, tmp_path / f"core.{rank}")
+    document = ranks("--cores", tmp_path)
+    shutil.rmtree(tmp_path)
+    assert blamed(document) == AT_STORE[scenario][:2]
+    assert AT_STORE[scenario][2] in document["verdict"]["summary"]
+    assert document["reports"][0]["wait"]["owed_by"] == owed_by
 
 
 def test_calls_that_nobody_is_left_to_answer() -> None:

@@ -311,3 +311,56 @@ def test_documents_of_parts_make_the_document_of_the_whole(name: str) -> None:
         again = job_report.merge(again, rows(*job_report.read_rows(document, "a part")))
     assert again == job_report.merge(whole, again) == job_report.merge(again, again) == whole
     assert job_report.document(judge(again)) == job_report.document(judge(whole))
+
+
+def in_mpi(op: str, **more: object) -> CollectiveWait:
+    return CollectiveWait(f"MPI_{op}", group="MPI_COMM_WORLD")._replace(**more)
+
+
+ALL, ANY = {"owed_by": "0-2"}, {"from_any": True, "owed_by": "0-2"}
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind", "ranks", "words"),
+    [
+        ([in_mpi("Barrier", **ALL), None, in_mpi("Barrier", **ALL)], LATE, (1,), "ranks 0,2 wait for rank 1 of 3"),
+        ([in_mpi("Barrier", **ALL), in_mpi("Allreduce", **ALL), None], MISMATCH, (0, 1), ""),
+        ([in_mpi("Barrier", **ALL), in_mpi("Allreduce", **ALL), in_mpi("Barrier", **ALL)], MISMATCH, (0, 1), ""),
+        ([in_mpi("Send", peer=1, tag=3), in_mpi("Recv", peer=0, tag=3), None], "all-idle", (), ""),
+        ([in_mpi("Send", peer=1, tag=3), in_mpi("Recv", peer=0), None], "all-idle", (), ""),
+        ([in_mpi("Send", peer=1, tag=3), in_mpi("Recv", tag=3, **ANY), None], "all-idle", (), ""),
+        ([in_mpi("Send", peer=1, tag=3), in_mpi("Recv", tag=4, **ANY), None], LATE, (2,), ""),
+        ([None, in_mpi("Recv", **ANY), in_mpi("Barrier", **ALL)], LATE, (0,), "wait for rank 0 of 3"),
+        ([in_mpi("Send", peer=1, tag=3), in_mpi("Recv", peer=0, tag=4), None], MISMATCH, (0, 1), "different tags"),
+        ([in_mpi("Bcast", root=2), None, None], "all-idle", (), "none of these is known to hold them up"),
+        ([in_mpi("Bcast", root=2), in_mpi("Bcast", root=2), None], LATE, (2,), "wait for rank 2 of 3 in MPI_Bcast"),
+        ([in_mpi("Bcast", root=2), in_mpi("Wait", group=""), None], LATE, (2,), ""),
+        ([in_mpi("Recv", group="communicator 0x84000001", group_peer=1), None, None], "all-idle", (), ""),
+    ],
+)
+def test_calls_of_mpi(waits: list[CollectiveWait | None], kind: str, ranks: tuple[int, ...], words: str) -> None:
+    """A rank is late only if its absence is proven: a transfer whose ends have met, and a collective that ranks may
+    leave early, blame nobody."""
+    found = verdict(*(rank(number, wait, groups=()) for number, wait in enumerate(waits))).verdict
+    assert (found.kind.value, tuple(found.ranks)) == (kind, ranks), found.summary
+    assert words in found.summary
+
+
+def at_store(**more: object) -> CollectiveWait:
+    return CollectiveWait("c10d::TCPStore::doWait", is_store=True)._replace(**more)
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind", "ranks", "words"),
+    [
+        ([at_store(key="a/0/1", part="rank 1's address", owed_by="1"), None, None], LATE, (1,), "1's address (key"),
+        ([at_store(key="b", part="all", owed_by="0-1"), None, None], LATE, (1,), "and rank 1 has not arrived there"),
+        ([at_store(key="b", part="all", owed_by="0-1")] * 2 + [None],
+         "store-wait", (), ""),
+        ([at_store(key="ready"), None, None], "store-wait", (), "which rank sets it is not known"),
+    ],
+)  # fmt: skip
+def test_keys_of_the_store(waits: list[CollectiveWait | None], kind: str, ranks: tuple[int, ...], words: str) -> None:
+    found = verdict(*(rank(number, wait, groups=()) for number, wait in enumerate(waits))).verdict
+    assert (found.kind.value, tuple(found.ranks)) == (kind, ranks), found.summary
+    assert words in found.summary

@@ -14,6 +14,7 @@ from typing import NoReturn
 import pytest
 
 from gdbext.diagnosis.report.collective_wait import CollectiveWait
+from gdbext.engine.targets.live import return_counter
 from gdbext.tools.ranks import rank_sources
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
@@ -150,3 +151,66 @@ def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
     progress = ProgressOfRanks([pid])
     os.waitpid(pid, 0)
     assert progress.that_ran([ended]) == [ended]
+
+
+@pytest.mark.parametrize(
+    ("counts", "line", "waits_for"),
+    [([0, 0], "a.py:3 (f)", 1), ([5, 0], "a.py:3 (f)", None), ([0, 0], "a.py:4 (f)", None), (None, "a.py:3 (f)", -1)],
+)
+def test_a_call_of_mpi_is_proven_by_what_the_kernel_counts(
+    counts: list[int] | None, line: str, waits_for: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a rank only if no return was counted and it is at the same line; -1: for an unknown one."""
+
+    class Counter:
+        def __init__(self, tid: int, _address: int) -> None:
+            if counts is None:
+                raise PermissionError
+            self.number = counts[tid - 100]
+
+        def count(self) -> int:
+            return self.number
+
+        def close(self) -> None:
+            self.number = -1
+
+    def waiting(rank: int, line: str) -> RankReport:
+        wait = CollectiveWait("MPI_Send", group="MPI_COMM_WORLD", peer=1 - rank, returns_to=0x7F0000)
+        return report(rank, 1, False)._replace(wait=wait, path=(line,), groups=())
+
+    monkeypatch.setattr(rank_sources, "ReturnCounter", Counter)
+    monkeypatch.setattr(rank_sources, "_WATCHED", 0)
+    monkeypatch.setattr(rank_sources, "_process_source", lambda pid: pid)
+    monkeypatch.setattr(rank_sources, "_examine", lambda *_: [waiting(0, line), waiting(1, "a.py:3 (f)")])
+    first, second = rank_sources._still_in_mpi([waiting(0, "a.py:3 (f)"), waiting(1, "a.py:3 (f)")], SimpleNamespace())
+    expected = {None: (None, True), -1: (None, False), 1: (1, False)}[waits_for]
+    assert (first.wait.peer if first.wait else None, first.running) == expected
+    assert (first.wait is None) == (waits_for is None)
+    assert second.wait
+    assert second.wait.peer == (None if counts is None else 0)
+
+
+def test_counters_are_closed_if_the_second_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    class Counter(SimpleNamespace):
+        def __init__(self, tid: int, _address: int) -> None:
+            super().__init__(close=lambda: closed.append(tid))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    wait = CollectiveWait("MPI_Send", group="MPI_COMM_WORLD", peer=1, returns_to=0x7F0000)
+    reports = [report(rank, 1, False)._replace(wait=wait) for rank in range(2)]
+    monkeypatch.setattr(rank_sources, "ReturnCounter", Counter)
+    monkeypatch.setattr(rank_sources, "_WATCHED", 0)
+    monkeypatch.setattr(rank_sources, "_examine", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rank_sources._still_in_mpi(reports, SimpleNamespace())
+    assert sorted(closed) == [each.pid for each in reports]
+
+
+def test_returns_of_a_traced_thread_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(return_counter, "foreign_tracer", lambda _tid: 7)
+    with pytest.raises(OSError, match="is traced by process 7"):
+        return_counter.ReturnCounter(os.getpid(), 0x1000)
