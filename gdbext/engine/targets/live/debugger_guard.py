@@ -91,14 +91,22 @@ class DebuggerGuard:
             return False
 
     def close(self) -> None:
-        """End the guard; idempotent."""
-        if self._child:
+        """End the guard; idempotent. One whose process we still trace watches on until we detach, or exit."""
+        if self._is_needed():
+            self._socket.detach()  # open until we exit, which tells the guard
+        elif self._child:
             with contextlib.suppress(OSError):
                 self._socket.send(b"x")
             with contextlib.suppress(ChildProcessError):  # the debugger may have waited for it
                 os.waitpid(self._child, 0)
         self._child = 0
         self._socket.close()
+
+    def _is_needed(self) -> bool:
+        """This process still traces that one, itself or by a server, as where gdb exits although it cannot detach
+        (quit_force, gdb/top.c): the kernel then detaches, and leaves the breakpoints."""
+        holder = tracer(self.pid, self.pid)
+        return self.is_alive and holder > 0 and os.getpid() in (holder, parent(holder))
 
 
 class DebuggerGuards:
@@ -109,8 +117,8 @@ class DebuggerGuards:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Call this when the debugger detached, or exits normally: breakpoints that appear from now on are another
-        tool's, the probes of the next command at the same places for example. Idempotent."""
+        """Call this when the debugger detached, or exits normally: breakpoints that appear after it has detached are
+        another tool's, the probes of the next command at the same places for example. Idempotent."""
         if self._guard:
             self._guard.close()
             self._guard = None
