@@ -22,7 +22,7 @@ from gdbext.diagnosis.tool_mode import Mode
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import is_killed_with_tracer
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_blocked
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, enlarge_signal_stack, signals_blocked
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class EndRequests:
     def hold(self) -> None:
         """Catch the signals that would end a debugger of ours, also while it attaches and detaches: when asked to exit
         in the middle of attaching, gdb 13 kills the process."""
+        enlarge_signal_stack()
         for number in ENDING_SIGNALS:
             signal.signal(number, self._note)
 

@@ -1,5 +1,6 @@
 """kernel-crash: SIGSEGV inside a custom C++ kernel. Argument: the address that it writes to (default 0x10), or
-"throw": the kernel starts a thread that throws a c10::Error, which nobody catches there."""
+"throw": the kernel starts a thread that throws a c10::Error, which nobody catches there; "missing": that calls an
+operator without a kernel."""
 
 import sys
 
@@ -18,6 +19,11 @@ if how == "throw":
     truth.ends("SIGABRT")
     truth.ready()
     torch.ops.gdbext_test.crash_in_thread(x, MESSAGE)
+if how == "missing":
+    truth.note(verdict="crash", signal="SIGABRT", names=["Could not run 'gdbext_test::cpu_only'"])
+    truth.ends("SIGABRT")
+    truth.ready()
+    torch.ops.gdbext_test.miss_kernel_in_thread(x.to_sparse())
 truth.note(verdict="crash", op="gdbext_test::crash", key="CPU", stage="in-kernel")
 truth.note(signal="SIGSEGV", fault_address=truth.hexadecimal(int(how, 0)))
 truth.ends("SIGSEGV")

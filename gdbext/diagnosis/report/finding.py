@@ -104,7 +104,7 @@ class Finding(NamedTuple):
     """The wait at the end of the chain."""
     stop: Internal[ProcessStop | None] = None
     """The stop of the whole process, if that is what was found."""
-    cures: Internal[tuple[str, ...]] = ()
+    cures: Internal[tuple[str | Suggestion, ...]] = ()
     """Advice that does not follow from the kind alone."""
     in_loop: Internal[bool] = False
     """It is the wait of an event loop whose tasks wait for nothing outside of the process."""

@@ -6,6 +6,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.targets.base_target import MemoryMapping, Signal
 
@@ -55,7 +56,7 @@ class Crash(NamedTuple):
     """The crash without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
     function: str = ""
     """The function that crashed or ended the program, with its library: ``decode (libdecode.so)``; "" if unknown."""
-    next_steps: tuple[str, ...] = ()
+    next_steps: tuple[str | Suggestion, ...] = ()
     """Advice that follows from the reason of the crash."""
 
     @property
@@ -149,7 +150,14 @@ _HEAP_ADVICE = (
 )
 
 
-def _next_steps(stop: SignalStop, kind: CrashKind) -> Iterator[str]:
+_MISSING_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
+"""OperatorEntry::reportError (aten/src/ATen/core/dispatch/OperatorEntry.cpp)."""
+
+
+def _next_steps(stop: SignalStop, kind: CrashKind) -> Iterator[str | Suggestion]:
+    missing = _MISSING_KERNEL.search(stop.thrown.message) if stop.thrown else None
+    if missing:
+        yield Suggestion(f"Where kernels of {missing[1]} exist", f"dispatch-lookup {missing[1]} {missing[2]}")
     if kind is CrashKind.STACK_OVERFLOW:
         if stop.repeats:
             yield "Unbounded recursion: see what repeats in the stack above."

@@ -86,6 +86,13 @@ Tensor crash_in_thread(const Tensor& x, c10::string_view message) {
   return x;
 }
 
+// Nobody catches what the dispatcher throws: cpu_only has no kernel for the tensor.
+Tensor miss_kernel_in_thread(const Tensor& x) {
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow("gdbext_test::cpu_only", "").typed<Tensor(const Tensor&)>();
+  std::thread([op, x] { op.call(x); }).join();
+  return x;
+}
+
 // --- a handle whose initialiser wants the GIL -------------------------------------------------------------------
 
 auto handle_under_gil() {
@@ -171,6 +178,7 @@ TORCH_LIBRARY(gdbext_test, m) {
   m.def("guarded(Tensor x) -> Tensor");
   m.def("crash(Tensor x, int address) -> Tensor");
   m.def("crash_in_thread(Tensor x, str message) -> Tensor");
+  m.def("miss_kernel_in_thread(Tensor x) -> Tensor");
   m.def("never_shrinks(Tensor x) -> Tensor");
   m.def("gil_guard(Tensor x) -> Tensor");  // its kernel is Python, given by the inferior
   m.def("gil_mutex(Tensor x) -> Tensor");  // likewise
@@ -178,6 +186,7 @@ TORCH_LIBRARY(gdbext_test, m) {
 
 TORCH_LIBRARY_IMPL(gdbext_test, CompositeExplicitAutograd, m) {
   m.impl("plain", &plain);
+  m.impl("miss_kernel_in_thread", &miss_kernel_in_thread);
   m.impl("boxed", torch::CppFunction::makeFromBoxedFunction<&boxed>());
 }
 

@@ -121,6 +121,18 @@ def test_a_frame_that_is_larger_than_the_stack(inferior: Start) -> None:
     assert "Unbounded recursion: see what repeats" in shown
 
 
+def test_an_uncaught_error_of_the_dispatcher(inferior: Start) -> None:
+    target = inferior("kernel-crash", "missing")
+    shown = target.dispatch("dispatch-diagnose", core=True, json=False, debugger="none").stdout
+    assert "uncaught exception c10::NotImplementedError: Could not run 'gdbext_test::cpu_only'" in shown
+    assert "kernels exist for CPU" in shown
+    assert "dispatch-lookup gdbext_test::cpu_only SparseCPU" in shown
+    outcome = target.dispatch(
+        "dispatch-lookup", "gdbext_test::cpu_only", "SparseCPU", core=True, json=False, debugger="none"
+    )
+    assert "kernels exist for CPU (" in outcome.stdout
+
+
 def test_python_called_without_the_gil(inferior: Start) -> None:
     target = inferior("crashes", "none", "without_gil")
     verdict = target.dispatch("dispatch-diagnose", core=True, debugger="none").document["verdict"]

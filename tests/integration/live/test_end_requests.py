@@ -16,7 +16,8 @@ from support.installed import gdbs, lldbs
 from support.programs import harness, procfs
 from support.programs.code_bytes import changed_text
 from support.programs.command_ends import ENDS, EndableCommand, by_signal, signal_debuggers
-from support.programs.harness import DISPATCH, Inferior, some, wait_until
+from support.programs.harness import DISPATCH, ROOT, Inferior, some, wait_until
+from support.programs.signal_burst import BURST
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("end_requests")]
 
@@ -119,6 +120,18 @@ def test_no_debugger_samples_on_after_its_launcher(job: Inferior, debugger: str)
     launcher.wait()
     wait_until(lambda: all(is_over(pid) for pid in debuggers), "no debugger stays behind")
     check_unharmed(job)
+
+
+@pytest.mark.parametrize("gdb", gdbs.parameters())
+@pytest.mark.gdb
+def test_signals_that_come_at_once_do_not_kill_gdb(tmp_path: Path, gdb: str) -> None:
+    """SIGTERM, the SIGINT that follows it, and SIGCHLD: gdb 18 died, and its breakpoints killed the process."""
+    script = tmp_path / "burst.py"
+    found = f"import sys\nsys.path.append({str(ROOT)!r})\n"
+    script.write_text(f"{found}from gdbext.live.host import EndRequests\nEndRequests().hold()\n{BURST}")
+    words = [gdbs.executable(gdb), "-nx", "-batch", "-ex", f"source {script}"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "handled" in done.stdout, (done.returncode, done.stderr)
 
 
 def check(job: Inferior, debugger: str, path: str, words: tuple[str, ...], end: str) -> None:

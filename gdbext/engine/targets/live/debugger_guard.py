@@ -58,6 +58,9 @@ class DebuggerGuards:
         self._child = 0
         """PID of the guard's own process, 0 for none."""
         self._has_server = False
+        self._mutex: RobustMutex | None = None
+        """Locked since the first guard began. It must outlive the thread that holds it: the C library and the kernel
+        follow a list of a thread's robust mutexes."""
 
     def watch_over(self, pid: int) -> None:
         """Guard that process, which is stopped or not traced yet, until close(), until it is detached from, or until we
@@ -69,7 +72,7 @@ class DebuggerGuards:
 
     def _start(self, pid: int) -> None:
         """Start the guard of a process in a process of its own, which has the memory of this one open."""
-        self._pid, self._mutex, files = pid, RobustMutex(), []
+        self._pid, files = pid, []
         self._socket, theirs = socket.socketpair()
         own = architectures.own()
         with theirs, contextlib.suppress(OSError):
@@ -80,7 +83,9 @@ class DebuggerGuards:
                 server = tracer(pid, pid)
                 if server in (0, os.getpid()):
                     healer.note_existing()  # LLDB leaves its breakpoints there while the process is stopped
-                self._mutex.lock()
+                if not self._mutex:
+                    self._mutex = RobustMutex()
+                    self._mutex.lock()
                 connection = ServerConnection(connection_to(server) if server and parent(pid) != server else -1)
                 self._has_server = connection.descriptor >= 0
                 watch = partial(_watch, healer, theirs, self._mutex, connection)
@@ -107,9 +112,12 @@ class DebuggerGuards:
 
     def close(self) -> None:
         """Call this when the debugger has detached; also called at exit. Breakpoints that appear from now on are
-        another tool's: probes of the next command at the same addresses, for example. Idempotent."""
+        another tool's: probes of the next command at the same addresses, for example. A guard whose process we still
+        trace watches on until we detach, or exit. Idempotent."""
         if self._pid:
-            if self._child:
+            if self._is_needed():
+                self._socket.detach()  # open until we exit, which tells the guard
+            elif self._child:
                 with contextlib.suppress(OSError):
                     self._socket.send(b"x")
                 with contextlib.suppress(ChildProcessError):  # the debugger may have waited for it
@@ -117,6 +125,12 @@ class DebuggerGuards:
             self._socket.close()
             self._pid, self._child, self._has_server = 0, 0, False
             atexit.unregister(self.close)
+
+    def _is_needed(self) -> bool:
+        """True if this process still traces that one, itself or by a server, as where gdb exits although it cannot
+        detach (quit_force, gdb/top.c): the kernel then detaches, and leaves the breakpoints."""
+        holder = tracer(self._pid, self._pid)
+        return self.is_alive and holder > 0 and os.getpid() in (holder, parent(holder))
 
 
 class RobustMutex:

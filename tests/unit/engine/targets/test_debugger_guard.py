@@ -217,15 +217,20 @@ memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
 original = os.pread(memory, 1, address)
 os.pwrite(memory, bytes.fromhex(sys.argv[1]), address)
 print(pid, address, original.hex(), flush=True)
-if sys.argv[2] != "ordinary":
+if sys.argv[2] in ("killed", "collected"):
     os._exit(0)
-ptrace.detach(pid)
+if sys.argv[2] == "closed":
+    guards.close()
+    assert os.pread(memory, 1, address) != original
+if sys.argv[2] == "ordinary":
+    ptrace.detach(pid)
 """
 """A debugger that leaves a breakpoint in a process of its own, and ends; not killed, it lets the process go before, and
-waits for its guard's end (DebuggerGuards.close). "collected": it is killed and waited for before its guard waits."""
+waits for its guard's end (DebuggerGuards.close). "collected": it is killed and waited for before its guard waits. "not
+detached": it exits in an ordinary way, but has not let the process go; "closed": nor when it ended its guard."""
 
 
-@pytest.mark.parametrize("end", ["killed", "collected", "ordinary"])
+@pytest.mark.parametrize("end", ["killed", "collected", "not detached", "closed", "ordinary"])
 def test_who_ends_in_its_own_way_is_not_taken_for_killed(end: str) -> None:
     """What it leaves in the code is not touched: it may be the next command's already."""
     words = [sys.executable, "-c", TRACER, INT3.hex(), end]
