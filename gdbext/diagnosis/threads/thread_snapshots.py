@@ -138,12 +138,15 @@ class StackOwners:
         def is_credible(pointers: _ThreadPointers) -> bool:
             """The thread pointer may be this thread's: its block names it, or nothing contradicts it."""
             block = pointers.thread_pointer
-            named = self._tid_of_block.get(block) if block is not None else None
-            if block is None or named is not None:
-                return block is None or named == pointers.tid
+            if block is None:
+                return True
+            named = self._tid_of_block.get(block)
+            if named is not None:
+                return named == pointers.tid
             mapping = self._modules.mapping_at(block)
             if counts[block] > 1 or not mapping or self._is_file(mapping) or self._is_first_stack(mapping):
                 return False
+            # ld.so makes the main thread's block, on no stack; others are on their mmapped stacks, never in the heap
             is_main = pointers.tid == self._target.pid
             return not self._has_stack_pointer(mapping) if is_main else mapping.path != "[heap]"
 

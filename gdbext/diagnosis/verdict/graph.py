@@ -362,12 +362,12 @@ def blocked_chains(facts: Observations, graph: WaitGraph) -> Iterator[Chain]:
 
 
 def no_thread_can_wake_others(threads: Sequence[ThreadReport]) -> bool:
-    """Every thread waits for another thread of this process: none will ever wake any."""
+    """True if every thread waits for another thread of this process: none will ever wake any."""
     return not any(map(may_wake_others, threads))
 
 
 def may_wake_others(thread: ThreadReport) -> bool:
-    """The thread will resume without any thread of this process, and may then wake others."""
+    """True if the thread will resume without any thread of this process, and may then wake others."""
     wait = thread.wait
     if not wait:
         return True

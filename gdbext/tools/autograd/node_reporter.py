@@ -440,7 +440,7 @@ class ForwardOperators:
         def has_autograd_kernel(base: str) -> bool:  # generated code differentiates one of the overloads
             for operator in self._overloads.get(base, ()):
                 kernel = self._dispatcher.kernels.name(operator.kernel(index))
-                if any(assumed_symbols.AUTOGRAD_KERNELS[0] in name for name in (kernel.function, *kernel.aliases)):
+                if any(assumed_symbols.VARIABLE_TYPE in name for name in (kernel.function, *kernel.aliases)):
                     return True
             return False
 

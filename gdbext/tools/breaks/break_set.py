@@ -328,7 +328,7 @@ class BreakSet:
             try:
                 if holds(site.condition, thread):
                     self._hits[key] += 1
-                    if site.frame:
+                    if site.frame:  # this site is the end of a call
                         self._open_calls.end(thread, site.frame)
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:

@@ -237,7 +237,7 @@ class Summary:
         return Dispatched(count.entry, count.event.value, *kernel, count.tid, line)
 
     def subject(self, dispatched: Dispatched) -> DispatchSubject:
-        """The same with the names of the operator and the keys."""
+        """What ``dispatched`` names by numbers, with the names of the operator and the keys."""
         dispatcher, bits = self._session.dispatcher, dispatched.keyset
         operator = dispatcher.by_def(dispatched.operator) if dispatched.operator is not None else None
         name, overload = (operator.name, operator.overload) if operator else (None, None)

@@ -162,7 +162,7 @@ def _commands(options: argparse.Namespace) -> list[list[str]]:
     if options.kubernetes:
         if options.show_commands:
             return [_pods_command(options), _kubectl_exec(options, "POD")]
-        return [_kubectl_exec(options, pod) for pod in _pods(options)]
+        return list(_pod_commands(options).values())
     if options.slurm:
         return [slurm.command(options.slurm, remote_script(options, framed=True))]
     ssh_options = ["-o", options.ssh_options] if options.ssh_options else []
@@ -173,7 +173,9 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
     """The rows of all machines, with the machines that do not answer. Raises TargetError."""
     if options.hosts:
         return _by_clustershell(options)
-    return merge(*(_run(words, options) for words in _commands(options)))
+    if options.kubernetes:
+        return merge(*(_run_in_pod(pod, words, options) for pod, words in _pod_commands(options).items()))
+    return _run_in_job(_commands(options)[0], options)
 
 
 def _by_clustershell(options: argparse.Namespace) -> RankReports:
@@ -280,19 +282,33 @@ def _kubectl_exec(options: argparse.Namespace, pod: str) -> list[str]:
     return [*_kubectl(options), "exec", "-i", pod, *container, "--", "sh", "-c", remote_script(options)]
 
 
-def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
-    """Run srun or one kubectl exec (``words``) and read the rows in its output. Raises TargetError."""
-    limit = options.timeout + _MORE_SECONDS
-    labelled = slurm.LabelledAnswers() if options.slurm else None
+def _pod_commands(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Pod → the command that examines its processes. Raises TargetError."""
+    return {pod: _kubectl_exec(options, pod) for pod in _pods(options)}
+
+
+def _run(
+    words: Sequence[str], options: argparse.Namespace, take: Callable[[bytes], None] | None = None
+) -> ProgramOutput:
+    """Run srun or kubectl, with the archive as its input. Raises TargetError."""
     try:
-        program = run(words, archive(), limit, labelled.feed if labelled else None)
+        return run(words, archive(), options.timeout + _MORE_SECONDS, take)
     except FileNotFoundError:
         raise _missing_tool(words[0]) from None
-    if labelled:
-        error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
-        why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
-        return slurm.answers(labelled, options.slurm, why)
-    pod = words[words.index("-i") + 1]
+
+
+def _run_in_job(words: Sequence[str], options: argparse.Namespace) -> RankReports:
+    """Run srun (``words``) and read the rows in its output. Raises TargetError."""
+    labelled = slurm.LabelledAnswers()
+    program = _run(words, options, labelled.feed)
+    error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
+    why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
+    return slurm.answers(labelled, options.slurm, why)
+
+
+def _run_in_pod(pod: str, words: Sequence[str], options: argparse.Namespace) -> RankReports:
+    """Run kubectl exec (``words``) and read the rows in its output. Raises TargetError."""
+    program = _run(words, options)
     if program.problem:
         return rows(unreached=[Unreached(pod, program.problem)])
     return answer(pod, program.output or program.errors, program.status)

@@ -86,7 +86,7 @@ class ReportParser:
 
 
 def _put_back(document: Any, lists: list[Members]) -> None:
-    """Replace the index that each group of a document has as "ranks" by the list. Raises BadData."""
+    """In each group of a document, replace the index under "ranks" by the list it stands for. Raises BadData."""
 
     def member(value: Any, name: str) -> Any:
         return value.get(name) if isinstance(value, dict) else None

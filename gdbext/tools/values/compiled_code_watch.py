@@ -198,12 +198,12 @@ class CompiledCodeWatch(CallWatch[_Call]):
         super().__init__(session, control, request, sink)
         self._calls: dict[str, int] = {}
         """Function → number of its last call."""
-        self._python = KernelCalls()
+        self._calling_lines = KernelCalls()
         self._hooked: set[int] = set()
         """Addresses of watched functions."""
         self._searched: set[tuple[int, str]] = set()
         """(address, path) of libraries."""
-        self._patterns: list[str] = []
+        self._patterns: list[str] = []  # of the functions to watch
 
     def place(self, patterns: Sequence[str]) -> None:
         """Watch all matching functions, also in libraries that are loaded later. Raises NotTorch."""
@@ -295,7 +295,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
 
     def _python_kernel_entered(self, tid: int, cfa: int) -> bool:
         """Handle the entry of a kernel whose name and tensors are in the calling Python line."""
-        kernel, arguments = self._python.current_call(self._control.session(), tid)
+        kernel, arguments = self._calling_lines.current_call(self._control.session(), tid)
         if not kernel or not self._is_wanted(kernel):
             return False
         words = self._words([argument.parameter for argument in arguments], cfa)

@@ -140,9 +140,12 @@ class TailCalls:
                 self._by_pointer.add(entry)
             elif not start <= target < start + size:
                 yield target
-                part = extents.extent(target) if extents and function and not function.names else None
-                if part and part.start != target == follow_stub(self._memory, target):
-                    yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
+                is_stub = follow_stub(self._memory, target) != target
+                if extents and function and not function.names and not is_stub:
+                    # rarely run code that the compiler has put elsewhere has no name; a jump may lead into it
+                    part = extents.extent(target)
+                    if part and part.start != target:
+                        yield part.start
 
 
 def functor_words(memory: Memory, functor: int) -> tuple[int, ...]:

@@ -207,9 +207,10 @@ class SiteFinder:
     def _event(self, code: Sequence[Instruction]) -> str:
         """The DispatchEvent's value for the lookup at which ``code`` begins, and which is the only one in it. A call
         asks for step callbacks before it enters the kernel, a redispatch does not (Dispatcher.h)."""
-        targets = (insn.target for insn in code[1:] if insn.is_call)
-        first = next((target for target in targets if not target or STEP_CALLBACKS.begins(self._name(target))), 0)
-        event = "call" if first else "redispatch"
+        targets = (insn.target for insn in code[1:] if insn.is_call)  # None or 0: through a pointer, to the kernel
+        decisive = (target for target in targets if not target or STEP_CALLBACKS.begins(self._name(target)))
+        asks_before_kernel = bool(next(decisive, 0))
+        event = "call" if asks_before_kernel else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:

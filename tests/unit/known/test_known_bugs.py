@@ -59,9 +59,9 @@ def test_a_version_outside_of_its_ranges_has_not_got_it(affected: tuple[Affected
 @pytest.mark.parametrize(
     ("affected", "environment", "condition", "ranges", "fixed"),
     [
-        (BUG.affected, (), "2.1 or newer and is older than 2.3", "torch from 2.1 on before 2.3", ("torch 2.3",)),
-        (BUG.affected, ("A",), "2.1 or newer and is older than 2.3 and A is set", "torch from 2.1", ("torch 2.3",)),
-        ((UNTIL,), (), "2.1 or newer and is 2.3.1 or older", "torch from 2.1 on up to 2.3.1 at least", ()),
+        (BUG.affected, (), "2.1 or newer and is older than 2.3", "torch >= 2.1, < 2.3", ("torch 2.3",)),
+        (BUG.affected, ("A",), "2.1 or newer and is older than 2.3 and A is set", "torch >= 2.1", ("torch 2.3",)),
+        ((UNTIL,), (), "2.1 or newer and is 2.3.1 or older", "torch >= 2.1, up to 2.3.1 at least", ()),
     ],
 )
 def test_where_the_version_is_unknown_the_line_says_so(

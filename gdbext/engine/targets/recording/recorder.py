@@ -240,7 +240,7 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         """Page number → page, of which the ``_wanted`` part is kept."""
         self._wanted = BlockLog(MEMORY_BITS)
         self._size = 0
-        self._unreadable: set[int] = set()
+        self._unreadable: set[int] = set()  # addresses of pages
 
     @cached_property
     def origin(self) -> RecorderOrigin:
