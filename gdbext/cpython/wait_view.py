@@ -263,7 +263,7 @@ class PythonWaitView:
 
     def has_no_thread(self, ident: int) -> bool:
         """True if certainly no thread has that threading.get_ident()."""
-        return self._noted("python threads", lambda: self.runtime.has_no_thread(ident), False)
+        return self._noted("python threads", lambda: self.runtime.has_no_thread(ident), default=False)
 
     def users_of(self, address: int) -> Sequence[int]:
         """Tids of the threads that have an object among the variables of their frames."""

@@ -268,7 +268,7 @@ def _is_frame_object(value: PyRef, frame: PythonFrame) -> bool:
         return False
     if isinstance(value.python.layout.abi.frames, FrameObjects):
         return value.address == frame.address
-    return value.read_or(lambda python, at: py.PyFrameObject(python.space, at).f_frame == frame.address, False)
+    return value.read_or(lambda python, at: py.PyFrameObject(python.space, at).f_frame == frame.address, default=False)
 
 
 def awaited_at_exit(runtime: PythonRuntime) -> list[int]:

@@ -140,7 +140,7 @@ class WaitGraph:
         while at not in self._tails:
             reason, edges = self._end_reason(at), self.edges_of(at)
             if reason or at in path:
-                self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, False)
+                self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, has_lock=False)
             elif len(edges) > 1:  # which one is followed depends on the whole path there
                 chain = self.chain(tid)
                 has_lock = any(edge.wait.kind.traits.is_lock for edge in chain.edges)

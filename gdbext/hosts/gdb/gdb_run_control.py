@@ -569,7 +569,7 @@ class GdbRunControl:
         elif isinstance(event, gdb.BreakpointEvent):
             numbers = tuple(hit.number for hit in event.breakpoints if not isinstance(hit, GdbHook))
             is_internal = bool(numbers) and max(numbers) < 0  # a GdbTrap resumes by itself
-            self._stop = _Stop("SIGINT" if is_internal else "", numbers, True)
+            self._stop = _Stop("SIGINT" if is_internal else "", numbers, is_at_breakpoint=True)
 
 
 _STOPS = (EndingKind.STOPPED, EndingKind.SIGNAL, EndingKind.INTERRUPTED)

@@ -235,7 +235,7 @@ class LldbRunControl:
 
     def start(self) -> None:
         with self._selection.synchronous():
-            lldb_target.start_program(self._selection.target(), True)
+            lldb_target.start_program(self._selection.target(), live=True)
 
     def session(self) -> Session:
         return Session(current_target(self._process))

@@ -141,7 +141,7 @@ class ProbeHooks:
         if self.is_spent:
             self.close()
         else:
-            self._switch(number, False)
+            self._switch(number, on=False)
 
     @property
     def is_spent(self) -> bool:
@@ -163,7 +163,7 @@ class ProbeHooks:
     def arm(self) -> None:
         """Make threads stop at the probes from now on. Raises ProbesRefused."""
         while self._unarmed and not self.is_spent:
-            self._switch(self._unarmed.pop(), True)
+            self._switch(self._unarmed.pop(), on=True)
 
     def _switch(self, number: int, on: bool) -> None:
         """Switch a hook's probe on or off; one that is off costs a thread a microsecond. Raises ProbesRefused."""

@@ -312,12 +312,12 @@ class ArgumentRecovery:
         def read(slot: Slot, _size: int) -> _SlotWord:
             """The word in a slot; certain in a register, whose origin is in the calling code."""
             if slot.register is not None:
-                return _SlotWord(passed[slot.register], True)
+                return _SlotWord(passed[slot.register], is_certain=True)
             if slot.float_register is not None:
-                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), True)
+                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), is_certain=True)
             if slot.offset is None or not on_stack:
-                return _SlotWord(None, False)
-            return _SlotWord(self._memory.try_u64(sp + slot.offset), False)
+                return _SlotWord(None, is_certain=False)
+            return _SlotWord(self._memory.try_u64(sp + slot.offset), is_certain=False)
 
         yield from self._sightings(signature, read, f"the call in frame #{level}")
 

@@ -354,7 +354,7 @@ class InlinedDispatchEvents:
             return False
         in_torch = function.module.name.startswith("libtorch")
         is_trusted = bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
-        return is_trusted or self._looks_up(function, True)
+        return is_trusted or self._looks_up(function, by_callbacks=True)
 
     @memoized
     def _looks_up(self, function: Function, by_callbacks: bool) -> bool:

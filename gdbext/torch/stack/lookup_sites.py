@@ -138,7 +138,7 @@ class SiteFinder:
             if frame:
                 how = "call" if code[index].is_call else "inlined"
                 invoked = tuple(self._invocations(code[:end], index))
-                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, False)
+                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, tail_calls=False)
                 framed.append(FoundLookup(sites, self._event(code[index:end])))
         return framed
 
@@ -299,9 +299,9 @@ class SiteFinder:
             inside = code[0].address <= insn.target < code[-1].end
             name = "" if inside else self._name(insn.target)
             if BOXED_WRAPPER.begins(name):
-                yield Invocation(insn.address, after, "boxing", "", 0, False)
+                yield Invocation(insn.address, after, "boxing", "", 0, in_memory=False)
             elif SLOW_PATH.begins(name):
-                yield Invocation(insn.address, after, "profiler", "", 0, False)
+                yield Invocation(insn.address, after, "profiler", "", 0, in_memory=False)
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """The rule for the CFA at ``code[position]``, by call frame information, with the frame's least size; None

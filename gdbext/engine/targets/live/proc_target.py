@@ -225,7 +225,7 @@ class ProcTarget(LocalProcess):
                 try:
                     stop = ptrace.poll(thread.tid)
                 except ChildProcessError:  # it exited, and its exit was not reported to us
-                    stop = ptrace.PtraceStop(True, 0)
+                    stop = ptrace.PtraceStop(exited=True, signal=0)
                 if stop and stop.exited:
                     self._threads.pop(thread.tid, None)
                 elif stop:
