@@ -50,7 +50,7 @@ class PythonWaitView:
         self.runtime = threads.runtime
         self._threads = threads
         self._note = note
-        self._named: set[int] = set()
+        self._named: set[int] = set()  # tids whose frames were searched for names of locks
         self._waits: dict[tuple[int, int], PythonWait | None] = {}
 
     def __bool__(self) -> bool:

@@ -52,7 +52,7 @@ class LazyResult(Generic[Made]):
 
     def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
-        self._made: list[Made] = []
+        self._made: list[Made] = []  # the one result, once it was made
         self._error: GdbextError | None = None
 
     @property

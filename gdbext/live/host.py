@@ -181,7 +181,7 @@ class Host(ToolHost):
         """The command ended by itself: a program that we started then runs to its end."""
         self._running = ""
         """The name of the live command that runs, "" for none."""
-        self._kept: dict[type, object] = {}
+        self._kept: dict[type, object] = {}  # class → its one object in this debugger
         self._guards = DebuggerGuards()
         self.end_requests = EndRequests()
 

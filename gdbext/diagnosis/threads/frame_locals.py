@@ -44,7 +44,7 @@ class FrameLocals:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stack = PyStack(session.python)
-        self._tensor_types: dict[PyRef, bool] = {}
+        self._tensor_types: dict[PyRef, bool] = {}  # type → whether it derives from Tensor
 
     def with_variables(self, thread: ThreadReport, every_frame: bool = False) -> ThreadReport:
         """The report with the variables of the user's innermost frame (of the innermost frame if all are libraries')

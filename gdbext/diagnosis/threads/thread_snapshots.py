@@ -58,7 +58,7 @@ class StackOwners:
         self._target = target
         self._modules = modules
         self._memory = memory
-        self._blocks: dict[int, Sequence[_ControlBlock]] = {}
+        self._blocks: dict[int, Sequence[_ControlBlock]] = {}  # by the start of the mapping
 
     def other_stack_owner(self, thread: TargetThread) -> int | None:
         """The id of another thread whose stack contains this one's stack pointer, or may contain it; None normally."""
@@ -199,7 +199,7 @@ class Stacks:
         self._owners = owners
         self._symbolizer = symbolizer
         self._errors = errors
-        self._stacks: dict[int, NativeStack] = {}
+        self._stacks: dict[int, NativeStack] = {}  # by tid
         self._checked: set[Module] = set()
 
     def of(self, thread: TargetThread) -> NativeStack:
@@ -285,7 +285,7 @@ class ThreadSnapshots:
         self._python = python
         self._dispatch = dispatch
         self._errors = errors
-        self._taken: dict[int, ThreadSnapshot] = {}
+        self._taken: dict[int, ThreadSnapshot] = {}  # by tid
 
     def all(self) -> ProcessSnapshot:
         """The process with all its threads. An unreadable thread is skipped and recorded in the error log."""

@@ -73,8 +73,8 @@ class WaitGraph:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self.waiters: dict[int, list[int]] = {}
         """Thread id → ids of the threads that wait directly for something that it holds."""
-        self._edges: dict[int, tuple[WaitEdge, ...]] = {}
-        self._tails: dict[int, ChainTail] = {}
+        self._edges: dict[int, tuple[WaitEdge, ...]] = {}  # by the tid that waits
+        self._tails: dict[int, ChainTail] = {}  # by the tid at which it begins
         for tid, thread in self.threads.items():
             wait = thread.wait if thread.wait and not thread.wait.being_released else None
             self._edges[tid] = tuple(WaitEdge(tid, owner, wait) for owner in wait.owner_tids) if wait else ()

@@ -131,7 +131,7 @@ class GdbDebugger(Debugger):
 
     def __init__(self) -> None:
         self._filter: AddedFrameFilter | None = None
-        self._unwritten: list[str] = []
+        self._unwritten: list[str] = []  # output that gdb has yet to write
         self._changes: deque[object] = deque(maxlen=1)
         """The last event after which cached reads may be wrong, until it is counted."""
         self._changed = 0

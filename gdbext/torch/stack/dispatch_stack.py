@@ -56,7 +56,7 @@ class DispatchStackReader:
         # by a stack's path (return addresses), which many threads share
         self._calls_by_path: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """Calls by path and levels of signal frames."""
-        self._engine_calls: dict[tuple[int, ...], list[int]] = {}
+        self._engine_calls: dict[tuple[int, ...], list[int]] = {}  # path of a stack → engine_calls()
         self._unread_levels: dict[tuple[int, ...], list[int]] = {}
         """Levels of frames without names, by path."""
         self._unproven: dict[tuple[int, ...], set[int]] = {}

@@ -71,7 +71,7 @@ def test_where_the_version_is_unknown_the_line_says_so(
     unknown, known = told(bug), told(bug, version=lambda _: "2.2", variable=lambda _: (True, "1"))
     assert unknown.condition == f"if your torch is {condition}"
     assert f"({unknown.condition})" in unknown.line
-    assert known.line.startswith("a#1, it waits (")
+    assert known.line.startswith("a#1: it waits (")
     assert f"({ranges}" in known.line
     assert (known.condition, known.fixed_in) == ("", fixed)
     assert "(every known libx)" in told(BUG._replace(affected=(Affected("libx"),))).line

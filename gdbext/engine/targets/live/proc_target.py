@@ -91,7 +91,7 @@ class ProcTarget(LocalProcess):
     def __init__(self, pid: int) -> None:
         """Stop process ``pid``. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
         self.pid = pid
-        self._threads: dict[int, ProcThread] = {}
+        self._threads: dict[int, ProcThread] = {}  # by tid
         self._unstoppable: dict[int, TargetThread] = {}
         """Threads that cannot be stopped, and were not seized."""
         self._handlers: dict[int, Any] = {}

@@ -90,7 +90,7 @@ class SnapshotTarget(LocalProcess):
         """The process stays stopped after the next copy, until let_go()."""
         self._held_since = 0.0
         """Time of that stop (time.perf_counter)."""
-        self._cut_short: dict[int, str] = {}
+        self._cut_short: dict[int, str] = {}  # tid → the system call that the stop interrupted
         self._held_target: Target | None = None
         """The stopped target, while the process is stopped."""
         self._copy: StopCopy | None = None

@@ -161,7 +161,7 @@ class LoggedFiles(HostFiles):
         self._inner = files
         self.facts: dict[str, Fact] = {}
         self.texts: dict[str, str] = {}
-        self._modules: dict[int, FoundFile] = {}
+        self._modules: dict[int, FoundFile] = {}  # by the start of the module
         self.files: list[LoggedFile] = []
 
     @cached_property
