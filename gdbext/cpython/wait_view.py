@@ -201,9 +201,9 @@ class PythonWaitView:
         """The objects that the code of the thread's innermost Python frames polls."""
         for state in self.states(tid):
             stack = self.runtime.stack_of([state]).innermost(_POLLING_FRAMES)
-            for frame in (
-                polled_objects.up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ()
-            ):
+            if not stack or "sleep" not in stack.used_names(stack[0]):
+                continue
+            for frame in polled_objects.up_to_callback(stack):
                 objects = polled_objects.polled_objects(self.runtime, frame)
                 if objects:
                     return objects

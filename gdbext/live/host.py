@@ -177,8 +177,7 @@ class Host(ToolHost):
 
     def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         super().__init__(is_batch, output, called)
-        self.lets_finish = False
-        """The command ended by itself: a program that we started then runs to its end."""
+        self.lets_finish = False  # the command ended by itself: a program that we started then runs to its end
         self._running = ""
         """The name of the live command that runs, "" for none."""
         self._kept: dict[type, object] = {}  # class → its one object in this debugger

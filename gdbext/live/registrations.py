@@ -233,8 +233,9 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
         arguments = session.memory.architecture.argument_registers
         launches = [(session.symbolizer.address_of(function), function, number) for function, number in LAUNCHING]
         for triton_kernel in session.generated_kernels.triton_kernels():
-            matches = fnmatchcase(triton_kernel.name, pattern)
-            for address, function, number in launches if matches else ():
+            if not fnmatchcase(triton_kernel.name, pattern):
+                continue
+            for address, function, number in launches:
                 conditions = [Equals(Register(arguments[number]), handle) for handle in triton_kernel.handles]
                 words = triton_kernel.name, address, f"its launch, in {function}"
                 functions += [GeneratedFunction(*words, condition) for condition in conditions if address]

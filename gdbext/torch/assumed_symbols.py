@@ -187,5 +187,4 @@ COLLECTIVE_PATTERN = (
 """A pattern: any function of gloo, those that wait for the work of a process group, and the gradient reduction of
 DistributedDataParallel (c10d::Reducer), which waits for futures of such work."""
 KERNEL = "kernel"
-"""The name of the function in every library that is compiled for Python
-(CppPythonBindingsCodeCache.entry_function)."""
+"""The name of the function in every library that is compiled for Python (CppPythonBindingsCodeCache.entry_function)."""

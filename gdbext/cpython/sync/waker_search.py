@@ -128,8 +128,9 @@ def _waking_functions(
     own = {frame.code for frame in frames}
     wakers = []
     # Waiters at a barrier release each other, so that functions on the waiter's own stack count, too.
-    for frame in frames if _WAKING_METHODS[Waitable.BARRIER].intersection(calls.methods) else ():
-        if calls.are_in_frame(frame, calls.wanted(frame.code)):
+    is_barrier = not _WAKING_METHODS[Waitable.BARRIER].isdisjoint(calls.methods)
+    for frame in frames:
+        if is_barrier and calls.are_in_frame(frame, calls.wanted(frame.code)):
             line = runtime.codes.get(frame.code).first_line
             function = PythonFunction(frame.function, frame.file, line, "function", 0, code=frame.code)
             wakers.append(WakingFunction(function, "wait", is_proven=True))

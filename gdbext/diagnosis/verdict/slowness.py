@@ -267,8 +267,8 @@ def _subnormal_shares(
         if not _SLOW_ON_SUBNORMALS.search(step.qualified):
             return
         for argument in step.arguments:
-            for tensor in argument.tensors if argument.confidence.is_proven else ():
-                if tensor.address:
+            for tensor in argument.tensors:
+                if tensor.address and argument.confidence.is_proven:
                     share = session.tensors.subnormal_share(tensor.address)
                     yield f"{argument.name} of {step.qualified} ({tensor.short})", share
 

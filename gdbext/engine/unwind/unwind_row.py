@@ -162,13 +162,10 @@ def sigreturn_row(architecture: Architecture) -> UnwindRow:
     top = cfi_program.register_code(names.index(architecture.stack_pointer))
     addresses = {name: cfi_program.sum_code(top, frame.context + offset) for name, offset in frame.saved.items()}
     rules = {names.index(name): Rule(cfi_program.EXPRESSION, number=0, code=code) for name, code in addresses.items()}
+    cfa_code = addresses[architecture.stack_pointer] + cfi_program.DEREF  # the CFA is the saved stack pointer
+    column = architecture.return_column
     row = cfi_program.CfiRow(
-        cfa_register=-1,  # none: the CFA is the saved stack pointer
-        cfa_offset=0,
-        cfa_code=addresses[architecture.stack_pointer] + cfi_program.DEREF,
-        rules=rules,
-        return_register=architecture.return_column,
-        is_signal=True,
+        cfa_register=-1, cfa_offset=0, cfa_code=cfa_code, rules=rules, return_register=column, is_signal=True
     )
     return InterpretedRow(architecture, row)
 

@@ -401,8 +401,7 @@ class ForwardOperators:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._operators: dict[str, str | None] = {}
-        """Results of operator_of()."""
+        self._operators: dict[str, str | None] = {}  # results of operator_of()
 
     def operator_of(self, node: str) -> str | None:
         """``aten::addmm`` for ``AddmmBackward0``; None if no operator, or more than one, has that node."""

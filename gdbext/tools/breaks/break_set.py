@@ -393,8 +393,7 @@ class BreakTable:
     def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
         """``open_session`` opens a session of the stopped process, also while the debugger calls us."""
         self._breakpoints = self.setter = setter
-        self.is_probed = False
-        """True if kernel probes stop the threads, not breakpoints."""
+        self.is_probed = False  # true if kernel probes stop the threads, not breakpoints
         self._open_session = open_session
         self._sets: list[BreakSet] = []
         self._watch: RegistrationWatch | None = None

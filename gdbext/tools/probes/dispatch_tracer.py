@@ -412,8 +412,7 @@ class DispatchTracer(ProbeSet):
         """``wanted``: the OperatorEntries that filtered places show; ``only``: the filter that the kernel applies."""
         super().__init__(architecture, pid)
         own, memory = self.own, self.kernel.memory
-        self.last_read = 0.0
-        """Microseconds from when all probes were in place to the last read()."""
+        self.last_read = 0.0  # microseconds from when all probes were in place to the last read()
         try:
             ring = own(memory(RING, 0, 0, RING_BYTES))
             self._states = states = own(memory(HASH, 8, THREAD_STATE, _MAX_THREADS))
@@ -430,8 +429,7 @@ class DispatchTracer(ProbeSet):
         except BaseException:
             self.close()
             raise
-        self.started = time.monotonic_ns()
-        """When all probes were in place (CLOCK_MONOTONIC)."""
+        self.started = time.monotonic_ns()  # when all probes were in place (CLOCK_MONOTONIC)
 
     def read(self) -> bytes:
         """The records since the last call, for dispatches()."""

@@ -410,7 +410,9 @@ class SiteScanner:
         pointers = {kernel.address: kernel.pointer for kernel in kernels if not kernel.in_memory}
         words = (_BOXED_POINTER, self._table + _BOXED_POINTER)
         loaded: dict[str, Instruction] = {}
-        for insn in self._functions.code(function) if pointers else ():
+        if not pointers:
+            return False
+        for insn in self._functions.code(function):
             source = loaded.get(pointers.get(insn.address, ""))
             if source and source.memory and source.memory.displacement in words:
                 return True

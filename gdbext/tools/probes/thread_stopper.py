@@ -85,8 +85,7 @@ class ProbeHooks:
         self._hooks: dict[int, ProbedHook] = {}
         self._hit: tuple[ProbedHook, Mapping[str, int]] | None = None
         """The hook whose handler runs, and the registers at its probe."""
-        self.stack_pointer = target.architecture.stack_pointer
-        """The name of that register."""
+        self.stack_pointer = target.architecture.stack_pointer  # the name of that register
         self._start()
 
     def _start(self) -> None:

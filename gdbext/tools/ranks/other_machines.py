@@ -162,7 +162,7 @@ def _commands(options: argparse.Namespace) -> list[list[str]]:
     if options.kubernetes:
         if options.show_commands:
             return [_pods_command(options), _kubectl_exec(options, "POD")]
-        return list(_pod_commands(options).values())
+        return [_kubectl_exec(options, pod) for pod in _pods(options)]
     if options.slurm:
         return [slurm.command(options.slurm, remote_script(options, framed=True))]
     ssh_options = ["-o", options.ssh_options] if options.ssh_options else []
@@ -174,8 +174,8 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
     if options.hosts:
         return _by_clustershell(options)
     if options.kubernetes:
-        return merge(*(_run_in_pod(pod, words, options) for pod, words in _pod_commands(options).items()))
-    return _run_in_job(_commands(options)[0], options)
+        return merge(*(_run(_kubectl_exec(options, pod), options, pod) for pod in _pods(options)))
+    return merge(*(_run(words, options) for words in _commands(options)))
 
 
 def _by_clustershell(options: argparse.Namespace) -> RankReports:
@@ -282,33 +282,17 @@ def _kubectl_exec(options: argparse.Namespace, pod: str) -> list[str]:
     return [*_kubectl(options), "exec", "-i", pod, *container, "--", "sh", "-c", remote_script(options)]
 
 
-def _pod_commands(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Pod → the command that examines its processes. Raises TargetError."""
-    return {pod: _kubectl_exec(options, pod) for pod in _pods(options)}
-
-
-def _run(
-    words: Sequence[str], options: argparse.Namespace, take: Callable[[bytes], None] | None = None
-) -> ProgramOutput:
-    """Run srun or kubectl, with the archive as its input. Raises TargetError."""
+def _run(words: Sequence[str], options: argparse.Namespace, pod: str = "") -> RankReports:
+    """Run srun, or kubectl exec for one ``pod``, and read the rows in its output. Raises TargetError."""
+    labelled = None if pod else slurm.LabelledAnswers()
     try:
-        return run(words, archive(), options.timeout + _MORE_SECONDS, take)
+        program = run(words, archive(), options.timeout + _MORE_SECONDS, labelled.feed if labelled else None)
     except FileNotFoundError:
         raise _missing_tool(words[0]) from None
-
-
-def _run_in_job(words: Sequence[str], options: argparse.Namespace) -> RankReports:
-    """Run srun (``words``) and read the rows in its output. Raises TargetError."""
-    labelled = slurm.LabelledAnswers()
-    program = _run(words, options, labelled.feed)
-    error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
-    why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
-    return slurm.answers(labelled, options.slurm, why)
-
-
-def _run_in_pod(pod: str, words: Sequence[str], options: argparse.Namespace) -> RankReports:
-    """Run kubectl exec (``words``) and read the rows in its output. Raises TargetError."""
-    program = _run(words, options)
+    if labelled:
+        error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
+        why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
+        return slurm.answers(labelled, options.slurm, why)
     if program.problem:
         return rows(unreached=[Unreached(pod, program.problem)])
     return answer(pod, program.output or program.errors, program.status)

@@ -49,8 +49,7 @@ class ReportParser:
     10,000 ranks lists the 10,000 members of its group, three quarters of its report and of the time to parse it."""
 
     def __init__(self) -> None:
-        self._members: dict[bytes, Members] = {}
-        """Text of a list → its members; 64 at most."""
+        self._members: dict[bytes, Members] = {}  # text of a list → its members; 64 at most
 
     def parse(self, data: bytes) -> Any:
         """The value of a JSON document. Raises BadData."""

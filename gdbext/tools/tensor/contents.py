@@ -100,13 +100,12 @@ class Contents:
     def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
         """The piece's numbers in its order, with its quantizer and the conjugate and negative bits applied."""
         element, packed = self._element, self._element.packed
-        numbers: Sequence[Any]
-        if element.shares_bytes:  # strides and offsets count elements all the same
+        if not element.shares_bytes:
+            numbers: Sequence[Any] = element.decode(self._element_bytes(piece))
+        else:  # strides and offsets count elements all the same
             first, skip = divmod(piece.offset, packed)
             stored = element.decode(self._read(self.geometry.address + first, -(-(skip + piece.span) // packed)))
             numbers = [stored[skip + offset] for offset in piece.offsets()]
-        else:
-            numbers = element.decode(self._element_bytes(piece))
         if self._quantization:
             numbers = self._dequantized(numbers, piece, self._quantization)
         if self._conjugate and element.kind == "complex":

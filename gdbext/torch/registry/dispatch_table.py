@@ -220,8 +220,7 @@ class _Computation:
         self._active: Mapping[str, OperatorRegistration] = {
             kernel.key: kernel for kernel in registrations if kernel.active
         }
-        self.keys = frozenset(self._active)
-        """They alone decide which registration fills an entry."""
+        self.keys = frozenset(self._active)  # they alone decide which registration fills an entry
         keys = self._dispatcher.keys
         slots = [keys.slot_of_value.get(kernel.value) for kernel in self._active.values()]
         self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
@@ -349,7 +348,9 @@ class RegisteredKernels:
         low, high = module.span
         words = [word for word in self._definitions_by_word if low <= word < high]
         reached: dict[int, set[int]] = {}
-        for word in words if len(words) <= 4096 else ():
+        if len(words) > 4096:
+            return reached
+        for word in words:
             kernels = self._kernels(self._definitions_by_word[word])
             for functor in {kernel.functor for _, kernel in kernels if word in kernel.same_code}:
                 for target in self._jumps(word, functor):

@@ -57,8 +57,7 @@ class DispatchStackReader:
         self._calls_by_path: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """Calls by path and levels of signal frames."""
         self._engine_calls: dict[tuple[int, ...], list[int]] = {}  # path of a stack → engine_calls()
-        self._unread_levels: dict[tuple[int, ...], list[int]] = {}
-        """Levels of frames without names, by path."""
+        self._unread_levels: dict[tuple[int, ...], list[int]] = {}  # levels of frames without names, by path
         self._unproven: dict[tuple[int, ...], set[int]] = {}
         """Levels of kernels without names whose operator was not found, by path."""
         self._nameless: dict[tuple[int, int], bool] = {}

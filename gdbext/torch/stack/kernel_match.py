@@ -89,8 +89,7 @@ class TailCalls:
         self._memory = memory
         self._symbolizer = symbolizer
         self._extents = extents
-        self._by_pointer: set[int] = set()
-        """Entries of kernels that may end in a jump through a pointer."""
+        self._by_pointer: set[int] = set()  # entries of kernels that may end in a jump through a pointer
 
     def reaches(self, entry: int, start: int, functor: int = 0) -> bool:
         """True if the kernel's function at ``entry``, called with its ``functor``, is the one at ``start`` or leaves by

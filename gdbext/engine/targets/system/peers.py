@@ -283,7 +283,9 @@ def _files_in(locks: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[l
     """[path, PID of a holder, …] of each file that the process has open and that other processes (``own``: it itself)
     have locked by these rows of /proc/locks. SQLite's files beside a database count as the database
     (sqlite.org/tempfiles.html)."""
-    for fd in folder_names(f"/proc/{pid}/fd")[:4096] if locks else ():
+    if not locks:
+        return
+    for fd in folder_names(f"/proc/{pid}/fd")[:4096]:
         link = f"/proc/{pid}/fd/{fd}"
         path = link_target(link)
         try:
