@@ -82,7 +82,7 @@ def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Pa
     (tmp_path / "job.json").write_text(run("--reports", tmp_path / "reports", "--json").output)
     merged = json.loads((tmp_path / "job.json").read_text())
     contract_schema.check(merged)
-    assert [each["known"][0].partition(",")[0] for each in merged["reports"]] == ["gcc#52303"]
+    assert [each["known"][0].partition(":")[0] for each in merged["reports"]] == ["gcc#52303"]
     assert line in run("--reports", tmp_path / "job.json").output
 
 
