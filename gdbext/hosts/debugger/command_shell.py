@@ -148,7 +148,7 @@ class Shell:
     def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> Outcome:
         """Run one command on the process that the user has selected."""
         runs_on = row.runs_on(argv)
-        budget_watch = budget.BudgetWatch(0, 0) if runs_on else budget.BudgetWatch()
+        budget_watch = budget.BudgetWatch(seconds=0, memory=0) if runs_on else budget.BudgetWatch()
 
         def open_session() -> Session:
             # a live command or a setting may come before the program was started

@@ -173,12 +173,12 @@ class SavedTensorReader:
         if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
             raise BadData(f"there is no SavedVariable at {address:#x}")
         if saved.hooks_:
-            return autograd_section.SavedTensor(name, "packed by saved-tensor hooks", None, None)
+            return autograd_section.SavedTensor(name, "packed by saved-tensor hooks", saved_version=None, version=None)
         if saved.was_default_constructed_:
-            return autograd_section.SavedTensor(name, autograd_section.NOTHING_SAVED, None, None)
+            return autograd_section.SavedTensor(name, autograd_section.NOTHING_SAVED, saved_version=None, version=None)
         tensor = self._tensors.read(saved.data_)
         if tensor.implementation == UNDEFINED_TENSOR:
-            return autograd_section.SavedTensor(name, "released", None, None)
+            return autograd_section.SavedTensor(name, "released", saved_version=None, version=None)
         return autograd_section.SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
 
     def _version(self, tensor: int) -> int | None:

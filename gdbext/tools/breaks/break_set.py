@@ -312,7 +312,7 @@ class BreakSet:
                 returns_to = architecture.return_address(
                     lambda address, _: thread.word(address).to_bytes(8, "little"), cfa
                 )
-                frame = CfaRule(architecture.stack_pointer, 0, 0)
+                frame = CfaRule(architecture.stack_pointer, offset=0, size=0)
                 self._set(end_site(self._open_calls, operator, name, returns_to, "the end of its call", frame))
         except GdbextError as error:
             self.show_line(str(error))

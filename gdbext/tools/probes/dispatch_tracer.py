@@ -367,7 +367,7 @@ class CallProof:
         walk = CallerWalk(self._session.memory.architecture, self._session.unwinder, read, lambda: frame_pointer)
         # By the return address alone: the outer function may have jumped to its kernel, which has its frame now.
         is_open = self._all_calls.open_at(outer_address) if outer_address is not None else None
-        outer = CallerCheck(outer_slot + 8, 0, 0, second & _ADDRESS, is_open)
+        outer = CallerCheck(outer_slot + 8, start=0, end=0, returns_to=second & _ADDRESS, is_open=is_open)
         try:
             return (first, second), walk.inside(inner_address, slot + 8, outer)
         except GdbextError:

@@ -264,7 +264,7 @@ class CallWatch(Generic[Call]):
             returns_to = self._architecture.return_address(self._control.read, cfa)
             if returns_to not in self._return_hooks:
                 self._return_hooks.add(returns_to)
-                rule = CfaRule(self._architecture.stack_pointer, 0, 0)
+                rule = CfaRule(self._architecture.stack_pointer, offset=0, size=0)
                 self._hook(HookSpec(returns_to, rule, self._returned))
         if request.reaches_limit(self.count) and not request.after:
             self.over = True

@@ -50,7 +50,7 @@ _STEPS = (
 """The steps in order of precedence."""
 
 
-MISSING = KernelFunction(0, 0, 0, 0)
+MISSING = KernelFunction(functor=0, boxed=0, unboxed=0, sym_unboxed=0)
 
 _AMBIGUOUS = "ambiguous autogradother"
 
@@ -263,7 +263,7 @@ class _Computation:
         if general.kernel.valid:
             words, debug = general.kernel.words, general.debug
             return ComputedEntry(index, key, kernel, words, "backend fallback", "3", debug, "fallback")
-        return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
+        return ComputedEntry(index, key, kernel, MISSING, "missing", "4", debug="", source="")
 
     def _has_kernel_within(self, keyset: int) -> bool:
         """True if a runtime key whose bits are all in ``keyset`` has a kernel of its own

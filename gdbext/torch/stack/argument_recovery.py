@@ -446,7 +446,7 @@ def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgumen
     """The argument by its sightings: the most certain value; unknown if equally certain ones differ. An INFERRED value
     that two places have is VERIFIED."""
     if not sightings:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
+        return FoundArgument(name, kind, value=None, certainty=Certainty.UNKNOWN, place="")
     best = max(sighting.certainty for sighting in sightings)
     strongest = [sighting for sighting in sightings if sighting.certainty == best]
     if len({sighting.value for sighting in strongest}) > 1:

@@ -33,7 +33,7 @@ class CallSite(NamedTuple):
     """By argument register: where the calling code took the word from that it put there."""
 
 
-UNKNOWN = CallSite(None, 0, ())
+UNKNOWN = CallSite(through_pointer=None, target=0, sources=())
 
 
 class CallSites:

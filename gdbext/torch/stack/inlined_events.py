@@ -260,7 +260,8 @@ class InlinedDispatchEvents:
         if not function:
             return False
         is_read = bool(self._sites.decoded(function).calls)
-        return not is_read or self._looks_up(function, False)  # autograd's Node::operator() asks for callbacks, too
+        # autograd's Node::operator() asks for callbacks, too
+        return not is_read or self._looks_up(function, False)
 
     def is_for_key(self, stack: NativeStack, call: DispatchCall) -> bool:
         """True for ``callBoxedForDispatchKey``, which calls the kernel of a key that was named, whatever its keyset.
@@ -354,7 +355,7 @@ class InlinedDispatchEvents:
             return False
         in_torch = function.module.name.startswith("libtorch")
         is_trusted = bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
-        return is_trusted or self._looks_up(function, by_callbacks=True)
+        return is_trusted or self._looks_up(function, True)
 
     @memoized
     def _looks_up(self, function: Function, by_callbacks: bool) -> bool:

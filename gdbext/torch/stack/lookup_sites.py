@@ -299,9 +299,9 @@ class SiteFinder:
             inside = code[0].address <= insn.target < code[-1].end
             name = "" if inside else self._name(insn.target)
             if BOXED_WRAPPER.begins(name):
-                yield Invocation(insn.address, after, "boxing", "", 0, in_memory=False)
+                yield Invocation(insn.address, after, "boxing", pointer="", displacement=0, in_memory=False)
             elif SLOW_PATH.begins(name):
-                yield Invocation(insn.address, after, "profiler", "", 0, in_memory=False)
+                yield Invocation(insn.address, after, "profiler", pointer="", displacement=0, in_memory=False)
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """The rule for the CFA at ``code[position]``, by call frame information, with the frame's least size; None
