@@ -221,9 +221,8 @@ def _exceptions(core: _Sections) -> list[tuple[str, int]]:
 def _lines(core: _Sections, path: str) -> tuple[tuple[str, int], ...]:
     """("file:line", number of threads there), the most frequent first."""
     rows = list(core.rows(_LANES, _LANE_ROW))
-    rows = [
-        row for row in rows if struct.unpack_from("<I", row, _LANE_EXCEPTION)[0]
-    ] or rows  # those that hit an exception
+    hit_exception = [row for row in rows if struct.unpack_from("<I", row, _LANE_EXCEPTION)[0]]
+    rows = hit_exception or rows
     counts = Counter(struct.unpack_from("<Q", row, _LANE_PC)[0] for row in rows)
     lines: Counter[str] = Counter()
     for image in core.of_type(_ELF_RELOCATED):
