@@ -80,7 +80,8 @@ def open(  # as in gzip.open
     from gdbext.engine.targets.budget import CallLimits
     from gdbext.hosts.library.process import open_process
 
-    return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))
+    limits = CallLimits(timeout, memory_limit, "core" if core else "recording" if recording else "process")
+    return open_process(pid, core, recording, sysroot, stop, hold, limits)
 
 
 if not TYPE_CHECKING:  # so that mypy reports a misspelled name

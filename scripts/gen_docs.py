@@ -93,7 +93,7 @@ def guide_page() -> str:
 
 
 def _entry(bug: KnownBug) -> str:
-    affected = ", ".join(each.text for each in bug.affected)
+    affected = " or ".join(each.text for each in bug.affected)
     return f"| [{bug.id}]({bug.url}) | {bug.title} | {affected} | {bug.cure} |"
 
 

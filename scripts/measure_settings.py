@@ -28,8 +28,8 @@ _HEAD = f"""# dispatch-info --settings and --memory, compared with what the prog
 
 `scripts/measure_settings.py` writes this page. It starts {len(settings_truth.PROGRAMS)} programs
 (tests/inferiors/settings.py) that configure PyTorch in different ways and print what PyTorch's own functions return.
-It then compares each printed fact with gdbext's report on the process and on its core. gdbext reports no fact that it
-cannot read; the last column names those.
+It then compares each printed fact with gdbext's report on the process and on its core. gdbext omits a fact that it
+cannot read; the last column lists these.
 
 The programs set determinism, precision, seeds, thread counts, autocast, grad mode, Python modes, the default device,
 hooks, a profiler, options of torch._dynamo and Inductor, allocators and environment variables. Older releases have

@@ -50,7 +50,7 @@ class PythonWaitView:
         self.runtime = threads.runtime
         self._threads = threads
         self._note = note
-        self._named: set[int] = set()
+        self._named: set[int] = set()  # tids whose frames were searched for names of locks
         self._waits: dict[tuple[int, int], PythonWait | None] = {}
 
     def __bool__(self) -> bool:
@@ -201,9 +201,9 @@ class PythonWaitView:
         """The objects that the code of the thread's innermost Python frames polls."""
         for state in self.states(tid):
             stack = self.runtime.stack_of([state]).innermost(_POLLING_FRAMES)
-            for frame in (
-                polled_objects.up_to_callback(stack) if stack and "sleep" in stack.used_names(stack[0]) else ()
-            ):
+            if not stack or "sleep" not in stack.used_names(stack[0]):
+                continue
+            for frame in polled_objects.up_to_callback(stack):
                 objects = polled_objects.polled_objects(self.runtime, frame)
                 if objects:
                     return objects
@@ -263,7 +263,7 @@ class PythonWaitView:
 
     def has_no_thread(self, ident: int) -> bool:
         """True if certainly no thread has that threading.get_ident()."""
-        return self._noted("python threads", lambda: self.runtime.has_no_thread(ident), False)
+        return self._noted("python threads", lambda: self.runtime.has_no_thread(ident), default=False)
 
     def users_of(self, address: int) -> Sequence[int]:
         """Tids of the threads that have an object among the variables of their frames."""

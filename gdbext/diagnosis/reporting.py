@@ -129,7 +129,7 @@ def target_errors(target: Target) -> tuple[ErrorReport, ...]:
         )
     lacks = target.origin.missing_from_recording()
     again = "record the process again with the same command: a recording holds only what was read"
-    return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", again)) if lacks else damage
+    return (*damage, ErrorReport(f"it lacks {lacks}", "recording", again)) if lacks else damage
 
 
 def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:

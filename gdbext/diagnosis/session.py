@@ -52,7 +52,7 @@ class LazyResult(Generic[Made]):
 
     def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
-        self._made: list[Made] = []
+        self._made: list[Made] = []  # the one result, once it was made
         self._error: GdbextError | None = None
 
     @property
@@ -145,8 +145,7 @@ class Session:
         self._dispatcher = LazyResult(
             lambda: Dispatcher(self.memory, self.layout, self.symbolizer, lambda at: self.python_object(at).function)
         )
-        self.extras = Extras()
-        """The additions of tools to reports; set by the code that runs tools."""
+        self.extras = Extras()  # the additions of tools to reports; set by the code that runs tools
 
     def session_after_stop(self, target: Target) -> Session:
         """A session of the same process at a later stop; it keeps the layout, as libtorch is the same."""

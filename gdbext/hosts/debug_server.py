@@ -109,7 +109,7 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return {"gdbext.html": _PAGE}
 
     def dump(self) -> str:
-        """The same as text, for periodic dumps."""
+        """The page as text, for periodic dumps."""
         return "\n".join(f"=== {title} ===\n{text}" for title, text in self._parts())
 
     def dump_filename(self) -> str:

@@ -267,7 +267,7 @@ def main(argv: Sequence[str]) -> int:
         with budget.MemoryLimit(budget.MEMORY), budget.TimeLimit(_SECONDS):
             outcome = guard("py-spy", argv, lambda: _dump(options))
     except budget.TimeLimitExceeded:
-        outcome = _failed(budget.time_error(_SECONDS))
+        outcome = _failed(budget.time_error(_SECONDS, "process", "dispatch -p PID --timeout SECONDS gives more time"))
     return launcher.deliver(outcome, "Error")
 
 

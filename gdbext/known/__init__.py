@@ -39,11 +39,12 @@ class Affected(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The range in words: ``threadpoolctl before 3.7.0``."""
-        since = f" from {self.since} on" if self.since else ""
-        until = f" up to {self.until} at least" if self.until else ""
-        before = f" before {self.before}" if self.before else until
-        return f"{self.package}{since}{before}" if since or before else f"every known {self.package}"
+        """The range in words: ``threadpoolctl < 3.7.0``, ``python >= 3.12, < 3.13.15``."""
+        since = f">= {self.since}" if self.since else ""
+        until = f"up to {self.until} at least" if self.until else ""
+        before = f"< {self.before}" if self.before else until
+        versions = ", ".join(filter(None, (since, before)))
+        return f"{self.package} {versions}" if versions else f"every known {self.package}"
 
     @property
     def condition(self) -> str:

@@ -187,12 +187,13 @@ class ProcessFacts:
         return False
 
     def _sorted_functions(self, kind: str, library: str) -> list[str]:
-        """The sorted functions of a library in stacks of threads with that wait ("": any); "" for unnamed ones."""
+        """The sorted functions of libraries whose names begin with ``library`` in stacks of threads with that wait ("":
+        any); "" for unnamed ones."""
         frames = self._frames_of.get(kind)
         if frames is None:
             frames = self._frames_of[kind] = {}
             natives = [thread.native for thread in self.threads if not kind or thread.waits_for == kind]
-            for native in {id(frames): frames for frames in natives}.values():  # threads of a pool share theirs
+            for native in {id(native): native for native in natives}.values():  # threads of a pool share theirs
                 for names, frame_library in native:
                     frames.setdefault(frame_library, []).append(names)
         functions: set[str] = set()
@@ -244,8 +245,8 @@ class KnownBugReport(NamedTuple):
 
     @property
     def line(self) -> str:
-        """``joblib/threadpoolctl#239, … (threadpoolctl before 3.7.0); …``."""
-        return f"{self.id}, {self.title} ({self.condition or ', '.join(self.affected)}); {self.cure}. {self.url}"
+        """``joblib/threadpoolctl#239: … (threadpoolctl < 3.7.0); …``."""
+        return f"{self.id}: {self.title} ({self.condition or ' or '.join(self.affected)}); {self.cure}. {self.url}"
 
 
 def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownBugReport]:

@@ -255,7 +255,7 @@ class AllCalls:
         return sorted({*named, *self.lookups_of_extensions()})
 
     def lookups_of_extensions(self) -> list[int]:
-        """The same in libraries other than torch's."""
+        """Addresses of the copies of ``OperatorEntry::lookup`` in libraries other than torch's."""
         return sorted({address for module in self._extensions for address in self.copies(module)})
 
     @cached_property

@@ -152,14 +152,14 @@ class EndRequests:
             os.kill(os.getpid(), number)  # now the user's debugger exits by itself
 
     def _watch(self, signals: int, over: threading.Event) -> None:
-        """Interrupt the main thread for each request, until ``over``. ``signals``: the pipe that gets their numbers."""
+        """Once an end is requested (a signal, or the launcher's exit), interrupt the main thread every 2 s until
+        ``over``. ``signals``: the pipe that gets the numbers of signals."""
         main = threading.main_thread().ident or 0
         sources = [signals] if self._launcher < 0 else [signals, self._launcher]
         requested, due = bool(self._received), 0.0
         while not over.is_set():
             if requested and time.monotonic() >= due:
-                # Interrupt again until it ends: a debugger can lose an interrupt that arrives before it has resumed
-                # the process.
+                # again, because a debugger can lose an interrupt that arrives before it has resumed the process
                 due = time.monotonic() + 2.0
                 signal.pthread_kill(main, signal.SIGINT)
             ready = select.select(sources, [], [], max(0.0, due - time.monotonic()) if requested else None)[0]
@@ -178,11 +178,10 @@ class Host(ToolHost):
 
     def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         super().__init__(is_batch, output, called)
-        self.lets_finish = False
-        """The command ended by itself: a program that we started then runs to its end."""
+        self.lets_finish = False  # the command ended by itself: a program that we started then runs to its end
         self._running = ""
         """The name of the live command that runs, "" for none."""
-        self._kept: dict[type, object] = {}
+        self._kept: dict[type, object] = {}  # class → its one object in this debugger
         self._guards = DebuggerGuards()
         self.end_requests = EndRequests()
 

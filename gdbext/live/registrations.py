@@ -131,7 +131,7 @@ class RegistrationWatch(_Traps):
 
     def _ends(self, _: StoppedThread) -> None:
         for trap in self._traps:
-            trap.enable(False)
+            trap.enable(wanted=False)
         self._ending()
 
     def _registered(self, thread: StoppedThread) -> None:
@@ -144,12 +144,12 @@ class RegistrationWatch(_Traps):
         address = thread.word(thread.register(architecture.stack_pointer))
         self._registering[address] = entry
         if address in self._returns:
-            self._returns[address].enable(True)
+            self._returns[address].enable(wanted=True)
         else:
             self._returns[address] = self._set(address, lambda _: self._returned(address))
 
     def _returned(self, address: int) -> None:
-        self._returns[address].enable(False)
+        self._returns[address].enable(wanted=False)
         self._changed(self._registering[address])
 
 
@@ -180,7 +180,7 @@ class KernelWatch(_Traps):
         self._checks = [self._set(address, self._checked) for address in checks]
         for address in loaders:
             self._set(address, self._loads)
-        self._enable_checks(False)
+        self._enable_checks(wanted=False)
 
     def _enable_checks(self, wanted: bool) -> None:
         for trap in self._checks:
@@ -189,13 +189,13 @@ class KernelWatch(_Traps):
     def _loads(self, _: StoppedThread) -> None:
         """Switch on the traps in the checks: a library is about to be loaded."""
         self._checks_left = 8  # other threads may enter compiled code, too, while a module is being loaded
-        self._enable_checks(True)
+        self._enable_checks(wanted=True)
 
     def _checked(self, _: StoppedThread) -> None:
         """Report a change: compiled code was entered after a library was loaded."""
         self._checks_left -= 1
         if self._checks_left <= 0:
-            self._enable_checks(False)
+            self._enable_checks(wanted=False)
         self._changed()
 
 
@@ -233,8 +233,9 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
         arguments = session.memory.architecture.argument_registers
         launches = [(session.symbolizer.address_of(function), function, number) for function, number in LAUNCHING]
         for triton_kernel in session.generated_kernels.triton_kernels():
-            matches = fnmatchcase(triton_kernel.name, pattern)
-            for address, function, number in launches if matches else ():
+            if not fnmatchcase(triton_kernel.name, pattern):
+                continue
+            for address, function, number in launches:
                 conditions = [Equals(Register(arguments[number]), handle) for handle in triton_kernel.handles]
                 words = triton_kernel.name, address, f"its launch, in {function}"
                 functions += [GeneratedFunction(*words, condition) for condition in conditions if address]

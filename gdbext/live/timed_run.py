@@ -127,8 +127,7 @@ class SilenceNotice(_BesideRun):
         self._instead = instead
         self._has_come = has_come
         self._say = say
-        self.text = ""
-        """The notice, once it was shown."""
+        self.text = ""  # the notice, once it was shown
 
     def _work_beside(self) -> None:
         """Compare the threads' counters after SILENT_AFTER seconds, and show the notice."""

@@ -220,7 +220,7 @@ def _read_verdict(place: Workplace, pid: int, program: str, json_name: str) -> P
     try:
         report = json_report.parse(place.data(json_name), json_name)
     except (OSError, GdbextError):
-        return ProcessVerdict(pid, program, "", "", "", "its examination left no report")
+        return ProcessVerdict(pid, program, kind="", summary="", text="", problem="its examination left no report")
     if not report.verdict:
         return ProcessVerdict(pid, program, "", "", "", report.problem or "its examination left no verdict")
     text = ""

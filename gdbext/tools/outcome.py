@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gdbext import log
-from gdbext.engine.targets.budget import make_room, memory_error
+from gdbext.engine.targets.budget import ANY_SOURCE, make_room, memory_error
 from gdbext.engine.vocabulary import ErrorReport
 from gdbext.errors import GdbextError
 from gdbext.render import escape
@@ -65,7 +65,7 @@ def guard(name: str, argv: Sequence[str], work: Callable[[], Outcome]) -> Outcom
             raise cause from None
         return failure(name, argv, interrupted)
     make_room()
-    return failure(name, argv, memory_error())
+    return failure(name, argv, memory_error(ANY_SOURCE))
 
 
 def interruption(end: BaseException, state: str = "") -> GdbextError:

@@ -114,14 +114,15 @@ UNDEFINED_TENSOR = "c10::UndefinedTensorImpl"
 
 # --- functions that only generated and registered kernels have, by their demangled names ---
 
-AUTOGRAD_KERNELS = (
-    "torch::autograd::VariableType::",
+AUTOGRAD_FALLBACKS = (
     "autograd_fallback",
     "utogradNotImplementedFallback",
     "utograd_not_implemented_fallback",
 )
-"""Kernels that record the call and redispatch below autograd (tools/autograd/gen_variable_type.py,
-VariableFallbackKernel.cpp, torch/csrc/autograd/autograd_not_implemented_fallback.cpp)."""
+VARIABLE_TYPE = "torch::autograd::VariableType::"
+AUTOGRAD_KERNELS = (VARIABLE_TYPE, *AUTOGRAD_FALLBACKS)
+"""Generated kernels and boxed fallbacks that record the call and redispatch below autograd
+(tools/autograd/gen_variable_type.py, VariableFallbackKernel.cpp, autograd_not_implemented_fallback.cpp)."""
 STABLE_KERNEL = "StableIValueBoxedKernel"
 """The kernel of operators that use the stable ABI (torch/csrc/shim_common.cpp, torch 2.7 to 2.15)."""
 STABLE_HANDLES = ("aoti_torch_delete", "aoti_torch_new", "torch_delete_", "torch_new_", "torch_list_", "_Zn", "_Zd")
@@ -186,5 +187,4 @@ COLLECTIVE_PATTERN = (
 """A pattern: any function of gloo, those that wait for the work of a process group, and the gradient reduction of
 DistributedDataParallel (c10d::Reducer), which waits for futures of such work."""
 KERNEL = "kernel"
-"""The name of the function in every library that is compiled for Python
-(CppPythonBindingsCodeCache.entry_function)."""
+"""The name of the function in every library that is compiled for Python (CppPythonBindingsCodeCache.entry_function)."""

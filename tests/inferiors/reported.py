@@ -279,7 +279,7 @@ def never_done(_futures):
     """concurrent.futures.wait() of two, one of which hangs. https://github.com/python/cpython/issues/92001"""
     pool = ThreadPoolExecutor(2)
     jobs = [pool.submit(int), pool.submit(queue.Queue().get)]
-    soon_ready("blocked", "concurrent.futures.Future", "expected from", "queue")
+    soon_ready("blocked", "concurrent.futures.Future", "should wake it", "queue")
     wait_for_futures(jobs)
 
 

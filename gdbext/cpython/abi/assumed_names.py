@@ -181,11 +181,9 @@ PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 POOL_PROCESSES = "_pool"
 """The attribute of multiprocessing.pool.Pool with its list of worker processes, and of its results with the pool."""
 POOL_RESULTS = "_cache"  # attribute of multiprocessing.pool.Pool with its dict of results that are not there yet
-POOL_HELPERS = (
-    ("_task_handler", "hands out the jobs"),
-    ("_result_handler", "collects the results"),
-    ("_worker_handler", "replaces workers that have exited"),
-)
+POOL_REPLACER = ("_worker_handler", "replaces workers that have exited")
+NEEDED_POOL_HELPERS = (("_task_handler", "hands out the jobs"), ("_result_handler", "collects the results"))
+POOL_HELPERS = (*NEEDED_POOL_HELPERS, POOL_REPLACER)
 """Attributes of multiprocessing.pool.Pool with threads of the process that made it, and what these do for a result."""
 EXECUTOR_MANAGER_CALL = ("process.py", "wait_result_broken_or_wakeup")
 """The method of concurrent.futures.process._ExecutorManagerThread in which it waits (3.9 and later)."""

@@ -416,7 +416,7 @@ class SimpleQueueObject(PyObject, of="simplequeueobject", cpp="", size=56):  # A
 
 
 class ParkingQueueObject(PyObject, of="parkingqueueobject", cpp="", size=72):
-    """The same since 3.13: a bool, RingBuf buf (put_idx, get_idx, items, items_cap, num_items), weak references."""
+    """A SimpleQueue since 3.13: bool, RingBuf buf (put_idx, get_idx, items, items_cap, num_items), weak references."""
 
     has_threads_waiting = Place(at=16)
     get_idx = U64("buf.get_idx", at=32)

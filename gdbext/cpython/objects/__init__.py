@@ -61,8 +61,8 @@ class ObjectReader:
         self.memory = memory
         self.layout = layout
         self.space = space = Space(memory, layout)
-        self._types: dict[int, TypeInfo] = {}
-        self._names: dict[int, str] = {}
+        self._types: dict[int, TypeInfo] = {}  # by the address of the type
+        self._names: dict[int, str] = {}  # by the address of the str
         self._type_of = py.PyObject.ob_type.offset(space)
         self._length = py.PyASCIIObject.length.offset(space)
         self._state = py.PyASCIIObject.state.offset(space)

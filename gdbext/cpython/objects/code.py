@@ -278,13 +278,13 @@ class FunctionReader:
             method = py.PyCFunctionObject(self._space, address).m_ml
             memory = self._objects.memory
             name = memory.cstring(memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
-            return PythonFunction(name, None, None, "builtin", address)
+            return PythonFunction(name, file=None, line=None, kind="builtin", address=address)
         if info.flags & FLAG_TYPE:
             return PythonFunction(self._objects.type_info(address).name, None, None, "class", address)
         call = self._dicts.inherited_attribute(info.address, "__call__")
         if call and self._objects.type_of(call).name == "function":
             return self._function(call)._replace(kind="instance", address=address)
-        return PythonFunction(info.name, None, None, "object", address)
+        return PythonFunction(info.name, file=None, line=None, kind="object", address=address)
 
     def _function(self, address: int) -> PythonFunction:
         """The record of a function object; its code's name if ``__qualname__`` is damaged. Raises GdbextError."""

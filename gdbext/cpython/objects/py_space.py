@@ -41,7 +41,7 @@ class PySpace:
         self.dicts = DictReader(self.objects)
         self.codes = CodeCache(self.objects)
         self.functions = FunctionReader(self.objects, self.dicts, self.codes)
-        self._answers: dict[Hashable, Any] = {}
+        self._answers: dict[Hashable, Any] = {}  # (reader, its arguments) → what it returned
 
     def once(self, reader: Callable[..., _T], *args: Hashable) -> _T:
         """The result of ``reader(self, *args)``, which is called only once for the same arguments."""

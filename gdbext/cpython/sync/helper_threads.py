@@ -134,7 +134,7 @@ class PoolHelper(NamedTuple):
     @property
     def only_replaces(self) -> bool:
         """True if it only starts new workers: the present ones work without it."""
-        return self.does == assumed_names.POOL_HELPERS[-1][1]
+        return self.does == assumed_names.POOL_REPLACER[1]
 
 
 def pool_helpers(runtime: PythonRuntime, result: PyRef) -> tuple[PoolHelper, ...]:
@@ -250,8 +250,9 @@ def _helpers_of(
     """(number of unfinished jobs, threads, what they should do) for each group of threads without any of which a pool
     with the attributes ``own`` does no job; nothing for any other object."""
     results = len(own[assumed_names.POOL_RESULTS].parts())  # of a multiprocessing.Pool or ThreadPool
-    for name, does in assumed_names.POOL_HELPERS[:2] if results else ():
-        yield results, (thread_object(own[name], running),), does
+    if results:
+        for name, does in assumed_names.NEEDED_POOL_HELPERS:
+            yield results, (thread_object(own[name], running),), does
     workers = [thread_object(worker, running) for worker in own[assumed_names.EXECUTOR_THREADS]]
     if workers:  # of a ThreadPoolExecutor
         yield len(jobs_in_queue(own[assumed_names.EXECUTOR_QUEUE])), workers, "should run them"

@@ -152,7 +152,7 @@ def _for_futures(
 
 def for_polled(runtime: PythonRuntime, polled: Sequence[PyRef], jobs: Mapping[int, int]) -> PythonWait | None:
     """The wait of a loop that polls futures, or results of a multiprocessing.Pool; None if ``polled`` has neither."""
-    no_frame = PythonFrame("", "", None, 0, 0)
+    no_frame = PythonFrame(function="", file="", line=None, address=0, code=0)
     results = [value for value in polled if _kind_of(value) is Waitable.POOL_RESULT]
     if results:
         pids = dict.fromkeys(pid for result in results for pid in helper_threads.pool_workers(result))
@@ -268,7 +268,7 @@ def _is_frame_object(value: PyRef, frame: PythonFrame) -> bool:
         return False
     if isinstance(value.python.layout.abi.frames, FrameObjects):
         return value.address == frame.address
-    return value.read_or(lambda python, at: py.PyFrameObject(python.space, at).f_frame == frame.address, False)
+    return value.read_or(lambda python, at: py.PyFrameObject(python.space, at).f_frame == frame.address, default=False)
 
 
 def awaited_at_exit(runtime: PythonRuntime) -> list[int]:

@@ -128,11 +128,12 @@ def _waking_functions(
     own = {frame.code for frame in frames}
     wakers = []
     # Waiters at a barrier release each other, so that functions on the waiter's own stack count, too.
-    for frame in frames if _WAKING_METHODS[Waitable.BARRIER].intersection(calls.methods) else ():
-        if calls.are_in_frame(frame, calls.wanted(frame.code)):
+    is_barrier = not _WAKING_METHODS[Waitable.BARRIER].isdisjoint(calls.methods)
+    for frame in frames:
+        if is_barrier and calls.are_in_frame(frame, calls.wanted(frame.code)):
             line = runtime.codes.get(frame.code).first_line
             function = PythonFunction(frame.function, frame.file, line, "function", 0, code=frame.code)
-            wakers.append(WakingFunction(function, "wait", True))
+            wakers.append(WakingFunction(function, "wait", is_proven=True))
     for function, namespace in functions:
         waker = calls.waking_function(function, namespace) if function.code not in own else None
         wakers += [waker] if waker else []
@@ -150,7 +151,7 @@ def possible_setters(runtime: PythonRuntime, state: ThreadState, name: str) -> P
     for function in functions:
         loaded = names_of_code(runtime, function.code) if function.code not in own else None
         if loaded and name not in loaded.names and name in used_names(runtime, function.code):
-            setters.append(WakingFunction(function, "", True))
+            setters.append(WakingFunction(function, "", is_proven=True))
     codes = {setter.function.code for setter in setters}
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
     graph = _CallGraph(runtime, codes, functions)

@@ -174,8 +174,8 @@ class _Greenlets:
 
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
-        self._classes: dict[int, Sequence[str]] = {}
-        self._suspended: dict[int, _Suspended] = {}
+        self._classes: dict[int, Sequence[str]] = {}  # address of a type → names of it and its bases
+        self._suspended: dict[int, _Suspended] = {}  # by the address of the greenlet
         self._candidates: list[int] = []  # objects of gevent that greenlets may wait for, and timers of both
         self._timers: Mapping[int, int] = {}
         """A suspended greenlet → a timer that will switch to it, or throw something into it."""

@@ -52,7 +52,7 @@ class PythonRuntime(PySpace):
         self.frames = FrameReader(memory, layout, self.codes)
 
     def anew(self) -> PythonRuntime:
-        """The same interpreter, to be read again, except for the code objects that were read."""
+        """A new reader of this interpreter, which only takes over the code objects that were read."""
         other = PythonRuntime(self.memory, self._location, self.layout)
         other.version, other.modules = self.version, self.modules
         other.frames = FrameReader(self.memory, self.layout, self.codes)

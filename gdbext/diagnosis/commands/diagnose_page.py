@@ -111,7 +111,7 @@ def _threads(report: Report) -> Iterator[str]:
         first = group[0]
         is_open = " open" if any(thread.tid in involved for thread in group) else ""
         more = f" and {len(group) - 1:,} more like it" if len(group) > 1 else ""
-        _, *lines = thread_lines(first, Style(False), False, report.sources)
+        _, *lines = thread_lines(first, Style(color=False), why=False, sources=report.sources)
         yield f"<details{is_open}><summary><strong>{text(headline(first))}</strong>{more}"
         yield f'<span class="note"> {text(state_text(first, report.threads))}</span></summary>'
         yield f'<pre class="frames">{text_lines(lines)}</pre></details>'

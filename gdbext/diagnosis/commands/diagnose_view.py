@@ -76,7 +76,7 @@ def known_bug_lines(report: Report) -> Iterator[str]:
     """A line for each known bug; with --why also which threads show it."""
     section = report.find_section(KnownBugsSection)
     for bug in section.reports if section else ():
-        yield f"Known: {bug.line}"
+        yield f"Known bug {bug.line}"
         if report.why:
             yield from (f"    {text}" for text in bug.matched)
 
@@ -208,7 +208,7 @@ def _other_threads(report: Report, involved: Sequence[ThreadReport], style: Styl
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
         if first.pool:
-            what, line = f"idle {first.pool.name} worker{'s' if len(group) > 1 else ''}", ""
+            what, line = f"idle {first.pool.name}{first.pool.worker}{'s' if len(group) > 1 else ''}", ""
         else:
             what = state_text(first, threads) + whose_numbers(group)
             line = f", at {first.user_line}" if first.user_line else ""

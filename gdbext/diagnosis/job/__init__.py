@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
@@ -37,9 +37,17 @@ def is_rank(target: Target, process: ProcessSnapshot, threads: Iterable[ThreadRe
     return any(name in target.origin.environ() for name in _LAUNCHED)
 
 
-def rank_of(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """(the environment variable with the rank, the rank); None if no launcher set one."""
-    return next(((name, rank) for name in RANK if (rank := number(environ.get(name, ""))) is not None), None)
+class RankVariable(NamedTuple):
+    """The first variable of RANK that is set, and the rank in it."""
+
+    name: str
+    rank: int
+
+
+def rank_of(environ: Mapping[str, str]) -> RankVariable | None:
+    """The rank in an environment; None if no launcher set one."""
+    ranks = ((name, number(environ.get(name, ""))) for name in RANK)
+    return next((RankVariable(name, rank) for name, rank in ranks if rank is not None), None)
 
 
 def is_one_of_several(environ: Mapping[str, str]) -> bool:

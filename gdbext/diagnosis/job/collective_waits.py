@@ -146,7 +146,9 @@ def _with_group_users(
             groups.setdefault(group, []).append((thread, wait, collective))
     shared: dict[int, ThreadReport] = {}
     for users in groups.values():
-        for thread, wait, collective in users if len(users) > 1 else ():
+        if len(users) == 1:
+            continue
+        for thread, wait, collective in users:
             names = [user.label for user, *_ in users if user is not thread]
             collective = collective._replace(also_in=listed(names, _SHOWN))
             detail = OtherRanks(collective, _underlying_detail(wait), wait.detail.handling)

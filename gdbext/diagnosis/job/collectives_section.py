@@ -31,7 +31,7 @@ class JobRank(NamedTuple):
     """Number of times that the launcher had started this machine's ranks before (torchrun --max-restarts)."""
 
 
-UNKNOWN_JOB_RANK = JobRank(None, None, None, None, None, None)
+UNKNOWN_JOB_RANK = JobRank(rank=None, size=None, local_rank=None, local_size=None, host=None, job=None)
 
 
 @dataclass(frozen=True)

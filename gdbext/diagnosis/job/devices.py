@@ -117,13 +117,14 @@ class DeviceSection(Section):
 
 
 def _memory_lines(memory: PendingMemory) -> Iterator[str]:
-    """``cuda:0: 2 freed blocks (33 MB) wait for events of stream 35: …``, with at most four events of a stream."""
+    """``cuda:0: 2 freed blocks (33 MiB) of the allocator wait for events of stream 35, …``, with up to 4 events."""
     streams: dict[int, list[PendingEvent]] = {}
     for event in memory.events:
         streams.setdefault(event.stream_id, []).append(event)
     for number, events in streams.items():
         blocks = {event.block: event.bytes for event in events}
-        size, wait = byte_size(sum(blocks.values())), "waits" if len(blocks) == 1 else "wait"
+        size = byte_size(sum(blocks.values()))
+        wait, were = ("waits", "it was") if len(blocks) == 1 else ("wait", "they were")
         taken = "an event that a thread has taken to wait for it,"
         first = ", ".join(
             f"{taken if event.event is None else f'event {event.event:#x}'} for {event.block:#x}"
@@ -132,7 +133,7 @@ def _memory_lines(memory: PendingMemory) -> Iterator[str]:
         more = f", … {len(events) - 4} more" if len(events) > 4 else ""
         yield (
             f"cuda:{memory.device}: {counted(len(blocks), 'freed block')} ({size}) of the allocator {wait} for "
-            f"events of stream {number}, on which they were used: {first}{more}"
+            f"events of stream {number}, on which {were} used: {first}{more}"
         )
     for graph in memory.graphs:
         pool = f"the private pool {graph.pool}"

@@ -38,8 +38,9 @@ class Deadlock(VerdictKind):
                 f"{relation_clause(edge.wait, graph.threads[edge.held_by].label)}"
                 for edge in cycle
             )
-            proven = all(edge.wait.certainty.is_proven for edge in cycle)
-            text = f"{parts}{'' if proven else ' (an owner is inferred from stacks)'}."
+            inferred = sum(not edge.wait.certainty.is_proven for edge in cycle)
+            holders = "a holder is" if inferred == 1 else "holders are"
+            text = f"{parts}{f' ({holders} inferred from stacks)' if inferred else ''}."
             yield Finding(self, text, tids, evidence, next(filter(None, steps), None), cycle)
         for thread in facts.threads:
             for tasks in task_cycles(thread.loop) if thread.loop else ():
@@ -94,7 +95,10 @@ class SelfDeadlock(VerdictKind):
         if finding.wait and finding.wait.detail.self_wait:
             yield finding.wait.detail.self_wait.advice
             return
-        yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
+        yield (
+            "The lock is not recursive: either do not call back into code that takes it, or make it a recursive one "
+            "(RLock)."
+        )
 
 
 DEADLOCK = Deadlock()

@@ -85,7 +85,7 @@ class WaitingExternal(VerdictKind):
         elif any(thread.loop and thread.loop.tasks for thread in involved):
             yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         else:
-            yield "Check the process at the other end: it must write, read, or open it."
+            yield "Check the process at the other end: it must open the pipe, socket or file, and write or read."
 
 
 class GilInDeviceCall(VerdictKind):

@@ -80,8 +80,8 @@ class DeviceWait(NamedTuple):
         on_device = f" on cuda:{self.device}" if self.device is not None and self.stream is None else ""
         text = call + of_object + on_device
         inside = f", in {self.nccl_call}" if self.nccl_call else ""
-        purpose = f": {self.purpose}" if self.purpose else ""
-        return f"waits for the device ({text}{inside}){purpose}"
+        purpose = f"; {self.purpose}" if self.purpose else ""
+        return f"waits for the device ({text}{inside}{purpose})"
 
 
 _SPECIAL_STREAMS = {0: "the default stream", 1: "the legacy default stream", 2: "the per-thread default stream"}

@@ -22,7 +22,7 @@ from gdbext.diagnosis.report.thread_report import Frame, LocalVariable, ThreadRe
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
-from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
+from gdbext.torch.assumed_symbols import AUTOGRAD_FALLBACKS
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.torch_symbol import TENSOR_CLASS
 
@@ -44,7 +44,7 @@ class FrameLocals:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stack = PyStack(session.python)
-        self._tensor_types: dict[PyRef, bool] = {}
+        self._tensor_types: dict[PyRef, bool] = {}  # type → whether it derives from Tensor
 
     def with_variables(self, thread: ThreadReport, every_frame: bool = False) -> ThreadReport:
         """The report with the variables of the user's innermost frame (of the innermost frame if all are libraries')
@@ -215,7 +215,7 @@ def _is_derived_from_tensor(python: PySpace, kind: int) -> bool:
 def _with_kernel_values(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
     """``step``, if an autograd fallback, with missing values from ``inside``, the Python kernel it redispatched to."""
     function = step.kernel.function if step.kernel else ""
-    is_fallback = any(kernel in function for kernel in AUTOGRAD_KERNELS[1:])
+    is_fallback = any(kernel in function for kernel in AUTOGRAD_FALLBACKS)
     if not step.arguments or not is_fallback or inside.qualified != step.qualified:
         return step
     if inside.event is not DispatchEvent.REDISPATCH_BOXED:

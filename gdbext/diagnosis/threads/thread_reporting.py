@@ -297,7 +297,7 @@ class ArgumentReporter:
 
 def have_same_arguments(session: Session, snapshot: ThreadSnapshot, positions: Sequence[int], period: int) -> bool:
     """True if the steps at ``positions``, a repetition of ``period`` steps, provably have equal arguments in each
-    period: operators' as far as readable, and with Python in between those of its function calls."""
+    period: the operators' as far as they are readable; with Python in between, also those of its function calls."""
     try:
         same = _same_operator_arguments(session, snapshot, positions, period)
     except GdbextError:

@@ -58,7 +58,7 @@ class StackOwners:
         self._target = target
         self._modules = modules
         self._memory = memory
-        self._blocks: dict[int, Sequence[_ControlBlock]] = {}
+        self._blocks: dict[int, Sequence[_ControlBlock]] = {}  # by the start of the mapping
 
     def other_stack_owner(self, thread: TargetThread) -> int | None:
         """The id of another thread whose stack contains this one's stack pointer, or may contain it; None normally."""
@@ -138,12 +138,15 @@ class StackOwners:
         def is_credible(pointers: _ThreadPointers) -> bool:
             """The thread pointer may be this thread's: its block names it, or nothing contradicts it."""
             block = pointers.thread_pointer
-            named = self._tid_of_block.get(block) if block is not None else None
-            if block is None or named is not None:
-                return block is None or named == pointers.tid
+            if block is None:
+                return True
+            named = self._tid_of_block.get(block)
+            if named is not None:
+                return named == pointers.tid
             mapping = self._modules.mapping_at(block)
             if counts[block] > 1 or not mapping or self._is_file(mapping) or self._is_first_stack(mapping):
                 return False
+            # ld.so makes the main thread's block, on no stack; others are on their mmapped stacks, never in the heap
             is_main = pointers.tid == self._target.pid
             return not self._has_stack_pointer(mapping) if is_main else mapping.path != "[heap]"
 
@@ -196,7 +199,7 @@ class Stacks:
         self._owners = owners
         self._symbolizer = symbolizer
         self._errors = errors
-        self._stacks: dict[int, NativeStack] = {}
+        self._stacks: dict[int, NativeStack] = {}  # by tid
         self._checked: set[Module] = set()
 
     def of(self, thread: TargetThread) -> NativeStack:
@@ -282,7 +285,7 @@ class ThreadSnapshots:
         self._python = python
         self._dispatch = dispatch
         self._errors = errors
-        self._taken: dict[int, ThreadSnapshot] = {}
+        self._taken: dict[int, ThreadSnapshot] = {}  # by tid
 
     def all(self) -> ProcessSnapshot:
         """The process with all its threads. An unreadable thread is skipped and recorded in the error log."""

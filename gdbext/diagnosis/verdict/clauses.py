@@ -58,7 +58,7 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
         return ""
     names = listed([threads[tid].label if tid in threads else f"thread {tid}" for tid in wait.owner_tids])
     if relation is Relation.OWES:
-        return f", expected from {names}"
+        return f", and {names} should wake it"
     timed = " (the wait is timed)" if wait.ends_by_itself else ""
     return f", which {names} {holds_verb(wait.kind, wait.certainty.is_proven, len(wait.owners))}{timed}"
 

@@ -73,8 +73,8 @@ class WaitGraph:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self.waiters: dict[int, list[int]] = {}
         """Thread id → ids of the threads that wait directly for something that it holds."""
-        self._edges: dict[int, tuple[WaitEdge, ...]] = {}
-        self._tails: dict[int, ChainTail] = {}
+        self._edges: dict[int, tuple[WaitEdge, ...]] = {}  # by the tid that waits
+        self._tails: dict[int, ChainTail] = {}  # by the tid at which it begins
         for tid, thread in self.threads.items():
             wait = thread.wait if thread.wait and not thread.wait.being_released else None
             self._edges[tid] = tuple(WaitEdge(tid, owner, wait) for owner in wait.owner_tids) if wait else ()
@@ -140,7 +140,7 @@ class WaitGraph:
         while at not in self._tails:
             reason, edges = self._end_reason(at), self.edges_of(at)
             if reason or at in path:
-                self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, False)
+                self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, has_lock=False)
             elif len(edges) > 1:  # which one is followed depends on the whole path there
                 chain = self.chain(tid)
                 has_lock = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
@@ -362,12 +362,12 @@ def blocked_chains(facts: Observations, graph: WaitGraph) -> Iterator[Chain]:
 
 
 def no_thread_can_wake_others(threads: Sequence[ThreadReport]) -> bool:
-    """Every thread waits for another thread of this process: none will ever wake any."""
+    """True if every thread waits for another thread of this process: none will ever wake any."""
     return not any(map(may_wake_others, threads))
 
 
 def may_wake_others(thread: ThreadReport) -> bool:
-    """The thread will resume without any thread of this process, and may then wake others."""
+    """True if the thread will resume without any thread of this process, and may then wake others."""
     wait = thread.wait
     if not wait:
         return True

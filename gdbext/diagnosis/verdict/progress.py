@@ -30,8 +30,8 @@ _TEXTS = {
     Progress.NEW: "started",
     Progress.ENDED: "exited",
 }
-_COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
-"""The counters of a thread; the first two also change in a wait that wakes up and begins again."""
+_WAKING_COUNTERS = ("processor time", "context switches")  # they also change in a wait that wakes up and begins again
+_COUNTERS = (*_WAKING_COUNTERS, "bytes read or written", "page faults")
 
 
 class SamplePlace(NamedTuple):
@@ -92,7 +92,7 @@ def _thread_progress(
         return ThreadProgress(tid, Progress.SPINNING, tuple(counters), place)
     if any(before.instruction != after.instruction for before, after in pairs):
         return ThreadProgress(tid, Progress.MOVED, ("its Python instruction", *counters))
-    effects = tuple(name for name in counters if not wakes or name not in _COUNTERS[:2])
+    effects = tuple(name for name in counters if not wakes or name not in _WAKING_COUNTERS)
     return ThreadProgress(tid, Progress.SAME_PLACE if effects else Progress.STUCK, effects)
 
 

@@ -267,8 +267,8 @@ def _subnormal_shares(
         if not _SLOW_ON_SUBNORMALS.search(step.qualified):
             return
         for argument in step.arguments:
-            for tensor in argument.tensors if argument.confidence.is_proven else ():
-                if tensor.address:
+            for tensor in argument.tensors:
+                if tensor.address and argument.confidence.is_proven:
                     share = session.tensors.subnormal_share(tensor.address)
                     yield f"{argument.name} of {step.qualified} ({tensor.short})", share
 
@@ -409,7 +409,7 @@ def _explain_delays(inputs: SlownessInputs) -> Iterator[Explanation]:
         text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the slowest"
         facts = (*facts, *inputs.variables(_THREAD_VARIABLES))
         cure = f"As many threads as CPUs: torch.set_num_threads({allowed})."
-        yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), True, cure=cure)
+        yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, facts, (), round(share, 2), proven=True, cure=cure)
     elif len(wanting) <= allowed:
         yield _crowded_out(machine, wanting, share, facts)
     else:
@@ -519,7 +519,7 @@ def _explain_used_up_limits(inputs: SlownessInputs) -> Iterator[Explanation]:
             f"can be started ({tasks.refused} were refused)"
         )
         cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
-        yield Explanation(ExplanationKind.TASKS, text, (tasks.source,), (), 0.9, True, True, cure)
+        yield Explanation(ExplanationKind.TASKS, text, (tasks.source,), (), 0.9, proven=True, starves=True, cure=cure)
     if descriptors and descriptors.is_used_up:
         kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
         text = (
@@ -557,7 +557,7 @@ def _explain_refusals(inputs: SlownessInputs) -> Iterator[Explanation]:
             continue  # it may have got it by now
         text = f"{thread.label} keeps failing with {error.text} and sleeps between retries"
         at = (f"at {thread.python_line}",) if thread.python_line else ()
-        yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual_cure)
+        yield Explanation(kind, f"{text}{cause}", at, (), 0.9, proven=True, starves=True, cure=cure or usual_cure)
 
 
 def _reached_limit(inputs: SlownessInputs, resource: Refused) -> tuple[str, str]:
@@ -647,7 +647,7 @@ def _explain_compilation(inputs: SlownessInputs) -> Iterator[Explanation]:
         if times >= 8:  # torch._dynamo.config.recompile_limit: from then on a function is not compiled any more
             text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
             cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
-            yield Explanation(ExplanationKind.RECOMPILATION, text, tuple(facts), (), 0.8, True, cure=cure)
+            yield Explanation(ExplanationKind.RECOMPILATION, text, tuple(facts), (), 0.8, proven=True, cure=cure)
         else:
             against = ("a program compiles once, at its start",)
             yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", tuple(facts), against, 0.5)

@@ -211,5 +211,5 @@ def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
     if descriptor is None:
         return ""
     link = process.procfs.descriptor(descriptor)
-    peer = process.procfs.peers.peer_of(link, False)
+    peer = process.procfs.peers.peer_of(link, call_writes=False)
     return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer else "")))

@@ -450,8 +450,8 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
     if not futex:
         return None
     if thread.level_of(FunctionTag.ONCE, within=4) is None:
-        # __pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
-        # generation above), waited for untimed in libc, directly called by code outside of libc.
+        # __pthread_once_slow is local and has no name on a stripped libc: the word is 1 (in progress) plus the fork
+        # generation in its upper bits, waited for untimed in libc, directly called by code outside of libc.
         in_progress = futex.value & sync_objects.ONCE_STATE == sync_objects.ONCE_IN_PROGRESS
         if futex.command != WAIT or futex.timed or not in_progress or futex.value > 1 << 20:
             return None

@@ -75,7 +75,7 @@ def _polled_objects(thread: ThreadSnapshot, objects: Sequence[PolledObject]) -> 
         owed = python.polled_results(tested)
         if owed and owed.pids:
             workers = process.processes(owed.pids)
-            return Polled(looks_for=f"{names}, expected from the worker {process_list(workers)}"), workers
+            return Polled(looks_for=f"{names}, which the worker {process_list(workers)} should complete"), workers
         tids = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed else ()
         owing = dict.fromkeys(tid for tid in tids if tid is not None and tid != thread.tid)
         users = (tid for polled in tested for tid in python.users_of(polled.address) if tid != thread.tid)

@@ -52,6 +52,8 @@ class Pool(NamedTuple):
     It is searched if a thread waits in a library whose functions have no names."""
     awaited_in: Functions = NOTHING
     """Native functions in which other threads wait for work of the pool: they need a thread with ``main``."""
+    worker: str = " worker"
+    """What follows ``name`` for one of its threads."""
     workers: str = ""
     """Its workers, if they may be missing: "this process has no …", "… only 3 …"."""
     advice_when_missing: str = ""
@@ -125,7 +127,7 @@ OPENBLAS = Pool("OpenBLAS", native=c_functions("blas_thread_server"))
 GLOO_LOOP = Pool("gloo event loop", native=torch_functions(assumed_symbols.GLOO_LOOP))
 GLOO_QUEUE = Pool("gloo work queue", native=torch_functions(assumed_symbols.GLOO_QUEUE))
 STORE = Pool("c10d store", native=torch_functions(assumed_symbols.STORE_DAEMON))
-NCCL = Pool("NCCL watchdog", native=torch_functions(assumed_symbols.NCCL_WATCHDOG))
+NCCL = Pool("NCCL watchdog", worker="", native=torch_functions(assumed_symbols.NCCL_WATCHDOG))
 DRIVER_LIBRARY = "libcuda.so"
 """The beginning of the file name of CUDA's driver, whose functions inside have no names."""
 CUDA_DRIVER = Pool("CUDA driver", library=DRIVER_LIBRARY, alone=True)

@@ -103,7 +103,9 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
     if not thread.syscall or thread.syscall.name not in parked_in:
         return None
     modules = {module for module in _module_names(thread) if not module.startswith(_RUNTIME)}
-    for pool in thread.process.pools.without_names if len(modules) == 1 else ():
+    if len(modules) != 1:
+        return None
+    for pool in thread.process.pools.without_names:
         is_worker_name = pool.alone or (pool.named and (thread.name or "").startswith(pool.named))
         if is_worker_name and all(module.startswith(pool.library) for module in modules):
             return pool

@@ -43,7 +43,6 @@ GIL_RECOGNIZERS: tuple[Recognizer, ...] = (
     python_waits.parking_wait,  # the same, of a build without a GIL
 )
 RECOGNIZERS: tuple[Recognizer, ...] = (
-    *GIL_RECOGNIZERS,
     pool_workers.openmp_wait,  # its runtime waits by its own system calls: the module of the innermost frame decides
     glibc_waits.static_initializer_wait,  # by __cxa_guard_acquire, below which libc may be seen
     glibc_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
@@ -62,7 +61,8 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
     syscall_waits.syscall_wait,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex_wait,
 )
-"""The recognizers for a thread in a system call; those that prove most come first, and the first answer counts."""
+"""The recognizers, after GIL_RECOGNIZERS and the add-ons', for a thread in a system call; those that prove most come
+first, and the first answer counts."""
 
 POOLS: tuple[PoolRecognizer, ...] = (
     pool_workers.native_pool_of,
@@ -127,7 +127,7 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside a system call, None if no recognizer knows it."""
     wait = _first_wait(GIL_RECOGNIZERS, thread) or _first_wait(thread.process.added_recognizers, thread)
-    wait = wait or _first_wait(RECOGNIZERS[len(GIL_RECOGNIZERS) :], thread)
+    wait = wait or _first_wait(RECOGNIZERS, thread)
     return _with_checked_owner(thread, wait) if wait else None
 
 

@@ -69,7 +69,7 @@ class ProcessSnapshot:
         self.procfs = procfs
         self.add_ons = add_ons
         self.threads: list[ThreadSnapshot] = []
-        self._tags: dict[int, frozenset[Tag]] = {}
+        self._tags: dict[int, frozenset[Tag]] = {}  # by the pc of the frame
         self._first_levels: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 
     @cached_property
@@ -232,7 +232,7 @@ class ThreadSnapshot:
         self.stop_signal = stop_signal
 
     def without_procfs(self) -> ThreadSnapshot:
-        """The same thread without procfs, as if only its memory were known."""
+        """A copy of this thread without procfs, as if only its memory were known."""
         thread, thread.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
         vars(thread.process).update(vars(self.process), procfs=NO_PROCFS)
         vars(thread).update(vars(self), process=thread.process)

@@ -293,10 +293,10 @@ def _pool_wait(thread: ThreadSnapshot, pool: Pool, address: int, frame: str, is_
     workers = _workers_of(thread, pool)
     if workers:
         return _workers_wait(resource, workers, evidence)
-    for other in thread.process.threads if is_future else ():
-        # It may complete the future unless it is an idle worker, or waits for one itself.
-        if other is not thread and other.level_of(FunctionTag.FUTURE) is None and native_pool_of(other) is None:
-            return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
+    others = (other for other in thread.process.threads if other is not thread)
+    # any may complete the future, unless it is an idle worker or waits for one itself
+    if is_future and any(not native_pool_of(other) and other.level_of(FunctionTag.FUTURE) is None for other in others):
+        return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
     none_seen = "no thread has the pool's main function on its stack"
     return _absent_workers_wait(thread, resource, pool, evidence, none_seen)
 

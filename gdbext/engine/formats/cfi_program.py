@@ -270,14 +270,14 @@ class _Machine:
         elif opcode == 0x23:  # DW_OP_plus_uconst
             stack.append((stack.pop() + self._operand()) & MASK)
         elif opcode == 0x15:  # DW_OP_pick
-            stack.append(stack[-1 - self._fixed(1, False)])
+            stack.append(stack[-1 - self._fixed(1, signed=False)])
         elif opcode in (0x06, 0x94):  # DW_OP_deref, DW_OP_deref_size
-            size = 8 if opcode == 0x06 else self._fixed(1, False)
+            size = 8 if opcode == 0x06 else self._fixed(1, signed=False)
             if not 1 <= size <= 8:
                 raise BadData(f"DW_OP_deref_size of {size} bytes")
             stack.append(self.read(stack.pop(), size))
         elif opcode in (0x28, 0x2F):  # DW_OP_bra, DW_OP_skip
-            offset = self._fixed(2, True)
+            offset = self._fixed(2, signed=True)
             if opcode == 0x2F or stack.pop() != 0:
                 self.position += offset
                 if not 0 <= self.position <= len(self.code):

@@ -27,8 +27,8 @@ _SYMTAB, _STRTAB, _STT_FUNC = 2, 3, 2
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MOST_SECTIONS, _MOST_SYMBOLS, _MOST_GRIDS = 1_000_000, 200_000, 1024
-_GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24
-"""Least bytes of a row; an SM's exception is there since r555."""
+_GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24  # least bytes of a row
+_LANE_PC, _LANE_EXCEPTION, _SM_EXCEPTION = 0, 32, 8  # offsets in a row; an SM's exception is there since r555
 _EXCEPTIONS = {
     1: "an illegal address",
     2: "a user stack overflow",
@@ -210,7 +210,7 @@ def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
 def _exceptions(core: _Sections) -> list[tuple[str, int]]:
     """(kind of exception, number of the GPU's threads that hit it), or of its processors if no thread has one: the
     warps may have exited."""
-    for kind, offset, needed in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
+    for kind, offset, needed in ((_LANES, _LANE_EXCEPTION, _LANE_ROW), (_SMS, _SM_EXCEPTION, _SM_ROW)):
         counts = Counter(struct.unpack_from("<I", row, offset)[0] for row in core.rows(kind, needed))
         del counts[0]
         if counts:
@@ -221,8 +221,9 @@ def _exceptions(core: _Sections) -> list[tuple[str, int]]:
 def _lines(core: _Sections, path: str) -> tuple[tuple[str, int], ...]:
     """("file:line", number of threads there), the most frequent first."""
     rows = list(core.rows(_LANES, _LANE_ROW))
-    rows = [row for row in rows if struct.unpack_from("<I", row, 32)[0]] or rows  # those that hit an exception
-    counts = Counter(struct.unpack_from("<Q", row)[0] for row in rows)
+    hit_exception = [row for row in rows if struct.unpack_from("<I", row, _LANE_EXCEPTION)[0]]
+    rows = hit_exception or rows
+    counts = Counter(struct.unpack_from("<Q", row, _LANE_PC)[0] for row in rows)
     lines: Counter[str] = Counter()
     for image in core.of_type(_ELF_RELOCATED):
         with suppress(*_TORN):

@@ -7,14 +7,13 @@ with the template around them. It remembers the cost of each component that a su
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.numbers import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Cost = tuple[int, int]  # characters, and references to template arguments
     _Rules = dict[str, tuple[Callable[["MangledName"], object], ...]]  # code → what follows it, in order
 
 LONGEST_BUILTIN = 20
@@ -46,9 +45,15 @@ def printed_size(name: str) -> int:
         return UNLIMITED
 
 
-def _larger(first: Cost, second: Cost) -> Cost:
-    """The maximum of both costs, number by number."""
-    return max(first[0], second[0]), max(first[1], second[1])
+class Cost(NamedTuple):
+    """How much of the printed name a text stands for."""
+
+    characters: int
+    references: int  # to template arguments
+
+    def max(self, other: Cost) -> Cost:
+        """The maximum of both costs, number by number."""
+        return Cost(max(self.characters, other.characters), max(self.references, other.references))
 
 
 class MangledName:
@@ -65,7 +70,7 @@ class MangledName:
         self._references = 0  # references to template arguments in what is parsed so far
         self._pack_size = pack_size
         self._components: list[Cost] = []  # the component that each substitution means, by its number
-        self._scope = (0, 0)  # the cost of the largest argument of all templates whose functions were parsed
+        self._scope = Cost(0, 0)  # the cost of the largest argument of all templates whose functions were parsed
         self._arguments: Cost | None = None
         """The cost of the largest template argument of the last parsed name, None if that is no template."""
         self._identifier = 0  # length of the longest identifier; a constructor repeats one
@@ -74,7 +79,7 @@ class MangledName:
 
     def cost(self) -> int:
         """Most characters that the parsed name stands for."""
-        return self._fixed + LONGEST_BUILTIN * self._at + self._references * (self._scope[0] + 1)
+        return self._fixed + LONGEST_BUILTIN * self._at + self._references * (self._scope.characters + 1)
 
     def _peek(self, length: int = 1) -> str:
         """The next ``length`` characters, which are not skipped; NUL marks the end of the name."""
@@ -131,24 +136,24 @@ class MangledName:
 
     def _add(self, cost: Cost) -> None:
         """Add the cost of text that the name only refers to. Raises _Unparsable if the sum is absurd."""
-        self._fixed += cost[0]
-        self._references += cost[1]
+        self._fixed += cost.characters
+        self._references += cost.references
         if self._fixed > UNLIMITED or self._references > UNLIMITED:
             raise _Unparsable
 
     def _mark(self) -> Cost:
         """The cost of everything before the position."""
-        return self._fixed + LONGEST_BUILTIN * self._at, self._references
+        return Cost(self._fixed + LONGEST_BUILTIN * self._at, self._references)
 
     def _cost_since(self, mark: Cost) -> Cost:
         """The cost of the text between the position at which _mark() gave ``mark`` and the current one."""
-        fixed, references = self._mark()
-        return fixed - mark[0], references - mark[1]
+        characters, references = self._mark()
+        return Cost(characters - mark.characters, references - mark.references)
 
     def _remember(self, mark: Cost) -> None:
         """Make the text since ``mark`` the next component that a substitution can refer to."""
-        fixed, references = self._cost_since(mark)
-        self._components.append((fixed, references * (self._pack_size if self._expansions else 1)))
+        characters, references = self._cost_since(mark)
+        self._components.append(Cost(characters, references * (self._pack_size if self._expansions else 1)))
 
     def parse(self) -> None:
         """Parse the name of a symbol, with suffixes of clones. Raises _Unparsable."""
@@ -184,7 +189,7 @@ class MangledName:
         """Parse the types behind a function's name; their template parameters mean that name's arguments."""
         arguments, mark = self._arguments, self._mark()
         if arguments:
-            self._scope = _larger(self._scope, arguments)
+            self._scope = self._scope.max(arguments)
         scope = self._scope
         self._take("J")
         while self._peek() not in ("E", "\0", ".", "@", "Q"):
@@ -192,10 +197,10 @@ class MangledName:
         _, references = self._cost_since(mark)
         if references and arguments:
             self._references -= references
-            self._add((references * scope[0], references * scope[1]))
+            self._add(Cost(references * scope.characters, references * scope.references))
 
     def _name_of_entity(self) -> None:
-        """Parse a <name>; afterwards ``_arguments`` has the cost of its largest template argument."""
+        """Parse a <name>; afterwards ``_arguments`` has the cost of its largest template argument, None if none."""
         self._enter()
         self._arguments = None
         mark, following = self._mark(), self._peek()
@@ -289,7 +294,7 @@ class MangledName:
         rare to be counted."""
         mark = self._mark()
         self._type()
-        if self._cost_since(mark)[1]:
+        if self._cost_since(mark).references:
             raise _Unparsable
 
     def _source_name(self) -> None:
@@ -308,12 +313,12 @@ class MangledName:
         self._enter()
         if not self._take("I"):
             self._need("J")
-        largest, number = (0, 0), 0
+        largest, number = Cost(0, 0), 0
         while not self._take("E"):
             mark, is_pack = self._mark(), self._peek() in ("I", "J")
             self._template_argument()
             cost = self._arguments if is_pack and self._arguments else self._cost_since(mark)
-            largest, number = _larger(largest, cost), number + 1
+            largest, number = largest.max(cost), number + 1
         self._arguments = largest
         self._depth -= 1
         return number
@@ -337,7 +342,7 @@ class MangledName:
             self._number()
         self._sequence()
         # It may mean a whole pack, but in an expansion one element after the other.
-        self._add((0, 1 if self._expansions else self._pack_size))
+        self._add(Cost(0, references=1 if self._expansions else self._pack_size))
 
     def _substitution(self) -> None:
         """Parse S_, S0_, … and add the cost of the component, or a standard abbreviation such as St, Sa."""
@@ -361,8 +366,8 @@ class MangledName:
         self._expansions += 1
         parse_pattern()
         self._expansions -= 1
-        fixed, references = self._cost_since(mark)
-        self._add((fixed * (self._pack_size - 1), references * (self._pack_size - 1)))
+        characters, references = self._cost_since(mark)
+        self._add(Cost(characters * (self._pack_size - 1), references * (self._pack_size - 1)))
 
     def _type(self) -> None:
         """Parse a type with the pointers, references and qualifiers before it; each of these makes a component."""

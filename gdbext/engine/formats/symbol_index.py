@@ -44,7 +44,7 @@ class SymbolIndex:
         self._key = image.identity if self._total >= symbol_cache.WORTH_CACHING else ""
         self._addresses: symbol_cache.Arrays | None = None
         self._names: symbol_cache.Arrays | None = None
-        self._searched: dict[bytes, Sequence[int]] = {}
+        self._searched: dict[bytes, Sequence[int]] = {}  # name → numbers of its entries
 
     @property
     def in_use(self) -> bool:

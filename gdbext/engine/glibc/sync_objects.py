@@ -77,9 +77,9 @@ def recorded_owner(memory: Memory, address: int) -> int:
     return memory.u32(address + 8)
 
 
-CONDVAR_WORDS = (40, 44, 32, 36)
-"""The futex words of pthread_cond_t, __g_signals[0] and [1]: up to glibc 2.40, then since 2.41, which dropped
-__g_refs."""
+OLD_CONDVAR_WORDS = (40, 44)  # the futex words of pthread_cond_t, __g_signals[0] and [1], up to glibc 2.40
+CONDVAR_WORDS = (*OLD_CONDVAR_WORDS, 32, 36)
+"""These, and those since 2.41, which dropped __g_refs."""
 RWLOCK_WORDS = (8, 12, 0)  # the futex words of pthread_rwlock_t: __wrphase_futex, __writers_futex, __readers
 BARRIER_WORD = 4  # the futex word of pthread_barrier_t: current_round
 ONCE_STATE, ONCE_IN_PROGRESS = 3, 1
@@ -110,7 +110,7 @@ class Condvar(NamedTuple):
     @classmethod
     def read(cls, memory: Memory, word: int, address: int) -> Condvar | None:
         """The condition variable at an address; None if unreadable, or ``word``, its futex, is a later glibc's."""
-        raw = memory.try_read(address, _CONDVAR.size) if word - address in CONDVAR_WORDS[:2] else b""
+        raw = memory.try_read(address, _CONDVAR.size) if word - address in OLD_CONDVAR_WORDS else b""
         if not raw:
             return None
         sequence, asleep0, asleep1, size0, size1, waiters, signals0, signals1 = _CONDVAR.unpack(raw)
@@ -130,7 +130,7 @@ class Condvar(NamedTuple):
 
 def condvar_by_alignment(word: int) -> int:
     """Address of the condition variable whose futex word is at ``word``, by the layout up to glibc 2.40."""
-    return word - CONDVAR_WORDS[0 if word % 8 == 0 else 1]
+    return word - OLD_CONDVAR_WORDS[0 if word % 8 == 0 else 1]
 
 
 def rwlock_by_alignment(word: int) -> int:

@@ -192,6 +192,6 @@ class ThreadLocals:
         if module.start not in self._places:
             self._places[module.start] = _tls_place(module, self._memory)
         place = self._places[module.start]
-        if place == TlsPlace(0, 0):
+        if place == TlsPlace(module_id=0, static_offset=0):
             raise ThreadLocalUnknown(f"nothing in {module.name} gives its TLS module id")
         return place

@@ -156,7 +156,8 @@ class Struct:
     """The C++ (or C) type to be measured (default: OF); "" for a part of another structure, or if no header has it."""
 
     def __init_subclass__(cls, of: str = "", size: int = 0, cpp: str | None = None) -> None:
-        """``of``, ``size`` and ``cpp`` of a declaration are OF, SIZE and CPP."""
+        """Store what a declaration says (``of``: name in the layouts, ``size``: sizeof, ``cpp``: the C++ type to
+        measure, default ``of``; "": none), and tell its members their structure."""
         if of:
             cls.OF, cls.SIZE, cls.CPP = of, size, of if cpp is None else cpp
         for member in vars(cls).values():

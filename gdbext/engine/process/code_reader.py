@@ -154,7 +154,7 @@ class FunctionCode:
     def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
         self._memory = memory
         self._symbolizer = symbolizer
-        self._decoded: dict[int, FunctionInstructions] = {}
+        self._decoded: dict[int, FunctionInstructions] = {}  # by the start of the function
 
     def of(self, function: Function | None) -> FunctionInstructions:
         """The function's code; EMPTY for None, and if it cannot be read or is too large."""

@@ -54,8 +54,8 @@ class Memory:
         self.target = target
         self._source = target.memory
         self.architecture = target.architecture
-        self._pages: dict[int, bytes] = {}
-        self._bad: set[int] = set()
+        self._pages: dict[int, bytes] = {}  # by page number
+        self._bad: set[int] = set()  # numbers of unreadable pages
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault."""

@@ -279,15 +279,15 @@ class Module:
 
     def _candidates(self, is_deleted: bool) -> Iterator[tuple[str, Callable[[str, int], ElfImage]]]:
         """(path, opener) of the possible files, best first. /proc/PID/map_files is the very file, but only root may
-        open it. A file that replaced a deleted one may be equal and still be another, in which a probe would have no
-        effect."""
+        open it. If the file was deleted, map_files comes first: an equal file at the path is not the mapped one, and a
+        probe in it would have no effect."""
         first = self.mappings[0]
         mapped = f"/proc/{self._pid}/map_files/{first.start:x}-{first.end:x}"
         at_path = (self._origin.local_path(self.path), self._origin.foreign.image)
         if self._origin.is_core:
             yield at_path
             return
-        if not self._origin.foreign.answers(self.path):
+        if not self._origin.foreign.answers(self.path):  # a network file system whose server is down
             return
         candidates = [at_path, (mapped, linked_image)]
         yield from reversed(candidates) if is_deleted else candidates

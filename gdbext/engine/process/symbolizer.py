@@ -59,8 +59,8 @@ class Symbolizer:
     def __init__(self, modules: ModuleTable, cache: SymbolCache | None = None) -> None:
         self.modules = modules
         self._cache = cache or SymbolCache()
-        self._indexes: dict[int, SymbolIndex | None] = {}
-        self._functions: dict[int, Function | None] = {}
+        self._indexes: dict[int, SymbolIndex | None] = {}  # by the start of the module
+        self._functions: dict[int, Function | None] = {}  # by address
         self._definitions: dict[tuple[str, str | None], tuple[Module, Symbol] | None] = {}
 
     def index(self, module: Module) -> SymbolIndex | None:

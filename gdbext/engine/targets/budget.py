@@ -64,21 +64,25 @@ class MemoryLimitExceeded(BaseException):
     """BaseException, as TimeLimitExceeded."""
 
 
-def time_error(seconds: float, help: str = "") -> TargetError:
-    """The error of an inspection that took more than ``seconds``."""
+ANY_SOURCE = "process, core or recording"
+_RESUMED = {"process": "; the process was resumed", ANY_SOURCE: "; a live process was resumed"}
+
+
+def time_error(seconds: float, source: str, help: str = "give more time with --timeout SECONDS") -> TargetError:
+    """The error of an inspection that took more than ``seconds``; ``source``: what was examined ("core")."""
     return TargetError(
         f"no report within {seconds:g} s",
-        why="the process is large, the machine is busy or the disk slow (libraries are read once)",
-        help=help or "give more time with --timeout SECONDS; the process was resumed",
+        why=f"the {source} is large, the machine is busy or the disk slow (libraries are read once)",
+        help=help + _RESUMED.get(source, ""),
     )
 
 
-def memory_error(help: str = "") -> TargetError:
-    """The error of an inspection that took too much memory."""
+def memory_error(source: str, help: str = "allow more with --memory-limit GB (default 1)") -> TargetError:
+    """The error of an inspection that took too much memory; ``source`` as of time_error()."""
     return TargetError(
         "the examination exceeds its memory limit",
-        why="the process is very large, or its memory, a file or a document is damaged, or crafted to exhaust memory",
-        help=help or "allow more with --memory-limit GB (default 1); the process was resumed",
+        why=f"the {source} is very large, or its memory, a file or a document is damaged, or crafted to exhaust memory",
+        help=help + _RESUMED.get(source, ""),
     )
 
 
@@ -258,8 +262,9 @@ def _private_memory() -> int:
 class CallLimits:
     """Limits of each call of the library, in the user's own program. Calls may nest."""
 
-    def __init__(self, seconds: float | None = None, gigabytes: float | None = None) -> None:
-        """None: no limit. Raises UsageError."""
+    def __init__(self, seconds: float | None = None, gigabytes: float | None = None, source: str = ANY_SOURCE) -> None:
+        """None: no limit; ``source`` as of time_error(). Raises UsageError."""
+        self._source = source
         for name, value in (("timeout", seconds), ("memory_limit", gigabytes)):
             if value is not None and not 0 < value <= MAX_MEMORY:  # gigabytes; as seconds twelve days
                 raise UsageError(f"{name} must be greater than 0, and at most {MAX_MEMORY}", help="None is no limit")
@@ -282,9 +287,8 @@ class CallLimits:
             finally:
                 watched.end()
         except TimeLimitExceeded:
-            help = "give gdbext.open() a larger timeout; the process was resumed"
-            raise time_error(self._seconds, help) from None
+            raise time_error(self._seconds, self._source, "give gdbext.open() a larger timeout") from None
         except (MemoryLimitExceeded, MemoryError):
-            raise memory_error("give gdbext.open() a larger memory_limit; the process was resumed") from None
+            raise memory_error(self._source, "give gdbext.open() a larger memory_limit") from None
         finally:
             self._is_on = False

@@ -254,7 +254,7 @@ class DyingProcess(LocalProcess):
             tids = {own_tid(pid, int(tid)): int(tid) for tid in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
             notes = [note._replace(tid=tids.get(note.tid, note.tid)) for note in core.threads]
             threads = [CoreFileThread(self.architecture, note, None) for note in notes]
-            threads[0].signal = signal_of(first, False)
+            threads[0].signal = signal_of(first, written_by_debugger=False)
         finally:
             core.close()
             os.close(head)

@@ -50,12 +50,9 @@ class ForeignFiles:
         self._user = user
         self._permitted: frozenset[str] = frozenset()
         self._ask: Ask | None = None
-        self._served: tuple[str, ...] = ()
-        """Mount points, with a slash, of file systems that need a server."""
-        self._answers: dict[str, bool] = {}
-        """Folder → True if its file system answered."""
-        self._failures: dict[str, int] = {}
-        """Mount point → number of folders for which it did not answer."""
+        self._served: tuple[str, ...] = ()  # mount points, with a slash, of file systems that need a server
+        self._answers: dict[str, bool] = {}  # folder → True if its file system answered
+        self._failures: dict[str, int] = {}  # mount point → number of folders for which it did not answer
         self._source_belongs: Callable[[str], bool] = lambda _: True
 
     @classmethod

@@ -74,7 +74,7 @@ class Unwinder:
                 except KeyError as error:
                     next_how = "call"
                     cfa, callers = self._by_call(step, registers, read)
-                    reason = self._objection(registers, callers, False, row) if callers else _problem(error)
+                    reason = self._objection(registers, callers, exact=False, row=row) if callers else _problem(error)
                 except (MemoryFault, BadData) as error:
                     cfa, callers, reason = 0, {}, _problem(error)
             elif exact or step.is_code:

@@ -254,8 +254,8 @@ class EmulationUnwinder:
         rules = {names.index(name): _rule(name, state, initial, cfa) for name in architecture.callee_saved}
         rules[column] = Rule(OFFSET, -WORD) if architecture.call_pushes else _rule(names[column], state, initial, cfa)
         if cfa.root in self._roots.values():
-            return CfiRow(cfa.root[0] - 0x70, cfa.added, None, rules, column, False)
-        return CfiRow(-1, 0, cfa.code(), rules, column, False)
+            return CfiRow(cfa.root[0] - 0x70, cfa.added, None, rules, column, is_signal=False)
+        return CfiRow(-1, 0, cfa.code(), rules, column, is_signal=False)
 
 
 def _rule(name: str, state: SymbolicState, initial: dict[str, SymbolicValue], cfa: SymbolicValue) -> Rule:

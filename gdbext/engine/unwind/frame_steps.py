@@ -64,7 +64,7 @@ class FrameTables:
         self._memory = memory
         self._modules = modules
         self._tables: dict[int, tuple[FrameTable | None, str]] = {}
-        self._extents: dict[int, Function | None] = {}
+        self._extents: dict[int, Function | None] = {}  # by any address in it
 
     def of(self, module: Module) -> tuple[FrameTable | None, str]:
         """(the module's table, ""), or (None, the error in reading it; "" if the module has none)."""
@@ -135,8 +135,8 @@ class FrameSteps:
         self._architecture = memory.architecture
         self._modules = modules
         self._tables = FrameTables(memory, modules)
-        self._after_call: dict[int, FrameStep] = {}
-        self._exact: dict[int, FrameStep] = {}
+        self._after_call: dict[int, FrameStep] = {}  # by return address
+        self._exact: dict[int, FrameStep] = {}  # by pc
 
     def at(self, pc: int, exact: bool) -> FrameStep:
         """The step at ``pc``; ``exact``: that is the next instruction to run, not a return address."""

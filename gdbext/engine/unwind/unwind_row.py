@@ -161,9 +161,12 @@ def sigreturn_row(architecture: Architecture) -> UnwindRow:
     frame, names = architecture.signal_frame, architecture.dwarf_registers
     top = cfi_program.register_code(names.index(architecture.stack_pointer))
     addresses = {name: cfi_program.sum_code(top, frame.context + offset) for name, offset in frame.saved.items()}
-    rules = {names.index(name): Rule(cfi_program.EXPRESSION, 0, code) for name, code in addresses.items()}
-    cfa_code = addresses[architecture.stack_pointer] + cfi_program.DEREF
-    row = cfi_program.CfiRow(-1, 0, cfa_code, rules, architecture.return_column, is_signal=True)
+    rules = {names.index(name): Rule(cfi_program.EXPRESSION, number=0, code=code) for name, code in addresses.items()}
+    cfa_code = addresses[architecture.stack_pointer] + cfi_program.DEREF  # the CFA is the saved stack pointer
+    column = architecture.return_column
+    row = cfi_program.CfiRow(
+        cfa_register=-1, cfa_offset=0, cfa_code=cfa_code, rules=rules, return_register=column, is_signal=True
+    )
     return InterpretedRow(architecture, row)
 
 

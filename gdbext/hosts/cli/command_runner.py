@@ -157,7 +157,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> Outcome:
             else:
                 outcome = running.execute(options.command, options.argv, lambda: Session(open_target()), color, host)
     except budget.TimeLimitExceeded:
-        return failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
+        return failure(options.command, options.argv, budget.time_error(options.time_limit or 0, options.source))
     finally:
         try:
             if opened:

@@ -91,9 +91,9 @@ class DebuggerProcess:
             self._exit = [os.pidfd_open(self._pid)]
         self._status: int | None = None
 
-    def result(self, timeout: float | None) -> bytes:
+    def result(self, timeout: float | None, source: str) -> bytes:
         """All bytes that came through the pipe until the debugger exited. Raises TargetError after ``timeout`` seconds,
-        unless it then ends a live command, whose report follows.
+        with ``source`` as of time_error(), unless it then ends a live command, whose report follows.
 
         The exit counts, not the end of the pipe: the child that gdb forks to test ptrace has the pipe, too, and
         outlives a gdb that is killed meanwhile.
@@ -112,7 +112,7 @@ class DebuggerProcess:
                 ready = []
             if not ready:
                 if is_ending or not self._may_change_it:
-                    raise time_error(timeout or 0)
+                    raise time_error(timeout or 0, source)
                 self._ask_to_end()
                 is_ending, deadline = True, time.monotonic() + DETACH_SECONDS
                 continue
@@ -220,7 +220,7 @@ def run(options: Options, debugger: str, color: bool) -> Outcome:
         for number in ENDING_SIGNALS:  # raise an exception, so that the debugger detaches before we end
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _raise_interrupt if process.is_live else _raise_exit)
-        data = process.result(options.time_limit)
+        data = process.result(options.time_limit, options.source)
     except BaseException:
         process.end()
         raise

@@ -84,6 +84,11 @@ class Options:
         return "gdb" if gains and is_startable("gdb") else "none"
 
     @property
+    def source(self) -> str:
+        """What is examined, in a word."""
+        return "core" if self.core else "recording" if self.recording else "process"
+
+    @property
     def time_limit(self) -> float | None:
         """The seconds after which an inspection ends; None for a command that runs until it is interrupted."""
         runs_on = bool(self.program) or table.find(self.command).runs_on(self.argv)

@@ -65,7 +65,9 @@ def run(name: str, job: Job) -> None:
             outcome = running.execute(job.command, job.argv, lambda: Session(open_target()), job.color, host)
         budget_watch.end()
     except MemoryLimitExceeded:
-        outcome = failure(job.command, job.argv, memory_error())
+        outcome = failure(
+            job.command, job.argv, memory_error("process" if job.pid else "core" if job.core else "program")
+        )
         recorded = None
     finally:
         with signals_blocked((signal.SIGINT,)) if job.pid else nullcontext():

@@ -130,6 +130,7 @@ class SessionCache:
             self.forget()
 
 
+_SOURCE = "process or core"
 _OUTSIDE = (
     "examine it from outside the debugger, with higher limits: "
     "scripts/dispatch -c CORE --timeout SECONDS --memory-limit GB"
@@ -147,7 +148,7 @@ class Shell:
     def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> Outcome:
         """Run one command on the process that the user has selected."""
         runs_on = row.runs_on(argv)
-        budget_watch = budget.BudgetWatch(0, 0) if runs_on else budget.BudgetWatch()
+        budget_watch = budget.BudgetWatch(seconds=0, memory=0) if runs_on else budget.BudgetWatch()
 
         def open_session() -> Session:
             # a live command or a setting may come before the program was started
@@ -168,9 +169,9 @@ class Shell:
                     self._sessions.forget_what_changed()
                     gc.collect()
         except budget.TimeLimitExceeded:
-            return failure(row.name, argv, budget.time_error(budget.SECONDS, _OUTSIDE))
+            return failure(row.name, argv, budget.time_error(budget.SECONDS, _SOURCE, _OUTSIDE))
         except budget.MemoryLimitExceeded:
-            return failure(row.name, argv, budget.memory_error(_OUTSIDE))
+            return failure(row.name, argv, budget.memory_error(_SOURCE, _OUTSIDE))
 
     def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
         """Completions of the word ``current`` after ``words``, in order; empty if the target cannot be read."""

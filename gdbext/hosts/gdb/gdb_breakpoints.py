@@ -297,7 +297,7 @@ class ProbedSetter(GdbBreakpointSetter):
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
         """A hook that calls ``called(stopped thread)``; the thread stays stopped if that returns a true value."""
         hooks = self._current_hooks()
-        frame = CfaRule(hooks.stack_pointer, 0, 0)
+        frame = CfaRule(hooks.stack_pointer, offset=0, size=0)
         return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
 
     def _catch(self, address: int, stops: Callable[[StoppedThread], bool]) -> ProbedCatch:

@@ -131,7 +131,7 @@ class GdbDebugger(Debugger):
 
     def __init__(self) -> None:
         self._filter: AddedFrameFilter | None = None
-        self._unwritten: list[str] = []
+        self._unwritten: list[str] = []  # output that gdb has yet to write
         self._changes: deque[object] = deque(maxlen=1)
         """The last event after which cached reads may be wrong, until it is counted."""
         self._changed = 0
@@ -149,7 +149,7 @@ class GdbDebugger(Debugger):
 
     def identity(self) -> Hashable:
         """A value that changes with the inferior, its process, and with each event that makes cached reads wrong."""
-        self._connect(True)
+        self._connect(wanted=True)
         if self._changes:
             self._changes.clear()
             self._changed += 1
@@ -173,7 +173,7 @@ class GdbDebugger(Debugger):
                 (event.connect if wanted else event.disconnect)(self._note_change)
 
     def close(self) -> None:
-        self._connect(False)
+        self._connect(wanted=False)
 
     def run_control(self) -> RunControl:
         return GdbRunControl()

@@ -75,13 +75,13 @@ class ProbedThreads:
 
     def __init__(self, hooks: ProbeHooks, handle: Callable[[int], bool], fail: Callable[[BaseException], None]) -> None:
         """``handle`` takes a thread id, raises nothing, and returns whether gdb is to stop the process there; ``fail``
-        gets all other errors."""
+        gets the errors of everything around it."""
         self._signal = hooks.signal
         self._hooks = hooks
         self._handle = handle
         self._fail = fail
-        self._run: object = None
-        self._busy = 0
+        self._run: object = None  # identity of the current run
+        self._busy = 0  # turns left without waiting
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -569,7 +569,7 @@ class GdbRunControl:
         elif isinstance(event, gdb.BreakpointEvent):
             numbers = tuple(hit.number for hit in event.breakpoints if not isinstance(hit, GdbHook))
             is_internal = bool(numbers) and max(numbers) < 0  # a GdbTrap resumes by itself
-            self._stop = _Stop("SIGINT" if is_internal else "", numbers, True)
+            self._stop = _Stop("SIGINT" if is_internal else "", numbers, is_at_breakpoint=True)
 
 
 _STOPS = (EndingKind.STOPPED, EndingKind.SIGNAL, EndingKind.INTERRUPTED)

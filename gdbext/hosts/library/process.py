@@ -53,7 +53,7 @@ class Answer:
         return self.report.errors
 
     def __str__(self) -> str:
-        return render_text(self.report, False)
+        return render_text(self.report, color=False)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.report.command}>"

@@ -146,8 +146,7 @@ class Tensor:
     """One tensor. What is not known is None."""
 
     def __init__(self, section: TensorSection) -> None:
-        self.report = section
-        """All that dispatch-tensor tells: storage, autograd, statistics, histogram, parts."""
+        self.report = section  # all that dispatch-tensor tells: storage, autograd, statistics, histogram, parts
 
     @property
     def address(self) -> int:

@@ -139,7 +139,7 @@ class LldbTrap:
                 self._owner.drop_trap(self._address, self)
 
     def delete(self) -> None:
-        self.enable(False)
+        self.enable(wanted=False)
 
 
 class LldbBreakpointSetter:
@@ -201,7 +201,7 @@ class LldbBreakpointSetter:
 
         self._watch_runs()
         trap = LldbTrap(self, address, hit)
-        trap.enable(True)
+        trap.enable(wanted=True)
         return trap
 
     def trap_breakpoint(self) -> HookBreakpoint:

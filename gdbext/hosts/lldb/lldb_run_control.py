@@ -108,7 +108,7 @@ class HookBreakpoint:
     and each breakpoint takes a number that the user sees."""
 
     def __init__(self, target: lldb.SBTarget) -> None:
-        """Make the breakpoint. Raises TargetError."""
+        """Make the breakpoint, yet without locations: ``add`` gives it one per address. Raises TargetError."""
         self._target = target
         self._class = keep_callback(NoResolver)
         nowhere = lldb.SBFileSpecList()
@@ -235,7 +235,7 @@ class LldbRunControl:
 
     def start(self) -> None:
         with self._selection.synchronous():
-            lldb_target.start_program(self._selection.target(), True)
+            lldb_target.start_program(self._selection.target(), live=True)
 
     def session(self) -> Session:
         return Session(current_target(self._process))

@@ -137,7 +137,7 @@ class LldbTarget(LentProcess):
         self.lent = {} if lent is None else lent
         self._threads: list[LldbThread] | None = None
         self._maps: list[MemoryMapping] | None = None
-        self._kept: dict[tuple[int, int], bytes | None] = {}
+        self._kept: dict[tuple[int, int], bytes | None] = {}  # (address, size) → the bytes; None if unreadable
         self._left = _MAX_KEPT_BYTES
 
     def read(self, address: int, size: int) -> bytes:

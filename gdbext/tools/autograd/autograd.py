@@ -72,7 +72,7 @@ def graph_from(reporter: NodeReporter, root: int) -> tuple[Sequence[GraphNode], 
     edges_of, truncated = reachable(reporter.nodes, root)
     nodes = []
     for address, edges in edges_of.items():
-        node, saved = NodeReference("unreadable", address, None, None), None
+        node, saved = NodeReference("unreadable", address, sequence_nr=None, variable=None), None
         with suppress(GdbextError):
             node = reporter.reference(address)
         with suppress(GdbextError):

@@ -173,12 +173,12 @@ class SavedTensorReader:
         if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
             raise BadData(f"there is no SavedVariable at {address:#x}")
         if saved.hooks_:
-            return autograd_section.SavedTensor(name, "packed by saved-tensor hooks", None, None)
+            return autograd_section.SavedTensor(name, "packed by saved-tensor hooks", saved_version=None, version=None)
         if saved.was_default_constructed_:
-            return autograd_section.SavedTensor(name, autograd_section.NOTHING_SAVED, None, None)
+            return autograd_section.SavedTensor(name, autograd_section.NOTHING_SAVED, saved_version=None, version=None)
         tensor = self._tensors.read(saved.data_)
         if tensor.implementation == UNDEFINED_TENSOR:
-            return autograd_section.SavedTensor(name, "released", None, None)
+            return autograd_section.SavedTensor(name, "released", saved_version=None, version=None)
         return autograd_section.SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
 
     def _version(self, tensor: int) -> int | None:
@@ -401,8 +401,7 @@ class ForwardOperators:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._operators: dict[str, str | None] = {}
-        """Results of operator_of()."""
+        self._operators: dict[str, str | None] = {}  # results of operator_of()
 
     def operator_of(self, node: str) -> str | None:
         """``aten::addmm`` for ``AddmmBackward0``; None if no operator, or more than one, has that node."""
@@ -440,7 +439,7 @@ class ForwardOperators:
         def has_autograd_kernel(base: str) -> bool:  # generated code differentiates one of the overloads
             for operator in self._overloads.get(base, ()):
                 kernel = self._dispatcher.kernels.name(operator.kernel(index))
-                if any(assumed_symbols.AUTOGRAD_KERNELS[0] in name for name in (kernel.function, *kernel.aliases)):
+                if any(assumed_symbols.VARIABLE_TYPE in name for name in (kernel.function, *kernel.aliases)):
                     return True
             return False
 

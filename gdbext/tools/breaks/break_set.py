@@ -312,7 +312,7 @@ class BreakSet:
                 returns_to = architecture.return_address(
                     lambda address, _: thread.word(address).to_bytes(8, "little"), cfa
                 )
-                frame = CfaRule(architecture.stack_pointer, 0, 0)
+                frame = CfaRule(architecture.stack_pointer, offset=0, size=0)
                 self._set(end_site(self._open_calls, operator, name, returns_to, "the end of its call", frame))
         except GdbextError as error:
             self.show_line(str(error))
@@ -328,7 +328,7 @@ class BreakSet:
             try:
                 if holds(site.condition, thread):
                     self._hits[key] += 1
-                    if site.frame:
+                    if site.frame:  # this site is the end of a call
                         self._open_calls.end(thread, site.frame)
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
@@ -393,8 +393,7 @@ class BreakTable:
     def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
         """``open_session`` opens a session of the stopped process, also while the debugger calls us."""
         self._breakpoints = self.setter = setter
-        self.is_probed = False
-        """True if kernel probes stop the threads, not breakpoints."""
+        self.is_probed = False  # true if kernel probes stop the threads, not breakpoints
         self._open_session = open_session
         self._sets: list[BreakSet] = []
         self._watch: RegistrationWatch | None = None

@@ -107,7 +107,7 @@ def read_compilation(session: Session) -> CompileSection:
 
 def _empty_section(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
     """The section for a process that has not ``imported`` torch._dynamo, or whose release is not ``known``."""
-    enabled, disabled_by = _enabled(session.target.origin.environ(), {}, False)
+    enabled, disabled_by = _enabled(session.target.origin.environ(), {}, has_compiled=False)
     processes = compiled_frames.compiling_processes(session)
     section = CompileSection(imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), processes, {})
     return replace(section, known=known, problems=problems)

@@ -224,7 +224,7 @@ def work_of_thread(tid: int, stack: PyStack) -> compile_section.CompilingThread 
         place = _compiled(stack, frame) if is_compiler(frame) else None
         if place:
             return compile_section.CompilingThread(tid, part, place.function, place.file, place.line)
-    return compile_section.CompilingThread(tid, part, "", None, None)
+    return compile_section.CompilingThread(tid, part, function="", file=None, line=None)
 
 
 def _compiled(stack: PyStack, frame: PythonFrame) -> compile_section.SourcePlace | None:

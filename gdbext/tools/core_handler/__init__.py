@@ -392,7 +392,7 @@ def _crashes(folder: Path, newest: str) -> Iterator[KeptThing]:
         user = before.rpartition("-")[2].partition(".")[2]
         owner = integer(user) if user.isdecimal() else stats[0].st_uid
         size = sum(stat.st_blocks for stat in stats) * 512  # stat(2)
-        yield KeptThing(True, stem == newest, "-".join(when), stem, owner, size)
+        yield KeptThing(is_crash=True, is_newest=stem == newest, when="-".join(when), name=stem, user=owner, size=size)
 
 
 def _caches(folder: Path) -> Iterator[KeptThing]:

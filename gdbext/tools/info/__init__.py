@@ -280,7 +280,7 @@ def _torch_lines(torch: TorchInfo, why: bool, style: Style) -> Iterator[str]:
         yield f"operators {torch.operators} registered"
     checks = torch.symbols
     line = f"symbols   {checks.found} of {checks.assumed} assumed symbols found"
-    yield line if 0 < checks.found == checks.assumed else style(line, "yellow")
+    yield line if checks.found and checks.found == checks.assumed else style(line, "yellow")
     for row in checks.rows if why else checks.missing:
         symbol = row.symbol
         library = symbol.library or "any library"

@@ -85,8 +85,7 @@ class _HeldMemory:
         self._storages: dict[int, tuple[int, int, str, str]] = {}
         """Address → (bytes, TensorImpl of one of its tensors, that one's dtype, device)."""
         self._modules: list[PyRef] = []
-        self._unread = 0
-        """Tensors whose storage cannot be read."""
+        self._unread = 0  # tensors whose storage cannot be read
 
     def section(self, python_objects: Iterator[tuple[PyRef, str] | None]) -> MemorySection:
         """The report. ``python_objects``: (object, its _torch_class()) for each, None for one that cannot be read."""

@@ -406,7 +406,7 @@ class _Settings:
         counts = ThreadCounts(self._session.memory, self._session.symbolizer)
         yield attempt("openmp_threads", None, lambda: counts.openmp(self._main_pointer()))
         yield attempt("mkl_threads", DEFAULT, counts.mkl)
-        yield attempt("mkl_dynamic", True, counts.mkl_dynamic)
+        yield attempt("mkl_dynamic", default=True, read=counts.mkl_dynamic)
         if counts.has(setting_sources.OPENBLAS):
             yield attempt("openblas_threads", None, counts.openblas)
         yield attempt("default_device", "cpu", self._default_device)

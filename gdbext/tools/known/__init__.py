@@ -68,7 +68,7 @@ class KnownProgram(Program):
             style, words = Style(color), [word.lower() for word in args.files]
             document = listed = [bug for bug in bugs if all(word in json.dumps(plain(bug)).lower() for word in words)]
             for bug in listed:
-                affected = ", ".join(project.text for project in bug.affected)
+                affected = " or ".join(project.text for project in bug.affected)
                 title = escape(f"{bug.title} ({affected}); {bug.cure}")
                 lines += [f"{style(escape(bug.id), 'bold')}: {title}", f"    {escape(bug.url)}"]
         else:
@@ -77,7 +77,7 @@ class KnownProgram(Program):
             for path, (reports, doubt) in compared.items():
                 head = f"{escape(path)}: " if len(args.files) > 1 else ""
                 for report in reports:
-                    lines.append(f"{head}Known: {escape(report.line)}")
+                    lines.append(f"{head}Known bug {escape(report.line)}")
                     lines += [f"    {escape(text)}" for text in report.matched if args.why]
                 if not reports:
                     lines.append(f"{head}no known bug matches" + (f"; {doubt}" if doubt else ""))

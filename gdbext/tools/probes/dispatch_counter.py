@@ -199,7 +199,7 @@ class DispatchCounter(ProbeSet):
                 if cell:
                     entry, keyset, times = cell
                     place = self.places[position // cpus]
-                    totals[DispatchCount(entry or place.operator, keyset, 0, place.event, 0)] += times
+                    totals[DispatchCount(entry or place.operator, keyset, tid=0, event=place.event, times=0)] += times
         return [count._replace(times=times) for count, times in totals.items()]
 
 

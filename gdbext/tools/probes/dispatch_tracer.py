@@ -367,7 +367,7 @@ class CallProof:
         walk = CallerWalk(self._session.memory.architecture, self._session.unwinder, read, lambda: frame_pointer)
         # By the return address alone: the outer function may have jumped to its kernel, which has its frame now.
         is_open = self._all_calls.open_at(outer_address) if outer_address is not None else None
-        outer = CallerCheck(outer_slot + 8, 0, 0, second & _ADDRESS, is_open)
+        outer = CallerCheck(outer_slot + 8, start=0, end=0, returns_to=second & _ADDRESS, is_open=is_open)
         try:
             return (first, second), walk.inside(inner_address, slot + 8, outer)
         except GdbextError:
@@ -412,8 +412,7 @@ class DispatchTracer(ProbeSet):
         """``wanted``: the OperatorEntries that filtered places show; ``only``: the filter that the kernel applies."""
         super().__init__(architecture, pid)
         own, memory = self.own, self.kernel.memory
-        self.last_read = 0.0
-        """Microseconds from when all probes were in place to the last read()."""
+        self.last_read = 0.0  # microseconds from when all probes were in place to the last read()
         try:
             ring = own(memory(RING, 0, 0, RING_BYTES))
             self._states = states = own(memory(HASH, 8, THREAD_STATE, _MAX_THREADS))
@@ -430,8 +429,7 @@ class DispatchTracer(ProbeSet):
         except BaseException:
             self.close()
             raise
-        self.started = time.monotonic_ns()
-        """When all probes were in place (CLOCK_MONOTONIC)."""
+        self.started = time.monotonic_ns()  # when all probes were in place (CLOCK_MONOTONIC)
 
     def read(self) -> bytes:
         """The records since the last call, for dispatches()."""

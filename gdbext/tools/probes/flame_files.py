@@ -65,10 +65,8 @@ class SpeedscopeProfiles:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._numbers: dict[str, int] = {}
-        """Frame → its number in the file's list of frames."""
-        self._events: dict[str, list[dict[str, object]]] = {}
-        """Thread → its events in order of time."""
+        self._numbers: dict[str, int] = {}  # frame → its number in the file's list of frames
+        self._events: dict[str, list[dict[str, object]]] = {}  # thread → its events in order of time
 
     def add(self, thread: str, bars: Iterable[tuple[str, int, int, int]]) -> None:
         """Add a thread's bars (frame, start, end, level from 1), which are in order of start, do not cross, and begin

@@ -212,7 +212,7 @@ class LatencyMeter(ProbeSet):
         except BaseException:
             self.close()
             raise
-        self._before: Counter[tuple[Dispatched, int]] = Counter()
+        self._before: Counter[tuple[Dispatched, int]] = Counter()  # the counts at the last report
         self._lost_before = 0
         self._since = time.monotonic()
 
@@ -317,7 +317,7 @@ def _row_lines(row: LatencyRow, style: Style) -> Iterator[str]:
 
 
 def powers(buckets: Sequence[LatencyBucket]) -> list[LatencyBucket]:
-    """The same calls in wider buckets: one for each power of two nanoseconds from the lowest to the highest."""
+    """The calls of ``buckets`` in wider ones: one for each power of two nanoseconds from the lowest to the highest."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[max(1, round(bucket.from_us * 1e3)).bit_length() - 1] += bucket.count

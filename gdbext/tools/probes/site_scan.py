@@ -265,9 +265,9 @@ class SiteScanner:
         for lookup in self._all_calls.lookups_in(module):
             event, code_sites = DispatchEvent(lookup.event), lookup.sites
             if code_sites.how == "call":
-                site = self._call_site(module, code_sites.lookup, event, True)
+                site = self._call_site(module, code_sites.lookup, event, shared=True)
             else:
-                site = self._inlined_site(module, lookup.function, code_sites, event, True)
+                site = self._inlined_site(module, lookup.function, code_sites, event, shared=True)
             if site:
                 by_offset[site.offset] = site
         sites = tuple(by_offset[offset] for offset in sorted(by_offset))
@@ -410,7 +410,9 @@ class SiteScanner:
         pointers = {kernel.address: kernel.pointer for kernel in kernels if not kernel.in_memory}
         words = (_BOXED_POINTER, self._table + _BOXED_POINTER)
         loaded: dict[str, Instruction] = {}
-        for insn in self._functions.code(function) if pointers else ():
+        if not pointers:
+            return False
+        for insn in self._functions.code(function):
             source = loaded.get(pointers.get(insn.address, ""))
             if source and source.memory and source.memory.displacement in words:
                 return True

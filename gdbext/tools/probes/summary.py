@@ -92,8 +92,7 @@ class Anomalies:
         self._session = session
         calls: Counter[int] = Counter()
         redispatches: Counter[int] = Counter()
-        self._on_accelerator = 0
-        """Number of dispatches with an accelerator's key minus number of the others."""
+        self._on_accelerator = 0  # number of dispatches with an accelerator's key minus number of the others
         for count in counts:
             (redispatches if count.event.is_redispatch else calls)[count.entry] += count.times
             self._on_accelerator += count.times * (1 if self._backends(count.keyset) & ACCELERATORS else -1)
@@ -167,10 +166,8 @@ class Summary:
         """``lines``: with --by line, the reader of Python lines."""
         self._session = session
         self._lines = lines
-        self._kernels: dict[tuple[int, int], _KeysetKernel] = {}
-        """(OperatorEntry, keyset) → its kernel."""
-        self._no_operators: set[int] = set()
-        """Addresses that are not those of an OperatorEntry."""
+        self._kernels: dict[tuple[int, int], _KeysetKernel] = {}  # (OperatorEntry, keyset) → its kernel
+        self._no_operators: set[int] = set()  # addresses that are not those of an OperatorEntry
 
     def rows(
         self, counts: Sequence[DispatchCount], select: RowSelection, seconds: float, names: Mapping[int, str]
@@ -237,7 +234,7 @@ class Summary:
         return Dispatched(count.entry, count.event.value, *kernel, count.tid, line)
 
     def subject(self, dispatched: Dispatched) -> DispatchSubject:
-        """The same with the names of the operator and the keys."""
+        """What ``dispatched`` names by numbers, with the names of the operator and the keys."""
         dispatcher, bits = self._session.dispatcher, dispatched.keyset
         operator = dispatcher.by_def(dispatched.operator) if dispatched.operator is not None else None
         name, overload = (operator.name, operator.overload) if operator else (None, None)

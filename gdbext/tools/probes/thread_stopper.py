@@ -85,8 +85,7 @@ class ProbeHooks:
         self._hooks: dict[int, ProbedHook] = {}
         self._hit: tuple[ProbedHook, Mapping[str, int]] | None = None
         """The hook whose handler runs, and the registers at its probe."""
-        self.stack_pointer = target.architecture.stack_pointer
-        """The name of that register."""
+        self.stack_pointer = target.architecture.stack_pointer  # the name of that register
         self._start()
 
     def _start(self) -> None:
@@ -141,7 +140,7 @@ class ProbeHooks:
         if self.is_spent:
             self.close()
         else:
-            self._switch(number, False)
+            self._switch(number, on=False)
 
     @property
     def is_spent(self) -> bool:
@@ -163,7 +162,7 @@ class ProbeHooks:
     def arm(self) -> None:
         """Make threads stop at the probes from now on. Raises ProbesRefused."""
         while self._unarmed and not self.is_spent:
-            self._switch(self._unarmed.pop(), True)
+            self._switch(self._unarmed.pop(), on=True)
 
     def _switch(self, number: int, on: bool) -> None:
         """Switch a hook's probe on or off; one that is off costs a thread a microsecond. Raises ProbesRefused."""

@@ -216,7 +216,7 @@ class DispatchMeter(DispatchCounter):
         super().__init__(
             session.memory.architecture, process.pid, places, wanted, path, states, only, by_thread=by == "thread"
         )
-        self._before: dict[DispatchCount, int] = {}
+        self._before: dict[DispatchCount, int] = {}  # the counts at the last report
         self._lost_before = 0
         self._since = self.started
 

@@ -116,11 +116,9 @@ class NewLibrarySites:
 
     def __init__(self, session: Session, filtered: bool) -> None:
         """``filtered``: only wanted operators count there. Raises TargetGone."""
-        self.session = session
-        """The session that knows the libraries found last."""
+        self.session = session  # the session that knows the libraries found last
         self._filtered = filtered
-        self.unseen: Counter[str] = Counter()
-        """Library → number of its functions whose dispatches no site sees."""
+        self.unseen: Counter[str] = Counter()  # library → number of its functions whose dispatches no site sees
         self._mapped = self._libraries()
         self._tries = 0
 

@@ -93,7 +93,7 @@ def _examine(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
         if not _RUNS_TORCH.search(read_proc_file(pid, "maps")):
             return None
         program = cut(command_text(read_proc_file(pid, "cmdline", 1 << 16)), 100)
-        rank = rank_of(parse_environ(read_proc_file(pid, "environ", proc_files.WORDS)))
+        variable = rank_of(parse_environ(read_proc_file(pid, "environ", proc_files.WORDS)))
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
@@ -102,7 +102,7 @@ def _examine(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
     known_times = [seconds for seconds in times if seconds is not None]
     idle = min(known_times) if known_times and len(known_times) == len(times) else None
     main_idle = clocks.seconds_since_run(f"/proc/{pid}/task/{pid}")
-    return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, idle, main_idle)
+    return TorchProcess(pid, user, program, len(tids), variable.rank if variable else None, idle, main_idle)
 
 
 def idle_text(seconds: float) -> str:

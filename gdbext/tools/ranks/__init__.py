@@ -122,7 +122,9 @@ class RanksProgram(Program):
                     render = job_report.render_json if options.json else ranks_views.render
                     return Outcome(0 if report.reports else 1, render(report, color))
             except budget.TimeLimitExceeded:
-                raise budget.time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
+                raise budget.time_error(
+                    limit, "job", "give more time with --timeout SECONDS, or fewer reports"
+                ) from None
 
 
 def _pid(text: str) -> int:

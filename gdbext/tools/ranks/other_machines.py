@@ -173,6 +173,8 @@ def remote_rows(options: argparse.Namespace) -> RankReports:
     """The rows of all machines, with the machines that do not answer. Raises TargetError."""
     if options.hosts:
         return _by_clustershell(options)
+    if options.kubernetes:
+        return merge(*(_run(_kubectl_exec(options, pod), options, pod) for pod in _pods(options)))
     return merge(*(_run(words, options) for words in _commands(options)))
 
 
@@ -280,19 +282,17 @@ def _kubectl_exec(options: argparse.Namespace, pod: str) -> list[str]:
     return [*_kubectl(options), "exec", "-i", pod, *container, "--", "sh", "-c", remote_script(options)]
 
 
-def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
-    """Run srun or one kubectl exec (``words``) and read the rows in its output. Raises TargetError."""
-    limit = options.timeout + _MORE_SECONDS
-    labelled = slurm.LabelledAnswers() if options.slurm else None
+def _run(words: Sequence[str], options: argparse.Namespace, pod: str = "") -> RankReports:
+    """Run srun, or kubectl exec for one ``pod``, and read the rows in its output. Raises TargetError."""
+    labelled = None if pod else slurm.LabelledAnswers()
     try:
-        program = run(words, archive(), limit, labelled.feed if labelled else None)
+        program = run(words, archive(), options.timeout + _MORE_SECONDS, labelled.feed if labelled else None)
     except FileNotFoundError:
         raise _missing_tool(words[0]) from None
     if labelled:
         error = program.errors.decode("utf-8", "replace").strip()[-SAID:]
         why = program.problem or f"no report (status {program.status})" + (f": {error}" if error else "")
         return slurm.answers(labelled, options.slurm, why)
-    pod = words[words.index("-i") + 1]
     if program.problem:
         return rows(unreached=[Unreached(pod, program.problem)])
     return answer(pod, program.output or program.errors, program.status)

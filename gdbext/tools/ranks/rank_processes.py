@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gdbext.diagnosis.job import job_names, rank_of
+from gdbext.diagnosis.job import RankVariable, job_names, rank_of
 from gdbext.engine.numbers import number
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists
@@ -32,8 +32,7 @@ class RankProcess(NamedTuple):
     is_zombie: bool
     jobs: tuple[str, ...]
     """All names of its job."""
-    rank: tuple[str, int] | None
-    """(the variable that names it, the rank)."""
+    rank: RankVariable | None
     is_closed: bool = False
     """It is a Python whose environment may not be read."""
     local_rank: str = ""
@@ -70,13 +69,13 @@ def read_process(pid: int) -> RankProcess | None:
     return RankProcess(
         pid,
         int(parent),
-        state in ("Z", "X"),
-        tuple(job_names(environ)),
-        rank_of(environ),
-        is_closed,
-        environ.get("LOCAL_RANK", ""),
-        is_endless,
-        number(environ.get("SLURM_NTASKS", "")) or 1 if is_task else 0,
+        is_zombie=state in ("Z", "X"),
+        jobs=tuple(job_names(environ)),
+        rank=rank_of(environ),
+        is_closed=is_closed,
+        local_rank=environ.get("LOCAL_RANK", ""),
+        is_endless=is_endless,
+        tasks=number(environ.get("SLURM_NTASKS", "")) or 1 if is_task else 0,
     )
 
 
@@ -179,14 +178,14 @@ def _without_torch(
     Slurm's counts if its step has other ranks, or if its step is the only one that has candidates.
     """
     seen = {(process.jobs, process.rank) for process in ranks}
-    numbered = [process for process in started if process.rank and (process.rank[0] == _RANK or process.tasks)]
+    numbered = [process for process in started if process.rank and (process.rank.name == _RANK or process.tasks)]
     absent = [process for process in numbered if (process.jobs, process.rank) not in seen]
     absent = [process for process in absent if process.pid not in launchers]
     pythons = {process.pid for process in started if _is_python(process.pid)} if absent else set()
     absent = [
         process for process in absent if process.pid in pythons and not _is_inherited(process, processes, pythons)
     ]
-    by_torchrun = [process for process in absent if process.rank and process.rank[0] == _RANK]
+    by_torchrun = [process for process in absent if process.rank and process.rank.name == _RANK]
     steps = {process.jobs for process in (*ranks, *by_torchrun)} or {process.jobs for process in absent}
     if not ranks and not by_torchrun and len(steps) > 1:
         return []
@@ -213,12 +212,13 @@ def _is_inherited(process: RankProcess, processes: Mapping[int, RankProcess], me
 
 
 def _launchers(processes: Mapping[int, RankProcess]) -> set[int]:
-    """The pids of ranks of one launcher that launch ranks themselves: each task of ``srun torchrun``."""
+    """The pids of ranks that are launchers themselves: a descendant has its rank from another variable (each task of
+    ``srun torchrun``)."""
     launchers = set()
     for process in processes.values():
         ancestor = processes.get(process.parent)
         while process.rank and ancestor and ancestor.rank:
-            if ancestor.rank[0] != process.rank[0]:
+            if ancestor.rank.name != process.rank.name:
                 launchers.add(ancestor.pid)
             ancestor = processes.get(ancestor.parent)
     return launchers

@@ -50,8 +50,7 @@ class ReportParser:
     10,000 ranks lists the 10,000 members of its group, three quarters of its report and of the time to parse it."""
 
     def __init__(self) -> None:
-        self._members: dict[bytes, Members] = {}
-        """Text of a list → its members; 64 at most."""
+        self._members: dict[bytes, Members] = {}  # text of a list → its members; 64 at most
 
     def parse(self, data: bytes) -> Any:
         """The value of a JSON document. Raises BadData."""
@@ -87,7 +86,7 @@ class ReportParser:
 
 
 def _put_back(document: Any, lists: list[Members]) -> None:
-    """Replace the index that each group of a document has as "ranks" by the list. Raises BadData."""
+    """In each group of a document, replace the index under "ranks" by the list it stands for. Raises BadData."""
 
     def member(value: Any, name: str) -> Any:
         return value.get(name) if isinstance(value, dict) else None

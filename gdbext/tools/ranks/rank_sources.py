@@ -344,7 +344,7 @@ def _with_slurm_rank(report: RankReport) -> RankReport:
     process = rank_processes.read_process(report.pid) if report.rank is None else None
     if not process or not process.rank or not process.tasks or rank_processes.has_torch(report.pid):
         return report
-    return report._replace(rank=process.rank[1], size=process.tasks, job=process.jobs[0])
+    return report._replace(rank=process.rank.rank, size=process.tasks, job=process.jobs[0])
 
 
 def _has_ended(pid: int | None) -> bool:

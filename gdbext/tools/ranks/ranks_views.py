@@ -87,7 +87,7 @@ def _known_bugs(report: job_report.JobReport) -> Iterator[str]:
             showing.setdefault(bug, []).append(rank)
     for bug, reports in showing.items():
         ranks = job_report.ranks_of(reports)
-        yield f"Known ({f'ranks {_cut_set(ranks)}' if ranks else f'{len(reports)} of unknown rank'}): {bug}"
+        yield f"Known bug ({f'ranks {_cut_set(ranks)}' if ranks else f'{len(reports)} of unknown rank'}) {bug}"
 
 
 def _odd_lines(reports: Sequence[job_report.RankReport], style: Style) -> Iterator[str]:

@@ -1,10 +1,9 @@
 """Turns the answers of other machines into rows; those of a Slurm job come through srun in one stream of lines.
 
-srun passes on whole lines of up to 1024 bytes (src/slurmd/slurmstepd/io.c of Slurm 22.05: MAX_MSG_LEN), and mixes
-the pieces of longer ones. So each machine runs this module as a program, which compresses its answer and cuts it into
-lines ``gdbext NUMBER/COUNT BASE64``. The sender is known by its connection: ``srun --label`` puts the task's number
-before each line (write_labelled_message.c), and Slurm's controller names the machines, which have one task each, in
-order.
+srun passes on whole lines of up to 1024 bytes (src/slurmd/slurmstepd/io.c of Slurm 22.05: MAX_MSG_LEN), and mixes the
+pieces of longer ones. So each machine runs this module as a program, which compresses its answer and cuts it into lines
+``gdbext NUMBER/COUNT BASE64``. The sender is known by its connection: ``srun --label`` puts the task's number before
+each line (write_labelled_message.c), and Slurm's controller names the machines, which have one task each, in order.
 """
 
 from __future__ import annotations
@@ -114,8 +113,7 @@ class LabelledAnswers:
     """Collects the answers in the output of ``srun --label``, which arrives in pieces; other lines are left out."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        """The beginning of a line that has not arrived whole."""
+        self._rest = b""  # the beginning of a line that has not arrived whole
         self._is_long = False
         self._lines = FairShares(_LARGEST, MOST_OF_ALL)
 

@@ -90,7 +90,7 @@ class Contents:
     def _element_bytes(self, piece: elements.Piece) -> bytes:
         """The bytes of a piece's elements, one after the other. If a byte has several elements, all those bytes."""
         packed = self._element.packed
-        if packed != self._element.numbers:
+        if self._element.shares_bytes:
             return self._read(self.geometry.address + piece.offset // packed, -(-piece.span // packed))
         raw, size = self._bytes(piece), self._element.size
         if piece.is_dense:
@@ -100,9 +100,9 @@ class Contents:
     def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
         """The piece's numbers in its order, with its quantizer and the conjugate and negative bits applied."""
         element, packed = self._element, self._element.packed
-        if packed == element.numbers:
+        if not element.shares_bytes:
             numbers: Sequence[Any] = element.decode(self._element_bytes(piece))
-        else:  # several elements a byte; strides and offsets count elements all the same
+        else:  # strides and offsets count elements all the same
             first, skip = divmod(piece.offset, packed)
             stored = element.decode(self._read(self.geometry.address + first, -(-(skip + piece.span) // packed)))
             numbers = [stored[skip + offset] for offset in piece.offsets()]

@@ -38,6 +38,11 @@ class ElementType(NamedTuple):
         """Numbers in one element of the tensor: float4_e2m1fn_x2 counts pairs as elements, quint4x2 single numbers."""
         return 1 if self.is_quantized else self.packed
 
+    @property
+    def shares_bytes(self) -> bool:
+        """True if a stored unit of ``size`` bytes holds several elements of the tensor."""
+        return self.packed != self.numbers
+
     def decode(self, raw: bytes) -> Sequence[Number]:
         """The numbers in ``raw``, in order. Quantized ones as they are stored."""
         if self.dtype in ARRAY_CODES:

@@ -65,11 +65,9 @@ class Collector(ABC):
 
     def __init__(self) -> None:
         self.count = self.zeros = self.subnormals = self.nans = self.infinities = 0
-        self.finite: tuple[Any, Any] | None = None
-        """The lowest and the highest finite number."""
+        self.finite: tuple[Any, Any] | None = None  # the lowest and the highest finite number
         self.first_nan: int | None = None
-        self.first_inf: int | None = None
-        """Positions in row-major order."""
+        self.first_inf: int | None = None  # positions in row-major order
 
     @abstractmethod
     def add(self, numbers: Sequence[Any], position_of: PositionOf, repeated: int) -> None:
@@ -164,8 +162,7 @@ class FloatCollector(Collector):
         super().__init__()
         self.least_normal = least_normal
         self._moments = Moments()
-        self._infinities: set[float] = set()
-        """Those that occur."""
+        self._infinities: set[float] = set()  # those that occur
 
     def add(self, numbers: Sequence[Any], position_of: PositionOf, repeated: int) -> None:
         self.add_tally(_tally(numbers, self.least_normal), len(numbers), position_of, repeated)

@@ -219,7 +219,7 @@ def check_storage(geometry: Geometry, storage: StorageReport | None, offset: int
 def check_channels(geometry: Geometry, quantization: Quantization) -> None:
     """Raises BadData if there are not as many scales and zero points as channels."""
     axis, scales, sizes = quantization.axis, len(quantization.scale), geometry.sizes
-    if axis is None or (axis < len(sizes) and sizes[axis] == scales == len(quantization.zero_point)):
+    if axis is None or (axis < len(sizes) and {sizes[axis], len(quantization.zero_point)} == {scales}):
         return
     raise BadData(f"{scales} scales along dimension {axis} do not fit sizes {list(sizes)}", why=_WHY)
 

@@ -169,7 +169,7 @@ class Nesting:
                 on_stack = tracer.still_open(tid, self._session.target)
                 dispatches = tuple(OpenDispatch.of(dispatch) for depth, _, dispatch in stack if depth <= on_stack)
                 if dispatches:
-                    threads.append(OpenThread(tid, dispatches, None, ""))
+                    threads.append(OpenThread(tid, dispatches, stopped_in=None, meaning=""))
         return tuple(threads)
 
 

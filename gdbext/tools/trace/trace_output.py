@@ -61,18 +61,13 @@ class Bar:
     def __init__(self, dispatch: TracedDispatch, start: int, until: int, parent: Bar | None) -> None:
         """``parent``: the bar around it, None for an outermost one."""
         self.dispatch, self.start, self.parent = dispatch, start, parent
-        self.until = until
-        """The latest possible end."""
-        self.end = until
-        """The earliest possible end; equal to ``until`` if the end was seen."""
+        self.until = until  # the latest possible end
+        self.end = until  # the earliest possible end; equal to ``until`` if the end was seen
         self.is_end_seen = dispatch.ended is not None
-        self.own = 0
-        """The part of its time in which no dispatch inside of it is known to have run."""
-        self.kernel: tuple[int, int] | None = None
-        """(start, end) of its kernel, None if that was not seen."""
+        self.own = 0  # the part of its time in which no dispatch inside of it is known to have run
+        self.kernel: tuple[int, int] | None = None  # (start, end) of its kernel, None if that was not seen
         self.inside: list[Bar] = []
-        self.newest = start
-        """The latest start of a bar inside."""
+        self.newest = start  # the latest start of a bar inside
 
     @property
     def lasted(self) -> int:
@@ -138,8 +133,7 @@ class BarTrace(TraceSink):
         self._now = now
         self._has_head = False
         self._pending: dict[int, list[TracedDispatch]] = {}
-        self._ends: dict[int, int] = {}
-        """Thread → the end of its last bar."""
+        self._ends: dict[int, int] = {}  # thread → the end of its last bar
 
     def head(self) -> str:
         """The beginning of the file, which is written at the first dispatch, or when the trace is over without one."""
@@ -418,8 +412,7 @@ class TimelinePage(BarTrace):
         self._origin = origin
         self._pid = pid
         self._page = Page(f"Trace of process {pid}", ("timeline", page.SCRIPT))
-        self._kinds: dict[int, _KindCost] = {}
-        """By the id of the LookupResult."""
+        self._kinds: dict[int, _KindCost] = {}  # by the id of the LookupResult
 
     def head(self) -> str:
         facts = "".join(page.facts(self._origin.facts))

@@ -138,7 +138,7 @@ class Tracer:
             caller = CallerCheck(top.cfa, *top.code, top.returns_to, top.is_open)
             if top.body >= cfa and self._callers.inside(pc, cfa, caller):
                 break
-            self._close(stack.pop(), False)
+            self._close(stack.pop(), returned=False)
         return stack
 
     def kernel_entered(self, tid: int, cfa: int) -> None:
@@ -202,7 +202,7 @@ class Tracer:
             if dispatch.kernel_ended is None:
                 dispatch.kernel_ended = self._now()
             self._step(dispatch, "return", f"op=[{dispatch.lookup.qualified}]")
-            self._close(dispatch, True)
+            self._close(dispatch, returned=True)
         return False
 
     def _dispatch_at(self, tid: int, cfa: int) -> TracedDispatch | None:
@@ -224,7 +224,7 @@ class Tracer:
         """Close the dispatches inside of one, innermost first."""
         stack = self.open[dispatch.tid]
         while stack and stack[-1] is not dispatch:
-            self._close(stack.pop(), False)
+            self._close(stack.pop(), returned=False)
 
     def _close(self, dispatch: TracedDispatch, returned: bool) -> None:
         """Report the end of a dispatch; ``returned``: its return was seen."""

@@ -139,8 +139,7 @@ class KernelCalls:
     """Reads calls of kernels by Python; caches the generated files."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, list[str]] = {}
-        """File → its lines."""
+        self._sources: dict[str, list[str]] = {}  # file → its lines
         self._parameters: dict[tuple[str, str], tuple[str, ...]] = {}
         """(file, kernel) → declarations of its parameters."""
 
@@ -196,14 +195,11 @@ class CompiledCodeWatch(CallWatch[_Call]):
 
     def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
         super().__init__(session, control, request, sink)
-        self._calls: dict[str, int] = {}
-        """Function → number of its last call."""
-        self._python = KernelCalls()
-        self._hooked: set[int] = set()
-        """Addresses of watched functions."""
-        self._searched: set[tuple[int, str]] = set()
-        """(address, path) of libraries."""
-        self._patterns: list[str] = []
+        self._calls: dict[str, int] = {}  # function → number of its last call
+        self._calling_lines = KernelCalls()
+        self._hooked: set[int] = set()  # addresses of watched functions
+        self._searched: set[tuple[int, str]] = set()  # (address, path) of libraries
+        self._patterns: list[str] = []  # of the functions to watch
 
     def place(self, patterns: Sequence[str]) -> None:
         """Watch all matching functions, also in libraries that are loaded later. Raises NotTorch."""
@@ -295,7 +291,7 @@ class CompiledCodeWatch(CallWatch[_Call]):
 
     def _python_kernel_entered(self, tid: int, cfa: int) -> bool:
         """Handle the entry of a kernel whose name and tensors are in the calling Python line."""
-        kernel, arguments = self._python.current_call(self._control.session(), tid)
+        kernel, arguments = self._calling_lines.current_call(self._control.session(), tid)
         if not kernel or not self._is_wanted(kernel):
             return False
         words = self._words([argument.parameter for argument in arguments], cfa)

@@ -236,11 +236,9 @@ class CallWatch(Generic[Call]):
         self._open: dict[int, list[tuple[int, Call]]] = {}
         """Thread → (CFA, call) of those that have not returned: the CFA distinguishes recursive calls."""
         self._return_hooks: set[int] = set()
-        self.count = 0
-        """Number of calls that were seen."""
+        self.count = 0  # number of calls that were seen
         self.hooks = 0
-        self.over = False
-        """True when the limit was reached."""
+        self.over = False  # true when the limit was reached
 
     @abstractmethod
     def _launch(self, moment: str, tid: int, call: Call) -> KernelLaunch:
@@ -266,7 +264,7 @@ class CallWatch(Generic[Call]):
             returns_to = self._architecture.return_address(self._control.read, cfa)
             if returns_to not in self._return_hooks:
                 self._return_hooks.add(returns_to)
-                rule = CfaRule(self._architecture.stack_pointer, 0, 0)
+                rule = CfaRule(self._architecture.stack_pointer, offset=0, size=0)
                 self._hook(HookSpec(returns_to, rule, self._returned))
         if request.reaches_limit(self.count) and not request.after:
             self.over = True
@@ -318,13 +316,11 @@ class ValueWatch(CallWatch[_OpenCall]):
         """``describer`` looks up kernels."""
         super().__init__(session, control, request, sink)
         self._describer = describer
-        self._call_numbers: dict[int, int] = {}
-        """OperatorEntry → number of its last call."""
+        self._call_numbers: dict[int, int] = {}  # OperatorEntry → number of its last call
         self._entries: dict[int, tuple[int, int, ArgumentRegisters]] = {}
         """Thread → (start, CFA, argument registers) of the function that it entered last."""
         self._callers: dict[int, _WatchedCaller | None] = {}
-        self._types: dict[int, dict[str, str]] = {}
-        """OperatorEntry → argument → its type in the schema."""
+        self._types: dict[int, dict[str, str]] = {}  # OperatorEntry → argument → its type in the schema
         self._tables = OperatorFunctions(session).finder.tables
         self._arguments = self._architecture.argument_registers
 

@@ -163,8 +163,7 @@ class TraceBuffer:
         self._words = ["-p", str(pid), "dispatch-trace", "--all", "--engine", "probes", "--last", f"{seconds:g}"]
         self._words += ["--output", self._page, "--json"]
         self._dispatch = dispatch
-        self._child = 0
-        """The process id of the trace; 0 while it does not run."""
+        self._child = 0  # the process id of the trace; 0 while it does not run
         self._attempts_left = _ATTEMPTS
 
     def keep(self) -> None:

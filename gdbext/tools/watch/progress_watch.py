@@ -129,7 +129,7 @@ class ProgressWatch:
         self._before, self._time = current, now
         computes = current.seconds - before.seconds > BUSY * (now - then)
         if current.transferred - before.transferred > TRANSFER or current.processes != before.processes:
-            return ProcessProgress(True)
+            return ProcessProgress(moves=True)
         dispatches = 0
         if self.activity_probe:
             try:
@@ -137,7 +137,7 @@ class ProgressWatch:
             except (GdbextError, OSError):
                 self.activity_probe = None  # the program may have been replaced; use /proc alone from now on
         if dispatches:
-            return ProcessProgress(True, dispatches=dispatches)
+            return ProcessProgress(moves=True, dispatches=dispatches)
         return ProcessProgress(computes, computes and self.activity_probe is not None)
 
 

@@ -193,10 +193,13 @@ def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tup
         raw = _head_of_agent(memory, agent)
         # RpcAgent::workerInfo_ is behind the vtable
         own = _worker_info(strings, raw, agent, 8) if len(raw) >= _WORKER_NODE_SIZE else None
-        for first, elements in _tables(raw, _MAX_WORKERS) if own else ():
+        if not own:
+            return None
+        name, rank = own
+        for first, elements in _tables(raw, _MAX_WORKERS):
             workers = dict(_workers(memory, strings, first, elements))
-            if own and len(workers) == elements and workers.get(own[0]) == own[1] < elements:
-                return own[1], elements
+            if len(workers) == elements and workers.get(name) == rank and rank < elements:
+                return rank, elements
     return None
 
 

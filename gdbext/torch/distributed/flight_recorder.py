@@ -112,8 +112,7 @@ class FlightRecorder:
         self._entry_size = structures.RecorderEntry.size(self._space)
         self._strings = string_reader(memory, layout)
         self._dtypes = [name for name, _size in layout.dispatch("scalar_types")]
-        self.problems: list[GdbextError] = []
-        """Reasons why entries or groups are missing."""
+        self.problems: list[GdbextError] = []  # reasons why entries or groups are missing
 
     @property
     def is_enabled(self) -> bool:

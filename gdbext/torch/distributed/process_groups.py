@@ -70,24 +70,29 @@ def read_nccl_group(
     group = structures.NcclGroupStruct(space, address)
     if GROUP not in members or WORK not in members or not group.has(structures.NcclGroupStruct.pgStatus_):
         raise LayoutError("the NCCL groups of this release keep their sequence numbers elsewhere")
-    last = group.seqCollective_
+    last_seq = group.seqCollective_
     # up to 2.7 the status is NCCL's alone, and in no other layout
     status_space = space if members.get(STATUS) else Space(memory, layout)
     status = read_status(structures.ProcessGroupStatus(status_space, group.pgStatus_))
-    if not -1 <= status.completed <= status.enqueued <= last:
-        numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
+    if not -1 <= status.completed <= status.enqueued <= last_seq:
+        numbers = f"{last_seq} collectives, {status.enqueued} enqueued, {status.completed} completed"
         raise BadData(f"the numbers of NCCL's group at {address:#x} are inconsistent: {numbers}")
-    items = containers.list_items(memory, group.workMetaList_, _WORK_LIMIT, containers.has_cxx11_abi(layout))
+    works = tuple(_queued_works(group, layout))
+    if any(work.seq > last_seq for work in works):
+        raise BadData(f"NCCL's group at {address:#x} has work after its last collective, #{last_seq}")
+    return NcclGroup(status, works)
+
+
+def _queued_works(group: structures.NcclGroupStruct, layout: Layout) -> Iterator[QueuedWork]:
+    """The unfinished work of a group, oldest first. Raises BadData, MemoryFault, LayoutError."""
+    is_cxx11 = containers.has_cxx11_abi(layout)
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
-    works = []
-    for work in (structures.NcclWorkStruct(space, item) for item in items):
+    for item in containers.list_items(group.space.memory, group.workMetaList_, _WORK_LIMIT, is_cxx11):
+        work = structures.NcclWorkStruct(group.space, item)
         kind = types.get(work.opType_, "")
         name = _RECORDER_NAMES.get(kind, kind.lower() or "an operation")
         # NCCL does not say when an operation starts
-        works.append(QueuedWork(work.seq_, f"nccl:{name}", work.opTimeout_, False, work.workStartTime_))
-    if any(work.seq > last for work in works):
-        raise BadData(f"NCCL's group at {address:#x} has work after its last collective, #{last}")
-    return NcclGroup(status, tuple(works))
+        yield QueuedWork(work.seq_, f"nccl:{name}", work.opTimeout_, in_progress=False, began=work.workStartTime_)
 
 
 GROUP_LIMIT = 4096

@@ -50,7 +50,7 @@ _STEPS = (
 """The steps in order of precedence."""
 
 
-MISSING = KernelFunction(0, 0, 0, 0)
+MISSING = KernelFunction(functor=0, boxed=0, unboxed=0, sym_unboxed=0)
 
 _AMBIGUOUS = "ambiguous autogradother"
 
@@ -220,8 +220,7 @@ class _Computation:
         self._active: Mapping[str, OperatorRegistration] = {
             kernel.key: kernel for kernel in registrations if kernel.active
         }
-        self.keys = frozenset(self._active)
-        """They alone decide which registration fills an entry."""
+        self.keys = frozenset(self._active)  # they alone decide which registration fills an entry
         keys = self._dispatcher.keys
         slots = [keys.slot_of_value.get(kernel.value) for kernel in self._active.values()]
         self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
@@ -264,7 +263,7 @@ class _Computation:
         if general.kernel.valid:
             words, debug = general.kernel.words, general.debug
             return ComputedEntry(index, key, kernel, words, "backend fallback", "3", debug, "fallback")
-        return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
+        return ComputedEntry(index, key, kernel, MISSING, "missing", "4", debug="", source="")
 
     def _has_kernel_within(self, keyset: int) -> bool:
         """True if a runtime key whose bits are all in ``keyset`` has a kernel of its own
@@ -349,7 +348,9 @@ class RegisteredKernels:
         low, high = module.span
         words = [word for word in self._definitions_by_word if low <= word < high]
         reached: dict[int, set[int]] = {}
-        for word in words if len(words) <= 4096 else ():
+        if len(words) > 4096:
+            return reached
+        for word in words:
             kernels = self._kernels(self._definitions_by_word[word])
             for functor in {kernel.functor for _, kernel in kernels if word in kernel.same_code}:
                 for target in self._jumps(word, functor):

@@ -105,7 +105,7 @@ class RegisteredKernel(NamedTuple):
     """None for a kernel written in C++."""
     aliases: Explained[Sparse[tuple[str, ...]]] = ()
     """Other functions whose code the linker folded into the same address."""
-    words: Internal[KernelFunction] = KernelFunction(0, 0, 0, 0)
+    words: Internal[KernelFunction] = KernelFunction(functor=0, boxed=0, unboxed=0, sym_unboxed=0)
 
 
 class KernelFacts:

@@ -178,10 +178,8 @@ class SchemaReader:
         self._layout = layout
         self._space = Space(memory, layout)
         self._symbols_at = INTERNED_STRINGS.address(symbolizer)
-        self._missing: list[str] = []
-        """As in SchemaText, of the schema that is being read."""
-        self._plain: dict[int, str] = {}
-        """Type address → text, for types of arguments without alias or length."""
+        self._missing: list[str] = []  # as in SchemaText, of the schema that is being read
+        self._plain: dict[int, str] = {}  # type address → text, for types of arguments without alias or length
 
     def read(self, address: int) -> SchemaText:
         """The FunctionSchema at ``address``. Raises MemoryFault, BadData if there is none."""

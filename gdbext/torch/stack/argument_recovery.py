@@ -21,7 +21,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.unwind import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
-from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, STABLE_HANDLES, STABLE_KERNEL
+from gdbext.torch.assumed_symbols import AUTOGRAD_FALLBACKS, STABLE_HANDLES, STABLE_KERNEL
 from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
 from gdbext.torch.stack.call_arguments import CallSites, SavedArguments
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frames_with_types
@@ -142,9 +142,9 @@ class ArgumentRecovery:
         The fallback passes on the boxed stack that it was given, and an unboxed kernel may have moved the values out of
         it since (basicAutogradNotImplementedFallbackImpl, torch 2.0 to 2.13).
         """
-        function = stack.function(inner.header[0])
-        texts = " ".join(function.demangled) if function else ""
-        if len(arguments) != len(inside) or not any(mark in texts for mark in AUTOGRAD_KERNELS[1:]):
+        fallback = stack.function(inner.header[0])  # the opener of ``inner`` is inlined into it
+        names = " ".join(fallback.demangled) if fallback else ""
+        if len(arguments) != len(inside) or not any(part in names for part in AUTOGRAD_FALLBACKS):
             return arguments
         completed = list(arguments)
         for index, (own, further) in enumerate(zip(arguments, inside)):
@@ -242,7 +242,7 @@ class ArgumentRecovery:
         keyed = self._signature(registered.parameters, registered.hidden, ["keyset"])
         plain = self._signature(registered.parameters, registered.hidden, [])
         if not keyed or not plain or not keyed.keyset or keyed.keyset.register is None:
-            return
+            return  # a keyset that is passed in memory cannot be compared
         first = self._sites.argument(stack, level + 1, keyed.keyset.register)
         if first is not None:
             signature = keyed if first == recovered.keyset else plain
@@ -312,12 +312,12 @@ class ArgumentRecovery:
         def read(slot: Slot, _size: int) -> _SlotWord:
             """The word in a slot; certain in a register, whose origin is in the calling code."""
             if slot.register is not None:
-                return _SlotWord(passed[slot.register], True)
+                return _SlotWord(passed[slot.register], is_certain=True)
             if slot.float_register is not None:
-                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), True)
+                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), is_certain=True)
             if slot.offset is None or not on_stack:
-                return _SlotWord(None, False)
-            return _SlotWord(self._memory.try_u64(sp + slot.offset), False)
+                return _SlotWord(None, is_certain=False)
+            return _SlotWord(self._memory.try_u64(sp + slot.offset), is_certain=False)
 
         yield from self._sightings(signature, read, f"the call in frame #{level}")
 
@@ -446,7 +446,7 @@ def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgumen
     """The argument by its sightings: the most certain value; unknown if equally certain ones differ. An INFERRED value
     that two places have is VERIFIED."""
     if not sightings:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
+        return FoundArgument(name, kind, value=None, certainty=Certainty.UNKNOWN, place="")
     best = max(sighting.certainty for sighting in sightings)
     strongest = [sighting for sighting in sightings if sighting.certainty == best]
     if len({sighting.value for sighting in strongest}) > 1:

@@ -33,7 +33,7 @@ class CallSite(NamedTuple):
     """By argument register: where the calling code took the word from that it put there."""
 
 
-UNKNOWN = CallSite(None, 0, ())
+UNKNOWN = CallSite(through_pointer=None, target=0, sources=())
 
 
 class CallSites:
@@ -45,8 +45,7 @@ class CallSites:
         self._extents = extents
         self._architecture = memory.architecture
         self._code = code
-        self._sites: dict[int, CallSite] = {}
-        """By return address."""
+        self._sites: dict[int, CallSite] = {}  # by return address
         self._last_stack: NativeStack | None = None
         self._last_arguments: dict[int, list[int | None]] = {}
         """Arguments by level, of ``_last_stack``: operator and keyset are looked for among the same ones."""

@@ -208,7 +208,8 @@ class TypedFrame(NamedTuple):
 def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Iterator[TypedFrame]:
     """The frames of a call whose function names have the types of its operator's ``count`` arguments."""
     layers = (BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION)
-    for level in call.header[1:] if call.is_inlined or call.elided else call.header:
+    is_of_caller = call.is_inlined or call.elided  # then the outermost frame is the caller's
+    for level in call.header[1 if is_of_caller else 0 :]:
         function = stack.function(level)
         if function and any(family.begins(function.name) for family in layers):
             frame = _typed_frame(level, function.name, count)

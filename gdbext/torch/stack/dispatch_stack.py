@@ -56,9 +56,8 @@ class DispatchStackReader:
         # by a stack's path (return addresses), which many threads share
         self._calls_by_path: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """Calls by path and levels of signal frames."""
-        self._engine_calls: dict[tuple[int, ...], list[int]] = {}
-        self._unread_levels: dict[tuple[int, ...], list[int]] = {}
-        """Levels of frames without names, by path."""
+        self._engine_calls: dict[tuple[int, ...], list[int]] = {}  # path of a stack → engine_calls()
+        self._unread_levels: dict[tuple[int, ...], list[int]] = {}  # levels of frames without names, by path
         self._unproven: dict[tuple[int, ...], set[int]] = {}
         """Levels of kernels without names whose operator was not found, by path."""
         self._nameless: dict[tuple[int, int], bool] = {}
@@ -270,18 +269,20 @@ class DispatchStackReader:
         if self._roles.of(stack, call.header[-1]).role.is_layer:
             return DispatchStage.INVOKING
         if call.helpers and not stack.function(call.helpers[0]):
-            # a stripped library: all that the lookup calls is exported, so nameless functions are layers (boxing,
-            # etc.), and what a layer calls through a pointer is the kernel
-            outermost = call.helpers[0]
-            for level in range(outermost, max(outermost - 4, 0), -1):
-                if stack.function(level):
-                    break
-                if self.sites.is_through_pointer(stack, level):
-                    return DispatchStage.IN_KERNEL
-            return DispatchStage.INVOKING
+            return self._stage_without_names(stack, call.helpers[0])
         if not innermost or not call.operator_struct:
             return DispatchStage.LOOKUP
         # after the static handle of at::_ops::NAME is initialized, the lookup follows
         address = self._symbolizer.address_of(static_handle(call.mangled), STATIC_HANDLE.library)
         is_ready = not address or bool(self._memory.try_u64(address))
         return DispatchStage.LOOKUP if is_ready else DispatchStage.ENTERING
+
+    def _stage_without_names(self, stack: NativeStack, outermost: int) -> DispatchStage:
+        """How far a call of a stripped library has got. All that the lookup calls is exported, so nameless functions,
+        from frame ``outermost`` on, are layers (boxing, etc.); what a layer calls through a pointer is the kernel."""
+        for level in range(outermost, max(outermost - 4, 0), -1):
+            if stack.function(level):
+                break
+            if self.sites.is_through_pointer(stack, level):
+                return DispatchStage.IN_KERNEL
+        return DispatchStage.INVOKING

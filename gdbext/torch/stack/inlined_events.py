@@ -260,7 +260,8 @@ class InlinedDispatchEvents:
         if not function:
             return False
         is_read = bool(self._sites.decoded(function).calls)
-        return not is_read or self._looks_up(function, False)  # autograd's Node::operator() asks for callbacks, too
+        # autograd's Node::operator() asks for callbacks, too
+        return not is_read or self._looks_up(function, False)
 
     def is_for_key(self, stack: NativeStack, call: DispatchCall) -> bool:
         """True for ``callBoxedForDispatchKey``, which calls the kernel of a key that was named, whatever its keyset.

@@ -89,8 +89,7 @@ class TailCalls:
         self._memory = memory
         self._symbolizer = symbolizer
         self._extents = extents
-        self._by_pointer: set[int] = set()
-        """Entries of kernels that may end in a jump through a pointer."""
+        self._by_pointer: set[int] = set()  # entries of kernels that may end in a jump through a pointer
 
     def reaches(self, entry: int, start: int, functor: int = 0) -> bool:
         """True if the kernel's function at ``entry``, called with its ``functor``, is the one at ``start`` or leaves by
@@ -140,9 +139,12 @@ class TailCalls:
                 self._by_pointer.add(entry)
             elif not start <= target < start + size:
                 yield target
-                part = extents.extent(target) if extents and function and not function.names else None
-                if part and part.start != target == follow_stub(self._memory, target):
-                    yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
+                is_stub = follow_stub(self._memory, target) != target
+                if extents and function and not function.names and not is_stub:
+                    # rarely run code that the compiler has put elsewhere has no name; a jump may lead into it
+                    part = extents.extent(target)
+                    if part and part.start != target:
+                        yield part.start
 
 
 def functor_words(memory: Memory, functor: int) -> tuple[int, ...]:

@@ -2,9 +2,8 @@
 
 Generated kernels and the fallbacks of libtorch pass the keyset on in known ways, and those are recognized by the
 kernel's own function; an unknown kernel ends the chain. Sources, 2.13.0: tools/autograd/gen_variable_type.py,
-gen_inplace_or_view_type.py, gen_trace_type.py, aten/src/ATen/core/VariableFallbackKernel.cpp,
-PythonFallbackKernel.cpp, native/MathBitsFallback.h, autocast_mode.h,
-torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
+gen_inplace_or_view_type.py, gen_trace_type.py, aten/src/ATen/core/VariableFallbackKernel.cpp, PythonFallbackKernel.cpp,
+native/MathBitsFallback.h, autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ def with_key_choice(
     highest = keys.key_of_index(keys.table_index(step.keyset.bits))
     sentences = [f"{highest} has the highest priority of {keys.text(step.keyset.bits)}"]
     for argument in arguments:
-        for tensor in argument.tensors[:4] if argument.confidence >= Certainty.VERIFIED else ():
+        if argument.confidence < Certainty.VERIFIED:
+            continue
+        for tensor in argument.tensors[:4]:
             with suppress(GdbextError):
                 keyset = tensors.key_set(tensor.address)
                 if tensor.address:

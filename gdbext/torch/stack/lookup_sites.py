@@ -138,7 +138,7 @@ class SiteFinder:
             if frame:
                 how = "call" if code[index].is_call else "inlined"
                 invoked = tuple(self._invocations(code[:end], index))
-                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, False)
+                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, tail_calls=False)
                 framed.append(FoundLookup(sites, self._event(code[index:end])))
         return framed
 
@@ -207,9 +207,10 @@ class SiteFinder:
     def _event(self, code: Sequence[Instruction]) -> str:
         """The DispatchEvent's value for the lookup at which ``code`` begins, and which is the only one in it. A call
         asks for step callbacks before it enters the kernel, a redispatch does not (Dispatcher.h)."""
-        targets = (insn.target for insn in code[1:] if insn.is_call)
-        first = next((target for target in targets if not target or STEP_CALLBACKS.begins(self._name(target))), 0)
-        event = "call" if first else "redispatch"
+        targets = (insn.target for insn in code[1:] if insn.is_call)  # None or 0: through a pointer, to the kernel
+        decisive = (target for target in targets if not target or STEP_CALLBACKS.begins(self._name(target)))
+        asks_before_kernel = bool(next(decisive, 0))
+        event = "call" if asks_before_kernel else "redispatch"
         return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
@@ -298,9 +299,9 @@ class SiteFinder:
             inside = code[0].address <= insn.target < code[-1].end
             name = "" if inside else self._name(insn.target)
             if BOXED_WRAPPER.begins(name):
-                yield Invocation(insn.address, after, "boxing", "", 0, False)
+                yield Invocation(insn.address, after, "boxing", pointer="", displacement=0, in_memory=False)
             elif SLOW_PATH.begins(name):
-                yield Invocation(insn.address, after, "profiler", "", 0, False)
+                yield Invocation(insn.address, after, "profiler", pointer="", displacement=0, in_memory=False)
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """The rule for the CFA at ``code[position]``, by call frame information, with the frame's least size; None

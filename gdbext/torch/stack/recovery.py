@@ -309,9 +309,8 @@ class OperatorSearch:
         return second if in_stack else first
 
 
-_BOXED_AUTOGRAD = assumed_symbols.AUTOGRAD_KERNELS[1:]
 _VIRTUAL_CALLS = (
-    (_BOXED_AUTOGRAD, _BOXED_AUTOGRAD),
+    (assumed_symbols.AUTOGRAD_FALLBACKS, assumed_symbols.AUTOGRAD_FALLBACKS),
     ((assumed_symbols.PYTHON_DISPATCHERS_FALLBACK,), (assumed_symbols.PYTHON_DISPATCHERS_CALL,)),
 )
 """Parts of the names of kernels that end in a virtual call, and of the functions that they call."""

@@ -147,20 +147,20 @@ def classify(function: Function | None) -> FunctionRole:
     for text, mangled in zip(function.demangled, function.names):
         bare = text.split(" [clone ", 1)[0]
         if assumed_symbols.PYTHON_DISPATCHERS_CALL in bare:  # which its fallback leaves for
-            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
+            return FunctionRole(Role.BOXED_BODY, event="", operator_struct="", mangled=mangled)
         if bare.endswith(_BOXED_SIGNATURES) and not bare.startswith("c10::Dispatcher"):
-            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
+            return FunctionRole(Role.BOXED_BODY, event="", operator_struct="", mangled=mangled)
         if "(c10::DispatchKeySet, " in bare and _UNBOXED_BODY.search(bare):
-            return FunctionRole(Role.UNBOXED_BODY, "", "", mangled)
+            return FunctionRole(Role.UNBOXED_BODY, event="", operator_struct="", mangled=mangled)
     # the call operator of a functor around a function pointer is part of the kernel
     functor = next((name for name in function.names if RUNTIME_FUNCTOR_CLASS in name), "")
-    return FunctionRole(Role.PLAIN, "", "", functor) if functor else PLAIN
+    return FunctionRole(Role.PLAIN, event="", operator_struct="", mangled=functor) if functor else PLAIN
 
 
 def _role_of_mangled_name(name: str) -> FunctionRole | None:
     """The role of a function by one of its mangled names; None if that does not tell it."""
     if name.startswith("__cxa_guard_acquire"):
-        return FunctionRole(Role.ENTERING, "", "", name)
+        return FunctionRole(Role.ENTERING, event="", operator_struct="", mangled=name)
     if not name.startswith("_Z"):
         return None
     struct, event = operator_method(name)

@@ -296,10 +296,8 @@ class _Pending:
         self._device = device
         self._counts = counts
         self._start = start
-        self._shift = 0
-        """Bytes by which a block's size is farther from its start in this build."""
-        self._freed = 0
-        """Number of active blocks that are not allocated any more."""
+        self._shift = 0  # bytes by which a block's size is farther from its start in this build
+        self._freed = 0  # number of active blocks that are not allocated any more
 
     def read(self) -> PendingMemory:
         """The memory that waits; none for a device without active blocks, whose captures cannot be found either."""

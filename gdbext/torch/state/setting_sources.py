@@ -96,7 +96,7 @@ class StaticOwner(NamedTuple):
         return f"_ZGV{self.variable[2:]}"
 
 
-CONTEXT = StaticOwner("_ZZN2at13globalContextEvE14globalContext_", False, "at::globalContext()")
+CONTEXT = StaticOwner("_ZZN2at13globalContextEvE14globalContext_", is_pointer=False, description="at::globalContext()")
 GENERATOR = StaticOwner("_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu", True, "the default generator")
 
 
@@ -184,10 +184,10 @@ SETTINGS = (
         "anomaly_mode",
         f"{_ANOMALY_MODE}8_enabledE",
         Kind.FLAG,
-        False,
-        "torch.autograd.set_detect_anomaly({}, check_nan={anomaly_check_nan})",
+        default=False,
+        statement="torch.autograd.set_detect_anomaly({}, check_nan={anomaly_check_nan})",
     ),
-    _setting("anomaly_check_nan", f"{_ANOMALY_MODE}10_check_nanE", Kind.FLAG, True, ""),
+    _setting("anomaly_check_nan", f"{_ANOMALY_MODE}10_check_nanE", Kind.FLAG, default=True, statement=""),
     _flag("cudnn_enabled", "userEnabledCuDNN", True, f"{_BACKENDS}cudnn.enabled = {{}}"),
     _flag("cudnn_deterministic", "deterministicCuDNN", False, f"{_BACKENDS}cudnn.deterministic = {{}}"),
     _flag("cudnn_benchmark", "benchmarkCuDNN", False, f"{_BACKENDS}cudnn.benchmark = {{}}"),
@@ -254,7 +254,7 @@ REDUCTIONS = {
 """at::CuBLASReductionOption as Python has it: (reduced precision is allowed, split-K is)."""
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
-INTEROP_POOL = StaticOwner("_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool")
+INTEROP_POOL = StaticOwner("_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", is_pointer=True, description="the inter-op pool")
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
 CALLBACKS_VECTOR = 8
 """GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
@@ -287,8 +287,8 @@ DEBUG_INFO = TorchSymbol(
 DEBUG_INFO_GUARD = _guard_of(DEBUG_INFO)
 GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
-    True,
-    "the profiler of all threads",
+    is_pointer=True,
+    description="the profiler of all threads",
 )
 PROFILER_STATES = (
     "KinetoThreadLocalState",
@@ -315,16 +315,16 @@ OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
 
 ALLOCATOR = StaticOwner(
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
-    False,
-    "the allocators' settings",
-    C10,
+    is_pointer=False,
+    description="the allocators' settings",
+    library=C10,
     first="2.9.0",
 )
 CUDA_ALLOCATOR = StaticOwner(
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
-    True,
-    "CUDA's allocator's settings",
-    C10_CUDA,
+    is_pointer=True,
+    description="CUDA's allocator's settings",
+    library=C10_CUDA,
     first="2.2.0",
 )
 CUDA_GENERATORS = TorchSymbol(

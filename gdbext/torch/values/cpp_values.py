@@ -315,7 +315,7 @@ class CppValues:
 
     def tensor(self, implementation: int) -> Value:
         """A tensor by its TensorImpl."""
-        return Value(self._tensor_text(implementation), (implementation,), True)
+        return Value(self._tensor_text(implementation), (implementation,), proven=True)
 
     @staticmethod
     def symint(number: int) -> Value:
@@ -401,7 +401,7 @@ def list_value(values: Sequence[Value], count: int) -> Value:
     text = f"[{', '.join([*(value.text for value in values), *more])}]"
     if not any(value.tensors for value in values):
         return Value(text)
-    return Value(text, tuple(tensor for value in values for tensor in value.tensors or (0,)), True)
+    return Value(text, tuple(tensor for value in values for tensor in value.tensors or (0,)), proven=True)
 
 
 def _signed(value: int, size: int) -> int:

@@ -275,7 +275,7 @@ class DispatchModes(Struct, of="c10::impl::TorchDispatchModeTLS"):
 
 
 class FunctionModes(Struct, of="at::impl::PythonTorchFunctionTLS"):
-    """The same for ``__torch_function__``, and its limit."""
+    """The modes of ``__torch_function__`` of a thread, and whether they are disabled."""
 
     disabled_state_ = U32()
     stack_ = Place()

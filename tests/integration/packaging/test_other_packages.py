@@ -56,7 +56,7 @@ def test_waits_pools_and_bugs_of_the_package_are_in_the_diagnosis(python, ring) 
     assert (known["id"], known["condition"]) == ("ring#7", "if your ring is older than 2.0")
     assert f"tid {ring.tid('stuck')}" in known["matched"][0]
     text = dispatch(python, "--debugger", "none", "-p", str(ring.pid)).stdout.splitlines()
-    assert text[1].startswith("Known: ring#7, a server that handles a request puts into the full ring")
+    assert text[1].startswith("Known bug ring#7: a server that handles a request puts into the full ring")
 
 
 def test_without_the_package_nothing_of_it_is_said(ring) -> None:

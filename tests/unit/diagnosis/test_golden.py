@@ -65,7 +65,7 @@ RECORDED = {
 
 LACKS = re.compile(
     r"(\n\nCould not be read:(?=\n  recording: [^\n]*\n[^\n]*\n$))?"
-    r"\n  recording: not in the recording: [^\n]*\n[^\n]*(?=\n$)"
+    r"\n  recording: it lacks [^\n]*\n[^\n]*(?=\n$)"
 )
 """What a report says of a recording that was made before the code read as much as now."""
 ENDING = Ending(EndingKind.EXITED, "the process exited with status 0")

@@ -59,9 +59,9 @@ def test_a_version_outside_of_its_ranges_has_not_got_it(affected: tuple[Affected
 @pytest.mark.parametrize(
     ("affected", "environment", "condition", "ranges", "fixed"),
     [
-        (BUG.affected, (), "2.1 or newer and is older than 2.3", "torch from 2.1 on before 2.3", ("torch 2.3",)),
-        (BUG.affected, ("A",), "2.1 or newer and is older than 2.3 and A is set", "torch from 2.1", ("torch 2.3",)),
-        ((UNTIL,), (), "2.1 or newer and is 2.3.1 or older", "torch from 2.1 on up to 2.3.1 at least", ()),
+        (BUG.affected, (), "2.1 or newer and is older than 2.3", "torch >= 2.1, < 2.3", ("torch 2.3",)),
+        (BUG.affected, ("A",), "2.1 or newer and is older than 2.3 and A is set", "torch >= 2.1", ("torch 2.3",)),
+        ((UNTIL,), (), "2.1 or newer and is 2.3.1 or older", "torch >= 2.1, up to 2.3.1 at least", ()),
     ],
 )
 def test_where_the_version_is_unknown_the_line_says_so(
@@ -71,7 +71,7 @@ def test_where_the_version_is_unknown_the_line_says_so(
     unknown, known = told(bug), told(bug, version=lambda _: "2.2", variable=lambda _: (True, "1"))
     assert unknown.condition == f"if your torch is {condition}"
     assert f"({unknown.condition})" in unknown.line
-    assert known.line.startswith("a#1, it waits (")
+    assert known.line.startswith("a#1: it waits (")
     assert f"({ranges}" in known.line
     assert (known.condition, known.fixed_in) == ("", fixed)
     assert "(every known libx)" in told(BUG._replace(affected=(Affected("libx"),))).line

@@ -45,7 +45,7 @@ def test_a_report_is_judged_again_as_far_as_it_has_native_frames(report: Path, d
     status, text, _ = dispatch("known", str(report), "--why")
     assert status == 0
     line, evidence = text.splitlines()
-    assert line.startswith("Known: gcc#52303, libgomp keeps its worker threads")
+    assert line.startswith("Known bug gcc#52303: libgomp keeps its worker threads")
     assert evidence.endswith("inside libgomp, OpenMP has no workers here")
     report.write_text(json.dumps(Replay("fork-openmp").diagnosis))
     assert "no known bug matches; the report has no native frames" in dispatch("known", str(report))[1]
@@ -56,7 +56,7 @@ def test_a_recording_is_judged_again(dispatch: Dispatch) -> None:
     status, text, _ = dispatch("known", *files)
     assert status == 0
     first, second = text.splitlines()
-    assert first.startswith(f"{files[0]}: Known: gcc#52303")
+    assert first.startswith(f"{files[0]}: Known bug gcc#52303")
     assert second == f"{files[1]}: no known bug matches"
     document = json.loads(dispatch("known", *files, "--json")[1])
     assert [[match["id"] for match in document[file]] for file in files] == [["gcc#52303"], []]
@@ -124,9 +124,9 @@ def test_a_sites_own_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, di
     status, text, error = dispatch("known", str(report))
     assert status == 0, error
     titles = [line.split(" (")[0] for line in text.splitlines()]
-    assert titles == ["Known: gcc#52303, our title", "Known: site#1, our title"]
+    assert titles == ["Known bug gcc#52303: our title", "Known bug site#1: our title"]
     assert "c.json has no entry of a known bug: it is not JSON" in error
     (named / "a.json").chmod(0o666)
     status, text, error = dispatch("known", str(report))
-    assert text.startswith("Known: site#1, not this one")
+    assert text.startswith("Known bug site#1: not this one")
     assert "a.json is not used: users other than you and root can change it" in error

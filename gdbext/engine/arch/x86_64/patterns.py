@@ -224,7 +224,7 @@ def threads_or_global(code: bytes, address: int) -> ThreadsOrGlobal | None:
     return None
 
 
-_AT_RAX = MemoryOperand("rax", "", 1, 0)
+_AT_RAX = MemoryOperand("rax", index_register="", scale=1, displacement=0)
 _CHOICE = (b"\x48\x85\xd2", b"\x48\x0f\x44", b"\x48\x0f\x45")
 """``test %rdx, %rdx``; ``cmove`` and ``cmovne`` of 64 bits."""
 

@@ -55,8 +55,7 @@ class DebuggerGuards:
 
     def __init__(self) -> None:
         self._pid = 0
-        self._child = 0
-        """PID of the guard's own process, 0 for none."""
+        self._child = 0  # PID of the guard's own process, 0 for none
         self._has_server = False
         self._mutex: RobustMutex | None = None
         """Locked since the first guard began. It must outlive the thread that holds it: the C library and the kernel
@@ -372,10 +371,8 @@ class Healer:
         self._code = code
         self._memory = memory
         self._pages = pages
-        self._existing: set[int] = set()
-        """Addresses at which breakpoint instructions are left alone."""
-        self._early: dict[int, bytes] = {}
-        """Address → bytes of the file, of those found by find_early()."""
+        self._existing: set[int] = set()  # addresses at which breakpoint instructions are left alone
+        self._early: dict[int, bytes] = {}  # address → bytes of the file, of those found by find_early()
 
     def note_existing(self) -> None:
         """Leave alone the breakpoint instructions that are there now. Raises OSError."""

@@ -58,7 +58,8 @@ def process_name(pid: int) -> str:
 
 def is_killed_with_tracer(pid: int) -> bool:
     """The debugger that traces the process started it, and kills it when it exits (PTRACE_O_EXITKILL, ptrace(2))."""
-    return tracer(pid, pid) == parent(pid) != 0
+    debugger = tracer(pid, pid)
+    return debugger != 0 and debugger == parent(pid)
 
 
 def thread_states(pid: int, skipped: Container[int] = ()) -> dict[int, str]:

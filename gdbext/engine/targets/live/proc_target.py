@@ -36,8 +36,7 @@ class ProcThread(TargetThread):
         self.tid = tid
         self.name = self.listed_name = name
         self.stopped = False
-        self.held = 0
-        """The number of the signal that is held back from it, 0 for none."""
+        self.held = 0  # the number of the signal that is held back from it, 0 for none
         self._architecture = architecture
         self._pid = pid
         self.kernel_state = kernel_state
@@ -91,11 +90,9 @@ class ProcTarget(LocalProcess):
     def __init__(self, pid: int) -> None:
         """Stop process ``pid``. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone."""
         self.pid = pid
-        self._threads: dict[int, ProcThread] = {}
-        self._unstoppable: dict[int, TargetThread] = {}
-        """Threads that cannot be stopped, and were not seized."""
-        self._handlers: dict[int, Any] = {}
-        """Signal number → the handler to restore in close()."""
+        self._threads: dict[int, ProcThread] = {}  # by tid
+        self._unstoppable: dict[int, TargetThread] = {}  # threads that cannot be stopped, and were not seized
+        self._handlers: dict[int, Any] = {}  # signal number → the handler to restore in close()
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
         atexit.register(self.close)
         self._catch_termination()
@@ -225,7 +222,7 @@ class ProcTarget(LocalProcess):
                 try:
                     stop = ptrace.poll(thread.tid)
                 except ChildProcessError:  # it exited, and its exit was not reported to us
-                    stop = ptrace.PtraceStop(True, 0)
+                    stop = ptrace.PtraceStop(exited=True, signal=0)
                 if stop and stop.exited:
                     self._threads.pop(thread.tid, None)
                 elif stop:

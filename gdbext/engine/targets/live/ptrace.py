@@ -86,7 +86,7 @@ def poll(tid: int) -> PtraceStop | None:
     if reported_tid == 0:
         return None
     if not os.WIFSTOPPED(status):
-        return PtraceStop(True, 0)
+        return PtraceStop(exited=True, signal=0)
     # With PTRACE_EVENT_STOP the number is SIGTRAP (our interrupt) or the signal of a group-stop, which stays in
     # force by itself. Anything else is a signal on its way to the program.
     event = status >> 16

@@ -84,24 +84,18 @@ class SnapshotTarget(LocalProcess):
         self._stop = stop
         self._resume = resume
         self._unstopped = unstopped
-        self._needs_registers = False
-        """A proof needs registers that only a stop shows."""
-        self._holds = False
-        """The process stays stopped after the next copy, until let_go()."""
-        self._held_since = 0.0
-        """Time of that stop (time.perf_counter)."""
-        self._cut_short: dict[int, str] = {}
-        self._held_target: Target | None = None
-        """The stopped target, while the process is stopped."""
+        self._needs_registers = False  # a proof needs registers that only a stop shows
+        self._holds = False  # the process stays stopped after the next copy, until let_go()
+        self._held_since = 0.0  # time of that stop (time.perf_counter)
+        self._cut_short: dict[int, str] = {}  # tid → the system call that the stop interrupted
+        self._held_target: Target | None = None  # the stopped target, while the process is stopped
         self._copy: StopCopy | None = None
-        self._later_copy: StopCopy | None = None
-        """A later copy that differs from ``_copy``, for ``retake``."""
+        self._later_copy: StopCopy | None = None  # a later copy that differs from ``_copy``, for ``retake``
         self._moved: tuple[int, ...] | None = None
         """Threads that ran since ``_copy``; None until they are determined."""
         self._reads: dict[tuple[int, int], bytes] = {}
         """(address, size) → bytes that were read besides the copy, since it was made."""
-        self._wanted_pages: set[int] = set()
-        """Numbers of the pages that the next copy has besides the stacks."""
+        self._wanted_pages: set[int] = set()  # numbers of the pages that the next copy has besides the stacks
         self._read_besides_copy = False
         self._paused_seconds = 0.0
         self._copies_made = 0

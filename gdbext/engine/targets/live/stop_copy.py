@@ -41,7 +41,7 @@ class PageCopy:
 
     def __init__(self, pieces: Iterable[tuple[int, bytes | memoryview]] = ()) -> None:
         """``pieces``: addresses and bytes of whole pages; a later piece replaces an earlier one."""
-        self._pages: dict[int, memoryview] = {}
+        self._pages: dict[int, memoryview] = {}  # by page number
         for start, data in pieces:
             view = memoryview(data)
             first = start // PAGE_SIZE

@@ -115,7 +115,7 @@ def _write_all(into: int, data: bytes) -> None:
 def _receive(child: int, output: int, seconds: float) -> bytes | None:
     """Everything that the child writes to the pipe ``output`` until it exits; None once the kernel has blocked it, at
     one place, for that many seconds."""
-    data, place, since, has_exited = bytearray(), SleepPlace("", ""), time.monotonic(), False
+    data, place, since, has_exited = bytearray(), SleepPlace(call="", ran=""), time.monotonic(), False
     while True:
         if select.select([output], [], [], 0 if has_exited else _STEP)[0]:
             piece = os.read(output, _PIPE_SIZE)

@@ -221,7 +221,7 @@ class SchedulerClocks:
 
     def __init__(self) -> None:
         self._allowed = os.sched_getaffinity(0)
-        self._now: dict[int, float | None] = {}
+        self._now: dict[int, float | None] = {}  # by CPU
 
     def seconds_since_run(self, folder: str) -> float | None:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 if it runs or is ready to; None if

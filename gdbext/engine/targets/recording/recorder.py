@@ -161,7 +161,7 @@ class LoggedFiles(HostFiles):
         self._inner = files
         self.facts: dict[str, Fact] = {}
         self.texts: dict[str, str] = {}
-        self._modules: dict[int, FoundFile] = {}
+        self._modules: dict[int, FoundFile] = {}  # by the start of the module
         self.files: list[LoggedFile] = []
 
     @cached_property
@@ -232,15 +232,12 @@ class RecordingTarget(Target, TargetMemory, TargetMoment):
         self.pid = target.pid
         self.architecture = target.architecture
         self.holder = target.moment.holder
-        self.is_complete = True
-        """False once more was read than is kept."""
-        self._pieces: dict[tuple[int, int], bytes] = {}
-        """(address, size) → bytes that were read whole."""
-        self._pages: dict[int, bytes] = {}
-        """Page number → page, of which the ``_wanted`` part is kept."""
+        self.is_complete = True  # false once more was read than is kept
+        self._pieces: dict[tuple[int, int], bytes] = {}  # (address, size) → bytes that were read whole
+        self._pages: dict[int, bytes] = {}  # page number → page, of which the ``_wanted`` part is kept
         self._wanted = BlockLog(MEMORY_BITS)
         self._size = 0
-        self._unreadable: set[int] = set()
+        self._unreadable: set[int] = set()  # addresses of pages
 
     @cached_property
     def origin(self) -> RecorderOrigin:

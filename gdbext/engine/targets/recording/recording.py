@@ -94,7 +94,7 @@ class BlockLog:
     def __init__(self, bits: int) -> None:
         """A block has ``1 << bits`` bytes."""
         self._bits = bits
-        self._blocks: set[int] = set()
+        self._blocks: set[int] = set()  # numbers of blocks
 
     def note(self, start: int, end: int) -> None:
         """The bytes from ``start`` to ``end`` were read."""
@@ -188,7 +188,7 @@ class Missing:
     """Counts, for the report, what a replay asked for and the recording lacks."""
 
     def __init__(self) -> None:
-        self._items: dict[str, set[object]] = {}
+        self._items: dict[str, set[object]] = {}  # kind → what of it was missing
 
     def note(self, kind: str, item: object) -> None:
         """``kind`` is a plural: "pages of memory", "parts of libc.so.6". An ``item`` (a page number, an offset) counts

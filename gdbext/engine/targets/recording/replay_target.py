@@ -105,7 +105,7 @@ class ReplayedNumbers:
         return self._numbers.length
 
     def __getitem__(self, position: int) -> int:
-        """An item. Raises SymbolFileError if it was not recorded, IndexError."""
+        """The number at ``position``. Raises SymbolFileError if it was not recorded, IndexError."""
         if not 0 <= position < self._numbers.length:
             raise IndexError(position)
         width = self._numbers.width

@@ -84,16 +84,16 @@ class Peers:
     def locked_elsewhere(self) -> tuple[str, Peer] | None:
         """(path, holder) of the only file that this process has open and another one has locked. None also if there are
         several: which one is wanted is unknown."""
-        path, *words = self._files.strings(f"locked files of {self._pid}", lambda: self._only_locked(False)) or [""]
+        path, *words = self._files.strings(f"locked files of {self._pid}", lambda: self._only_locked(own=False)) or [""]
         peer = self._lock_peer([pid for word in words if (pid := number(word))])
         return (path, peer) if peer else None
 
     def locked_here(self) -> str | None:
         """The only SQLite database that this process has locked itself for writing; None also for several."""
-        row = self._files.strings(f"files that {self._pid} has locked", lambda: self._only_locked(True))
+        row = self._files.strings(f"files that {self._pid} has locked", lambda: self._only_locked(own=True))
         return row[0] if row else None
 
-    def _only_locked(self, own: bool) -> list[str]:
+    def _only_locked(self, *, own: bool) -> list[str]:
         """[path, PID of a holder, …] of the only file that the process has open and other processes have locked: for
         writing, or for reading if none is for writing. ``own``: the only database of SQLite that it has itself locked
         for writing. [] for none or several."""
@@ -283,7 +283,9 @@ def _files_in(locks: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[l
     """[path, PID of a holder, …] of each file that the process has open and that other processes (``own``: it itself)
     have locked by these rows of /proc/locks. SQLite's files beside a database count as the database
     (sqlite.org/tempfiles.html)."""
-    for fd in folder_names(f"/proc/{pid}/fd")[:4096] if locks else ():
+    if not locks:
+        return
+    for fd in folder_names(f"/proc/{pid}/fd")[:4096]:
         link = f"/proc/{pid}/fd/{fd}"
         path = link_target(link)
         try:

@@ -66,7 +66,7 @@ class ProcFs:
         self._pid = pid
         self._syscall_names = syscall_names
         self._files = files
-        self._links: dict[tuple[int, int], str] = {}
+        self._links: dict[tuple[int, int], str] = {}  # (pid, fd) → what it is open on
 
     @cached_property
     def machine(self) -> Machine:

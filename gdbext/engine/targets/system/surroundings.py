@@ -363,7 +363,7 @@ def _ready_turns(folder: str, first: Texts, later: Texts, seconds: float | None)
             # did not run waited all the time. On a CPU without ticks (nohz_full) utime and stime still show that it
             # runs.
             used = [[_stat_number(stat, index) for index in (_USER_TIME, _SYSTEM_TIME)] for stat in stats]
-            if not ran_ms + waited_ms and state == _state_letter(stats[1]) == "R" and used[0] == used[1]:
+            if not ran_ms + waited_ms and state == "R" and _state_letter(stats[1]) == "R" and used[0] == used[1]:
                 waited_ms = seconds * 1e3
             counts = [_stat_number(stat, _MAJOR_FAULTS) for stat in stats]
             faults = counts[1] - counts[0] if counts[0] is not None and counts[1] is not None else None

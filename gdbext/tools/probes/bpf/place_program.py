@@ -54,7 +54,7 @@ class PythonLines:
             c_frame, current = PyThreadState.cframe.offset(space), CFrame.current_frame
         code, instruction = form.code.offset(space), form.instruction.offset(space)
         self.path = FramePath(c_frame, current.offset(space), code, instruction, ~form.tag_bits & (1 << 64) - 1)
-        self._lines: dict[tuple[int, int], str | None] = {}
+        self._lines: dict[tuple[int, int], str | None] = {}  # (code object, instruction) → file and line
 
     def thread_states(self) -> dict[int, int]:
         """Thread id → address of its current PyThreadState. Raises GdbextError."""

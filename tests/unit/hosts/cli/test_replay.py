@@ -74,7 +74,7 @@ def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[
     status, output, _ = run(capfd, "-r", f"{recordings.FOLDER}/gil-mutex.rec", "dispatch-op", "--all", "--json")
     assert status == 0
     (lacking,) = [error for error in json.loads(output)["errors"] if error["where"] == "recording"]
-    assert re.search("not in the recording: .*pages of memory", lacking["what"])
+    assert re.search("it lacks .*pages of memory", lacking["what"])
 
 
 def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.job import RankVariable
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools import table
 from gdbext.tools.outcome import Outcome
@@ -76,12 +77,12 @@ def test_recordings_are_looked_at(tmp_path: Path) -> None:
 
 def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Path) -> None:
     written(tmp_path / "reports", [replay("fork-openmp").document("dispatch-diagnose")])
-    line = "Known (1 of unknown rank): gcc#52303, libgomp keeps its worker threads for the next parallel region"
+    line = "Known bug (1 of unknown rank) gcc#52303: libgomp keeps its worker threads for the next parallel region"
     assert line in run("--reports", tmp_path / "reports").output
     (tmp_path / "job.json").write_text(run("--reports", tmp_path / "reports", "--json").output)
     merged = json.loads((tmp_path / "job.json").read_text())
     contract_schema.check(merged)
-    assert [each["known"][0].partition(",")[0] for each in merged["reports"]] == ["gcc#52303"]
+    assert [each["known"][0].partition(":")[0] for each in merged["reports"]] == ["gcc#52303"]
     assert line in run("--reports", tmp_path / "job.json").output
 
 
@@ -162,7 +163,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_a_rank_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None:
     """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
     ranks = [(11, 10, 1), (12, 10, 2), (13, 12, 2), (14, 13, 2), (15, 14, 2), (16, 11, 1)]
-    known = [RankProcess(pid, parent, False, ("j",), ("RANK", rank)) for pid, parent, rank in ranks]
+    known = [RankProcess(pid, parent, False, ("j",), RankVariable("RANK", rank)) for pid, parent, rank in ranks]
     node([RankProcess(10, 1, False, (), None), *known], {11}, {10, 11, 13, 15, 16})
     assert rank_processes.ranks_of_node("j", rank_processes.local_processes()) == [11, 13]
 
@@ -171,7 +172,8 @@ def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(node: Callable[..., Non
     """Slurm numbers whatever it starts: a task of a step in which others are ranks is one, or of the only step."""
 
     def task(pid: int, rank: int, step: int, tasks: int = 2) -> RankProcess:
-        return RankProcess(pid, 9, False, (f"slurm 1.{step}", "slurm 1"), ("SLURM_PROCID", rank), tasks=tasks)
+        jobs, variable = (f"slurm 1.{step}", "slurm 1"), RankVariable("SLURM_PROCID", rank)
+        return RankProcess(pid, 9, is_zombie=False, jobs=jobs, rank=variable, tasks=tasks)
 
     training, other = [task(11, 0, 0), task(12, 1, 0)], [task(21, 0, 1), task(22, 1, 1)]
     looks_at_them = task(31, 0, 2, tasks=0)
