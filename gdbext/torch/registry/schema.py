@@ -392,6 +392,13 @@ def schema_types(text: str) -> list[tuple[str, str]]:
     return [(words[0], words[1]) for words in parts if len(words) == 2]
 
 
+def schema_defaults(text: str) -> dict[str, str]:
+    """Argument → its default value, for those that have one in the text of a schema, as it is written there."""
+    inside = text[text.find("(") + 1 : text.rfind(") ->")]
+    declared = (part.partition("=") for part in re.split(_COMMA, inside) if "=" in part)
+    return {left.rpartition(" ")[2]: default for left, _, default in declared}
+
+
 def hidden_result(schema: str) -> bool | None:
     """True if C++ functions of an operator with that schema return the result through a pointer that the caller passes
     first (sret): a new tensor, several results, and all with a destructor (c10/core/Scalar.h, SymInt.h, SymFloat.h,
