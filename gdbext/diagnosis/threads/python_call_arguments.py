@@ -23,7 +23,7 @@ from gdbext.diagnosis.threads.frame_locals import FrameLocals
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import PASSING_KERNELS
-from gdbext.torch.registry.schema import aliased_arguments, schema_defaults, schema_types
+from gdbext.torch.registry.schema import aliased_arguments, keyword_arguments, schema_defaults
 from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent
 from gdbext.torch.torch_symbol import CALLS_OF_OPERATORS, OPERATOR_NAMES
 from gdbext.torch.values.cpp_values import LIST_LIMIT, CppValues, Value, list_value
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gdbext.torch.stack import DispatchFrame
 
 _MOST_STACK = 1 << 16
-"""Bytes of C++ frames around a call that are searched for the objects that it was given."""
+"""Bytes of C++ frames around a call that are searched, at most, for the objects that it was given."""
 
 
 class _Given(NamedTuple):
@@ -47,9 +47,10 @@ class _Given(NamedTuple):
     kwargs: PyRef | None
     """None for no dict."""
     certainty: Certainty
-    """That of the items of ``args``."""
+    """That of the items of ``args``, and of arguments by position that it does not have."""
     keyword_certainty: Certainty
-    """That of the items of ``kwargs``, and of what is not in it. UNKNOWN: it is another dict than was passed."""
+    """That of the items of ``kwargs``, and of keyword-only arguments that it does not have. UNKNOWN: it is another dict
+    than was passed."""
 
 
 class PythonCallArguments:
@@ -59,6 +60,7 @@ class PythonCallArguments:
         self._session = session
         self._python = PyStack(session.python)
         self._locals = FrameLocals(session)
+        self._callee_saved = session.memory.architecture.callee_saved
         self._values = CppValues(session.memory, session.layout, lambda at: session.tensors.read_alive(at).short)
 
     def completed(self, thread: ThreadReport, stack: NativeStack) -> ThreadReport:
@@ -87,13 +89,15 @@ class PythonCallArguments:
         return thread._replace(dispatch=tuple(steps))
 
     def _words(self, stack: NativeStack, inner: int, outer: int) -> frozenset[int]:
-        """The words of the C++ frames from behind frame ``inner`` up to frame ``outer``; none if they cannot be
-        read."""
-        low, high = stack.frames[inner].cfa, stack.frames[outer].cfa
+        """The words of the C++ frames outside of frame ``inner`` up to frame ``outer``, and those in their callee-saved
+        registers; none if they cannot be read."""
+        frames = stack.frames[inner : outer + 1]
+        low, high = frames[0].cfa, frames[-1].cfa
+        if not 0 < high - low <= _MOST_STACK:
+            return frozenset()
+        saved = frozenset(frame.registers.get(name, 0) for frame in frames[1:] for name in self._callee_saved)
         try:
-            return frozenset(
-                self._session.memory.words(low, (high - low) // 8) if 0 < high - low <= _MOST_STACK else ()
-            )
+            return saved.union(self._session.memory.words(low, (high - low) // 8))
         except GdbextError:
             return frozenset()
 
@@ -166,7 +170,7 @@ class PythonCallArguments:
         named = {key.str(): value for key, value in given.kwargs.items()} if given.kwargs else {}
         schema = self._schema(step)
         defaults, written = schema_defaults(schema), aliased_arguments(schema).values()
-        by_position = {name for _, name in schema_types(schema.partition(", *")[0].replace("(*", "(") + ") ->")}
+        by_keyword = keyword_arguments(schema)
         arguments = []
         for number, argument in enumerate(step.arguments):
             if number < len(items):
@@ -175,8 +179,7 @@ class PythonCallArguments:
                 value, certainty = self._value(argument.type, named[argument.name]), given.keyword_certainty
             else:
                 value = _default(argument.type, defaults.get(argument.name, ""))
-                is_fixed = argument.name in by_position and not given.kwargs
-                certainty = given.certainty if is_fixed else given.keyword_certainty
+                certainty = given.keyword_certainty if argument.name in by_keyword else given.certainty
             if value and certainty is Certainty.UNKNOWN and not value.tensors:
                 certainty = Certainty.INFERRED
             if argument.name in written:
@@ -205,7 +208,7 @@ class PythonCallArguments:
         optional, of_class = kind.endswith("?"), item.type
         kind = kind.rstrip("?")
         if of_class == "NoneType":
-            return Value("None", (0,) if kind == "Tensor" else ()) if optional or kind == "Tensor" else None
+            return Value("None") if optional or kind == "Tensor" else None
         try:
             return self._list(kind, item) if kind.endswith("]") else self._single(kind, of_class, item)
         except GdbextError:

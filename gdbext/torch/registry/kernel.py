@@ -307,9 +307,8 @@ def kernel_target(demangled: str) -> str | None:
 def stable_target(demangled: str) -> str:
     """The kernel behind a function with the stable ABI: the last argument of the template whose ``boxed_fn`` it is
     (TORCH_BOX of torch/csrc/stable/library.h), else the function itself, which an extension wrote by hand."""
-    arguments = _arguments_of(demangled, assumed_symbols.STABLE_WRAPPER) or _arguments_of(
-        demangled, assumed_symbols.STABLE_BOXER
-    )
+    boxers = (_arguments_of(demangled, template) for template in assumed_symbols.STABLE_BOXERS)
+    arguments = next(filter(None, boxers), None)
     return _function_name(arguments[-1]) if arguments else plain_name(demangled)
 
 
