@@ -229,7 +229,11 @@ class ArgumentReporter:
             is_boxed = inner is not None and inner[0].event is DispatchEvent.REDISPATCH_BOXED
             if not inner or not is_boxed or inner[2].operator is not recovered.operator:
                 inner = None
-            doubt = max(self._boxed_stack_doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
+            function = stack.function(0) if call.kernel == 0 else None
+            if function and function.start == stack.frames[0].pc:
+                doubt = Doubt.NONE  # no instruction of the kernel has run
+            else:
+                doubt = max(self._boxed_stack_doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:
                 frames.append(frame)
                 continue
@@ -248,9 +252,11 @@ class ArgumentReporter:
         kernel, operator = recovered.kernel, recovered.operator
         if not kernel or not kernel.boxed_only:
             return Doubt.NONE
-        schema = operator.schema if operator and not inner_call_runs else None
-        if schema and not 0 <= schema.returns < len(schema.arguments):
-            return Doubt.RESULTS  # as many values are on the stack before as after
+        if operator and not inner_call_runs:
+            with suppress(GdbextError):  # without a schema, nothing on the stack is shown
+                schema = operator.schema
+                if schema and not 0 <= schema.returns < len(schema.arguments):
+                    return Doubt.RESULTS  # as many values are on the stack before as after
         if recovered.index is not None and self._keys.key_of_index(recovered.index).startswith(_REWRITING):
             return Doubt.REWRITTEN
         # A backend's library may be called libtorch_ and its name: these are PyTorch's own.
