@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.cpython.objects.py_ref import PyRef
 from gdbext.cpython.threads.frame_variables import PyStack
 from gdbext.diagnosis.threads.frame_locals import FrameLocals
+from gdbext.engine.numbers import number
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import PASSING_KERNELS
@@ -172,9 +173,9 @@ class PythonCallArguments:
         defaults, written = schema_defaults(schema), aliased_arguments(schema).values()
         by_keyword = keyword_arguments(schema)
         arguments = []
-        for number, argument in enumerate(step.arguments):
-            if number < len(items):
-                value, certainty = self._value(argument.type, items[number]), given.certainty
+        for position, argument in enumerate(step.arguments):
+            if position < len(items):
+                value, certainty = self._value(argument.type, items[position]), given.certainty
             elif argument.name in named:
                 value, certainty = self._value(argument.type, named[argument.name]), given.keyword_certainty
             else:
@@ -218,8 +219,8 @@ class PythonCallArguments:
         """As ``_value``, for a list type. Raises GdbextError."""
         inner, _, length = kind[:-1].rpartition("[")
         if item.type not in ("list", "tuple", "torch.Size"):
-            value = self._value(inner, item) if inner in ("int", "SymInt", "float") and length else None
-            return list_value([value] * int(length), int(length)) if value else None
+            value, count = self._value(inner, item), number(length) or LIST_LIMIT + 1
+            return list_value([value] * count, count) if value and not value.tensors and count <= LIST_LIMIT else None
         items = item.elements(1 << 16).checked()
         values = [self._value(inner, element) for element in items[:LIST_LIMIT]]
         return list_value([value for value in values if value], len(items)) if all(values) else None
@@ -233,8 +234,8 @@ class PythonCallArguments:
         if of_class not in wanted:
             return None
         if of_class in _NUMBERED:  # the number is the first member behind the header: torch/csrc/Dtype.h, Layout.h, …
-            number = item.read(lambda python, _: python.memory.u8(item.body))
-            return self._values.of_schema_type(kind, Value(str(number)))
+            enumerator = item.read(lambda python, _: python.memory.u8(item.body))
+            return self._values.of_schema_type(kind, Value(str(enumerator)))
         if of_class == "torch.device":
             return Value(self._values.device(item.read(lambda python, _: python.memory.u16(item.body))))
         if of_class == "str":
@@ -263,14 +264,18 @@ def _default(kind: str, text: str) -> Value | None:
     """The default ``text`` of an argument as the value of its schema type ``kind``; None if there is none, or it may
     mean something else."""
     base, _, length = kind.rstrip("?").partition("[")
+    count = number(length.rstrip("]"))
     if not text or text == "None" or text.startswith("["):
         return Value(text) if text else None
-    if length and length[:-1].isdigit() and re.fullmatch(r"-?\d+", text):
-        return Value(f"[{', '.join([text] * int(length[:-1]))}]")
+    if count is not None and count <= LIST_LIMIT and re.fullmatch(r"-?\d+", text):
+        return Value(f"[{', '.join([text] * count)}]")
     if length or base not in ("int", "SymInt", "float", "bool", "Scalar", "str"):
         return None
     is_float = base == "float" or (base == "Scalar" and not re.fullmatch(r"-?\d+|True|False", text))
-    return Value(repr(float(text)) if is_float else text)
+    try:
+        return Value(repr(float(text)) if is_float else text)
+    except ValueError:
+        return None
 
 
 def _is_operator(value: PyRef, step: DispatchFrame) -> bool:
@@ -284,12 +289,12 @@ def _frames_around(thread: ThreadReport) -> list[tuple[int, int]]:
     one around it, without another step in between; -1 for none."""
     levels = [step.level for step in thread.dispatch]
     around = [[-1, -1] for _ in levels]
-    for number, frame in enumerate(thread.python_frames):
+    for at, frame in enumerate(thread.python_frames):
         inside_of = bisect_left(levels, frame.level)
         if inside_of < len(levels):
-            around[inside_of][0] = number
+            around[inside_of][0] = at
         if inside_of and around[inside_of - 1][1] < 0:
-            around[inside_of - 1][1] = number
+            around[inside_of - 1][1] = at
     return [(inner, outer) for inner, outer in around]
 
 
