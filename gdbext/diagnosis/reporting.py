@@ -8,6 +8,7 @@ from gdbext.diagnosis.report import CutCall, LayoutReport, PythonReport, Report,
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.frame_locals import FrameLocals
+from gdbext.diagnosis.threads.python_call_arguments import PythonCallArguments
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.diagnosis.verdict.clauses import listed
@@ -212,4 +213,6 @@ def with_arguments(
         for old, new in zip(report.dispatch, steps)
     )
     report = report._replace(dispatch=tuple(dispatch))
-    return FrameLocals(session).with_kernel_arguments(report) if report.python_frames else report
+    if not report.python_frames:
+        return report
+    return FrameLocals(session).with_kernel_arguments(PythonCallArguments(session).completed(report, stack))

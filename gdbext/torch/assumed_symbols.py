@@ -123,11 +123,27 @@ VARIABLE_TYPE = "torch::autograd::VariableType::"
 AUTOGRAD_KERNELS = (VARIABLE_TYPE, *AUTOGRAD_FALLBACKS)
 """Generated kernels and boxed fallbacks that record the call and redispatch below autograd
 (tools/autograd/gen_variable_type.py, VariableFallbackKernel.cpp, autograd_not_implemented_fallback.cpp)."""
+PASSING_KERNELS = (*AUTOGRAD_KERNELS, "torch::ADInplaceOrView::", "pythonTLSSnapshotFallback")
+"""Kernels that redispatch with the very arguments that they were given (torchgen's ADInplaceOrViewType, from 1.12 on;
+ATen/core/PythonFallbackKernel.cpp)."""
 STABLE_KERNEL = "StableIValueBoxedKernel"
 """The kernel of operators that use the stable ABI (torch/csrc/shim_common.cpp, torch 2.7 to 2.15)."""
-STABLE_HANDLES = ("aoti_torch_delete", "aoti_torch_new", "torch_delete_", "torch_new_", "torch_list_", "_Zn", "_Zd")
-"""Functions by which an extension that uses it makes and deletes what it returns (torch/csrc/stable/c/shim.h; the last
-two are operator new and delete)."""
+STABLE_BOXERS = ("torch::stable::detail::boxer_impl<", "torch::stable::detail::boxer<")
+"""The templates whose ``boxed_fn`` an extension registers (torch/csrc/stable/library.h, 2.10 to 2.14)."""
+BOXED_STACK_CHANGES = (
+    "_ZN3c106IValue",
+    "_ZN3c1013intrusive_ptr",
+    "_ZN3c1020intrusive_ptr_target",
+    "_ZNSt6vectorIN3c106IValue",
+    "_ZN3c104impl12push_outputs",
+    *(f"_ZN3c10{name}17release_resources" for name in ("10TensorImpl", "11StorageImpl")),
+    "_Zn",
+    "_Zd",
+    "free",
+    "cfree",
+)
+"""Beginnings of the mangled names of functions that the boxed function of an unboxed kernel calls once that has
+returned, to replace arguments by results (torch::jit::drop, push_outputs; the last four have the heap's memory)."""
 RAISING_KERNELS = {
     "at::impl::metaFallback": "no fake kernel (meta): PyTorch raises NotImplementedError here",
     "named_not_supported_kernel": "no support of named tensors: PyTorch raises an error here",

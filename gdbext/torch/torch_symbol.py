@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.vocabulary import Internal
 
+CALLS_OF_OPERATORS = ("__call__", "redispatch")
+"""The methods of torch.ops.NAME (torch/_ops.py) with ``*args`` and ``**kwargs`` for the dispatcher; without them, what
+such a call was given is known from the dispatcher's own frames alone."""
+OPERATOR_NAMES = {"OpOverload": "_name", "OpOverloadPacket": "_qualified_op_name"}
+"""Classes of torch.ops.NAME → the attribute with the operator's name; without it as above."""
 LOADER_FILE = "torch/utils/data/dataloader.py"
 """Its frames on a stack mean that a DataLoader's batch is waited for; without it, that wait has no worker processes."""
 LOADER_WORKERS = "_workers"

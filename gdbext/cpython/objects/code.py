@@ -190,6 +190,11 @@ class Code:
         """True if it has ``*args`` (CO_VARARGS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
         return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & 0x04)
 
+    @property
+    def takes_keywords(self) -> bool:
+        """True if it has ``**kwargs`` (CO_VARKEYWORDS, Include/cpython/code.h). Raises MemoryFault, LayoutError."""
+        return bool(py.PyCodeObject(self._objects.space, self.address).co_flags & 0x08)
+
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
         if self._local_names is None:

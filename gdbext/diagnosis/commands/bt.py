@@ -45,7 +45,8 @@ exact: the keyset was read where the calling code passed it, and this operator's
 verified: found in the frame and proven the same way; inferred: from the kernel alone. --why shows the proof. path is
 the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own, 2.x an alias key, 3 a fallback.
 --args adds a line, "(self=f32[32, 64] cpu, dim=1)": read from the boxed stack, or from registers and stack slots by the
-C++ signature. "?": no longer recoverable; "1?": likely, unproven. Arguments of a Python kernel are read from its local
+C++ signature, or from the Python frames of torch.ops.NAME(…) and __torch_dispatch__. "?": no longer recoverable; "1?":
+likely, unproven, or changed by the operator. Arguments of a Python kernel are read from its local
 variables, which the kernel may have reassigned.
 --locals adds "step = 12, batch = f32[8, 16] cpu" to each frame of the program's own, as the variables are now.
 In a backward pass "node" names what the engine runs in the frames above that line, with its sequence number.

@@ -114,12 +114,8 @@ class FrameLocals:
     def _special_text(self, value: PyRef) -> str:
         """The text of a tensor, lock, set, deque or Event, which describe() does not know; "" for all others."""
         session, kind = self._session, value.type
-        if session.has_torch:
-            of_class = value.of_class
-            if of_class not in self._tensor_types:
-                self._tensor_types[of_class] = of_class.read(_is_derived_from_tensor)
-            if self._tensor_types[of_class]:
-                return self._tensor(value)
+        if session.has_torch and self._is_tensor(value):
+            return self._tensor(value)
         lock = read_lock(session.python, value.address)
         if lock and lock.kind is not Waitable.SIMPLE_QUEUE:
             owner = f" by thread {lock.owner_tid}" if lock.locked and lock.owner_tid else ""
@@ -133,16 +129,29 @@ class FrameLocals:
         return f"<Event {'set' if flag.read(integer) else 'not set'}>" if flag else ""
 
     def _tensor(self, value: PyRef) -> str:
-        """``f32[8, 16] cpu``; "" if the object has no tensor. The at::Tensor is in one of the two words after its
-        header (THPVariable::cdata, a MaybeOwned in some versions: torch/csrc/autograd/python_variable.h)."""
-        if not self._session.layout_if_known:
-            return ""
-        tensors = self._session.tensors
+        """``f32[8, 16] cpu``; "" if the object has no tensor."""
+        address = self.tensor_address(value)
+        return self._session.tensors.read_alive(address).short if address else ""
+
+    def tensor_address(self, value: PyRef) -> int:
+        """Address of the TensorImpl of a torch.Tensor; 0 for any other object. Raises GdbextError.
+
+        The at::Tensor is in one of the two words after the object's header (THPVariable::cdata, a MaybeOwned in some
+        versions: torch/csrc/autograd/python_variable.h)."""
+        if not self._session.layout_if_known or not self._is_tensor(value):
+            return 0
         for word in value.read(lambda python, _: python.memory.words(value.body, 2)):
             if word > 2 and not word & 7:  # up to 2: the flag of a MaybeOwned
                 with suppress(GdbextError):
-                    return tensors.read_alive(word).short
-        return ""
+                    return self._session.tensors.read_alive(word).address
+        return 0
+
+    def _is_tensor(self, value: PyRef) -> bool:
+        """True if the object's class is derived from torch's C++ class of tensors."""
+        of_class = value.of_class
+        if of_class not in self._tensor_types:
+            self._tensor_types[of_class] = of_class.read(_is_derived_from_tensor)
+        return self._tensor_types[of_class]
 
     # --- arguments of Python kernels ----------------------------------------------------------------
 

@@ -184,11 +184,12 @@ BatchedFallback.cpp (aten/src/ATen, 1.12 to 2.13)."""
 
 
 class Doubt(IntEnum):
-    """Whether a boxed stack may hold other values than its call was given."""
+    """Whether a boxed stack may hold other values than its call was given. RESULTS: it may hold results instead."""
 
     NONE = 0
     MAY_BE = 1
     REWRITTEN = 2
+    RESULTS = 3
 
 
 class ArgumentReporter:
@@ -228,7 +229,11 @@ class ArgumentReporter:
             is_boxed = inner is not None and inner[0].event is DispatchEvent.REDISPATCH_BOXED
             if not inner or not is_boxed or inner[2].operator is not recovered.operator:
                 inner = None
-            doubt = max(self._boxed_stack_doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
+            function = stack.function(0) if call.kernel == 0 else None
+            if function and function.start == stack.frames[0].pc:
+                doubt = Doubt.NONE  # no instruction of the kernel has run
+            else:
+                doubt = max(self._boxed_stack_doubt(recovered, inner is not None), doubt if inner else Doubt.NONE)
             if number not in positions:
                 frames.append(frame)
                 continue
@@ -244,9 +249,14 @@ class ArgumentReporter:
     def _boxed_stack_doubt(self, recovered: RecoveredCall, inner_call_runs: bool) -> Doubt:
         """How sure it is that the boxed stack still holds the call's arguments: some fallbacks replace tensors, a
         backend's may, and results replace them once the inner call returned (``inner_call_runs``: it has not)."""
-        kernel = recovered.kernel
-        if not kernel or kernel.unboxed or kernel.sym_unboxed:
+        kernel, operator = recovered.kernel, recovered.operator
+        if not kernel or not kernel.boxed_only:
             return Doubt.NONE
+        if operator and not inner_call_runs:
+            with suppress(GdbextError):  # without a schema, nothing on the stack is shown
+                schema = operator.schema
+                if schema and not 0 <= schema.returns < len(schema.arguments):
+                    return Doubt.RESULTS  # as many values are on the stack before as after
         if recovered.index is not None and self._keys.key_of_index(recovered.index).startswith(_REWRITING):
             return Doubt.REWRITTEN
         # A backend's library may be called libtorch_ and its name: these are PyTorch's own.
@@ -259,7 +269,7 @@ class ArgumentReporter:
         self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt
     ) -> tuple[FoundArgument, ...]:
         """The arguments; those from the boxed stack are at most INFERRED, its tensors UNKNOWN if a fallback rewrote
-        them or their keys contradict ``keyset``."""
+        them or their keys contradict ``keyset``, all UNKNOWN if they may be results."""
         values = (argument.value for argument in arguments if "Tensor" in argument.type)
         tensors = [address for value in values if value for address in value.tensors if address]
         key_set = reduce(or_, (self._tensors.read_alive(address).key_set for address in tensors), 0)
@@ -268,7 +278,7 @@ class ArgumentReporter:
         result = []
         for argument in arguments:
             if argument.value and argument.boxed:
-                if tensors_unknown and "Tensor" in argument.type:
+                if doubt is Doubt.RESULTS or (tensors_unknown and "Tensor" in argument.type):
                     argument = argument._replace(value=None, certainty=Certainty.UNKNOWN)
                 else:
                     argument = argument._replace(certainty=min(argument.certainty, Certainty.INFERRED))

@@ -210,6 +210,32 @@ def saved_arguments(architecture: Architecture, code: Sequence[Instruction], sit
     return _SavedArgumentSearch(architecture, code, site).find()
 
 
+def may_write_slot(
+    architecture: Architecture,
+    code: Sequence[Instruction],
+    site: int,
+    offset: int,
+    cfa: int,
+    registers: Mapping[str, int],
+) -> bool:
+    """True if an instruction that can run before ``site`` may write the word at ``offset`` from the CFA, an argument on
+    the stack, which is the called function's own. ``cfa`` and ``registers`` are those of its frame; True, too, if
+    ``code`` does not reach ``site``."""
+    if not any(site in (insn.address, insn.end) for insn in code):
+        return True
+    search = _SavedArgumentSearch(architecture, code, site)
+    holder = SavedArgument(CFA, offset)
+    for insn in search.before:
+        if search.may_write(insn, holder):
+            return True
+        base = insn.memory.base if insn.memory and insn.stored else ""
+        if base in architecture.callee_saved and base in registers and insn.memory:
+            start = registers[base] + insn.memory.displacement - cfa
+            if start < offset + _WORD and offset < start + insn.stored and not insn.memory.index_register:
+                return True
+    return False
+
+
 class _SavedArgumentSearch:
     """Searches for the places to which a function saves its own arguments."""
 
@@ -218,7 +244,7 @@ class _SavedArgumentSearch:
         self._architecture = architecture
         self._code = code
         self._site = site
-        self._before = _instructions_leading_to(code, site)
+        self.before = _instructions_leading_to(code, site)
 
     def find(self) -> dict[str, SavedArgument]:
         """The result of ``saved_arguments``."""
@@ -239,7 +265,7 @@ class _SavedArgumentSearch:
             if insn.kind in ("low", "part") and insn.immediate is not None:
                 size = min(size, insn.immediate)
             holder = self._holder(insn, size) if name and name not in saved else None
-            if holder and not any(self._may_write(other, holder) for other in self._before if other is not insn):
+            if holder and not any(self.may_write(other, holder) for other in self.before if other is not insn):
                 saved[name] = holder
             for register in [*holding] if insn.is_call else insn.writes | insn.float_writes:
                 holding.pop(register, None)
@@ -247,7 +273,7 @@ class _SavedArgumentSearch:
                 holding[insn.destination] = (name, size)
         intact = {name for name, held in holding.items() if held == (name, _WORD)}
         for name in intact.difference(saved):
-            if not any(insn.is_call or name in insn.writes or name in insn.float_writes for insn in self._before):
+            if not any(insn.is_call or name in insn.writes or name in insn.float_writes for insn in self.before):
                 saved[name] = SavedArgument(name)
         return saved
 
@@ -266,7 +292,7 @@ class _SavedArgumentSearch:
         offset = self._cfa_offset(insn)
         return None if offset is None else SavedArgument(CFA, offset, size)
 
-    def _may_write(self, insn: Instruction, holder: SavedArgument) -> bool:
+    def may_write(self, insn: Instruction, holder: SavedArgument) -> bool:
         """True if an instruction may write the location; called functions preserve it."""
         if holder.displacement is None:
             return holder.register in insn.writes and not insn.is_call

@@ -52,6 +52,11 @@ class KernelFunction(NamedTuple):
         return self.boxed != 0
 
     @property
+    def boxed_only(self) -> bool:
+        """True if it has no unboxed function."""
+        return not self.unboxed and not self.sym_unboxed
+
+    @property
     def same_code(self) -> tuple[int, int, int]:
         """The addresses of the three functions, which ``_equalsBoxedAndUnboxed`` compares."""
         return (self.boxed, self.unboxed, self.sym_unboxed)
@@ -206,6 +211,11 @@ class KernelReader:
                 pointer = self._memory.u64(functor + self._functor_size)
                 plain = dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer))
                 return tuple(plain) or (self._place(pointer),)
+        if any(name.endswith(assumed_symbols.STABLE_KERNEL) for name in functions):
+            with suppress(MemoryFault):  # its first member is ``void (*fn_)(StableIValue*, uint64_t, uint64_t)``
+                pointer = self._memory.u64(functor + self._functor_size)
+                names = dict.fromkeys(stable_target(demangle(name)) for name in self._symbolizer.names_at(pointer))
+                return tuple(names) or (self._place(pointer),)
         return functions
 
     @memoized
@@ -292,6 +302,14 @@ def kernel_target(demangled: str) -> str | None:
         return functor  # a class of its own
     is_pointer = "(*)(" in arguments[0] and arguments[0].endswith((")", ") noexcept"))
     return FUNCTION_POINTER if is_pointer else arguments[0]
+
+
+def stable_target(demangled: str) -> str:
+    """The kernel behind a function with the stable ABI: the last argument of the template whose ``boxed_fn`` it is
+    (TORCH_BOX of torch/csrc/stable/library.h), else the function itself, which an extension wrote by hand."""
+    boxers = (_arguments_of(demangled, template) for template in assumed_symbols.STABLE_BOXERS)
+    arguments = next(filter(None, boxers), None)
+    return _function_name(arguments[-1]) if arguments else plain_name(demangled)
 
 
 def _arguments_of(text: str, opening: str) -> list[str]:

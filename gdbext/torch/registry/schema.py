@@ -390,6 +390,21 @@ def schema_types(text: str) -> list[tuple[str, str]]:
     return [(words[0], words[1]) for words in parts if len(words) == 2]
 
 
+def schema_defaults(text: str) -> dict[str, str]:
+    """Argument → its default value, for those that have one in the text of a schema, as it is written there."""
+    inside = text[text.find("(") + 1 : text.rfind(") ->")]
+    declared = (part.partition("=") for part in re.split(_COMMA, inside) if "=" in part)
+    return {left.rpartition(" ")[2]: default for left, _, default in declared}
+
+
+def keyword_arguments(text: str) -> frozenset[str]:
+    """Names of the arguments behind the ``*`` in the text of a schema, which are given by keyword alone."""
+    inside = text[text.find("(") + 1 : text.rfind(") ->")]
+    parts = re.split(_COMMA, inside)
+    behind = parts[parts.index("*") + 1 :] if "*" in parts else []
+    return frozenset(part.partition("=")[0].rpartition(" ")[2] for part in behind)
+
+
 def hidden_result(schema: str) -> bool | None:
     """True if C++ functions of an operator with that schema return the result through a pointer that the caller passes
     first (sret): a new tensor, several results, and all with a destructor (c10/core/Scalar.h, SymInt.h, SymFloat.h,

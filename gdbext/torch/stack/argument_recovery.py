@@ -3,13 +3,17 @@
 The C++ signature comes from the name of ``at::_ops::NAME::call`` or ``redispatch``, so nothing is guessed from the
 schema but names and whether the result goes through a hidden pointer. A word is *exact* if the calling code loaded it
 for the call; *verified* if the called function has saved it, or if it is among the arguments on the stack, and there is
-a tensor behind it; a number in such a place is *inferred*, and verified when two places agree. Places that contradict
-each other make the argument unknown.
+a tensor behind it; a number in such a place is *inferred*, and verified when two independent places agree. Places that
+contradict each other make the argument unknown.
+
+What the running code may have overwritten is inferred at most, and unknown where a result could be in its place: values
+that were moved on, memory of others, the boxed stack, StableIValues, and the tensors to which the operator writes, for
+their sizes are those of now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -21,8 +25,8 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.unwind import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
-from gdbext.torch.assumed_symbols import AUTOGRAD_FALLBACKS, STABLE_HANDLES, STABLE_KERNEL
-from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
+from gdbext.torch.assumed_symbols import AUTOGRAD_FALLBACKS, BOXED_STACK_CHANGES, STABLE_KERNEL
+from gdbext.torch.registry.schema import aliased_arguments, hidden_result, schema_results, schema_types
 from gdbext.torch.stack.call_arguments import CallSites, SavedArguments
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall, frames_with_types
 from gdbext.torch.stack.kernel_match import BETWEEN, functor_words, registered_signature, unboxed_entry_signature
@@ -45,6 +49,8 @@ class Sighting(NamedTuple):
     """Where the value was read, for people: "frame #3"."""
     boxed: bool = False
     """It is from the stack of a boxed kernel."""
+    addresses: frozenset[int] = frozenset()
+    """Of the stack slots that it was read from."""
 
 
 class FoundArgument(NamedTuple):
@@ -127,7 +133,9 @@ class ArgumentRecovery:
         ):
             value = self._values.of_schema_type(types[sighting.position], sighting.value)
             sightings[sighting.position].append(sighting._replace(value=value))
-        return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
+        found = [_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings)]
+        written = aliased_arguments(schema.text).values() if call.kernel is not None else ()
+        return tuple(_at_most_inferred(argument) if argument.name in written else argument for argument in found)
 
     def with_inner_values(
         self,
@@ -179,6 +187,11 @@ class ArgumentRecovery:
                 continue
             values = [(index, value) for index, value in enumerate(boxed) if value.text != "None"]
             if values:
+                if not (kernel.boxed_only or len(schema_results(inspected.schema)) < count):
+                    # the unboxed function may have returned, and its results have taken their place
+                    callee = stack.function(level - 2) if level >= 2 else None
+                    if level < 2 or (callee and any(name.startswith(BOXED_STACK_CHANGES) for name in callee.names)):
+                        return
                 yield from (Sighting(*row, Certainty.EXACT, "the boxed stack", True) for row in values)
                 return
 
@@ -198,10 +211,11 @@ class ArgumentRecovery:
             target = self._sites.direct_target(stack, caller)
             called = self._symbolizer.function(target) if target else None
             if called and called.start == target and call.mangled in called.names:
-                yield from self._passed(stack, caller, signature, inspected.recovered, on_stack=not call.elided)
+                sightings = self._passed(stack, caller, signature, inspected.recovered, on_stack=not call.elided)
+                yield from _after_moves(signature, sightings)
         function = stack.function(opener)
         if not call.elided and function and call.mangled and call.mangled in function.names:
-            yield from self._saved(stack, opener, signature)
+            yield from _after_moves(signature, self._saved(stack, opener, signature))
 
     def _at_unboxed_entry(self, inspected: _InspectedCall) -> Iterator[Sighting]:
         """What was passed to the unboxed function of the kernel, and what it has saved of it. Its C++ types are known
@@ -271,20 +285,11 @@ class ArgumentRecovery:
         self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, is_certain: bool
     ) -> Iterator[Sighting]:
         """What was passed to the function of frame ``level``, and what it has saved of it. ``is_certain``: the frame
-        around it called that very function; else what that frame passed is not considered.
-
-        A class with a destructor that is passed by value is in the caller's memory, from where it may have been moved
-        to the next function since (``std::forward`` in KernelFunction_impl.h); it is INFERRED at most.
-        """
+        around it called that very function; else what that frame passed is not considered."""
         sightings = self._saved(stack, level, signature)
         if is_certain:
             sightings = chain(self._passed(stack, level + 1, signature, recovered, on_stack=True), sightings)
-        for sighting in sightings:
-            kind = signature.kinds[sighting.position].removeprefix("std::optional<").removesuffix(">").rstrip()
-            if not has_destructor(kind):
-                yield sighting
-            elif sighting.value.text not in ("0", "undefined", '""', "[]"):  # what is left behind after a move
-                yield sighting._replace(certainty=min(sighting.certainty, Certainty.INFERRED), place=_MOVABLE)
+        yield from _after_moves(signature, sightings)
 
     def _signature(self, kinds: Sequence[str], uses_sret: bool, before: Sequence[str]) -> Signature | None:
         """The signature of a function that takes a result's address (if it ``uses_sret``), one word for each name in
@@ -308,16 +313,18 @@ class ArgumentRecovery:
         if keyset is not None and recovered.keyset is not None and keyset != recovered.keyset:
             return
         sp = stack.frames[level].sp
+        callee = self._sites.function(stack, level - 1) if level and on_stack else None
+        saved = SavedArguments(self._memory, self._code, stack, level - 1, callee) if callee else None
 
         def read(slot: Slot, _size: int) -> _SlotWord:
-            """The word in a slot; certain in a register, whose origin is in the calling code."""
+            """The word in a slot; certain in a register, whose origin is in the calling code and its own frame."""
             if slot.register is not None:
-                return _SlotWord(passed[slot.register], is_certain=True)
+                return _SlotWord(passed[slot.register], self._sites.is_own(stack, level, slot.register))
             if slot.float_register is not None:
-                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), is_certain=True)
-            if slot.offset is None or not on_stack:
-                return _SlotWord(None, is_certain=False)
-            return _SlotWord(self._memory.try_u64(sp + slot.offset), is_certain=False)
+                return _SlotWord(self._sites.float_argument(stack, level, slot.float_register), True)
+            if slot.offset is None or not saved or not saved.keeps_slot(sp + slot.offset):
+                return _SlotWord(None, False)
+            return _SlotWord(self._memory.try_u64(sp + slot.offset), False, sp + slot.offset)
 
         yield from self._sightings(signature, read, f"the call in frame #{level}")
 
@@ -330,7 +337,11 @@ class ArgumentRecovery:
 
         def read(slot: Slot, size: int) -> _SlotWord:
             """The word in a slot; certain in a register if none of the function's instructions has run."""
-            return _SlotWord(saved.argument_word(slot, size), slot.offset is None and frame.pc == function.start)
+            address = frame.cfa + slot.offset if slot.offset is not None else 0
+            if address and not saved.keeps_slot(address):
+                return _SlotWord(None, False)
+            word = saved.argument_word(slot, size)
+            return _SlotWord(word, slot.offset is None and frame.pc == function.start, address)
 
         yield from self._sightings(signature, read, f"frame #{level}")
 
@@ -351,68 +362,88 @@ class ArgumentRecovery:
             certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
             if all(word.is_certain for word in read_words):
                 certainty = Certainty.EXACT
-            yield Sighting(index, value, certainty, place)
+            addresses = frozenset(word.address for word in read_words if word.address)
+            yield Sighting(index, value, certainty, place, addresses=addresses)
 
     def _in_stable_values(self, inspected: _InspectedCall) -> Iterator[Sighting]:
         """The arguments of an operator with the stable ABI (torch/csrc/shim_common.cpp, torch/csrc/stable, 2.9 to
         2.13). Raises MemoryFault, BadData.
 
-        The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``. The
-        extension's wrapper makes a ``std::tuple`` of them, in its frame while its own kernel runs (``boxer_impl`` of
-        library.h). Results are written over the first words.
+        The kernel makes an array of StableIValues and calls ``fn(StableIValue*, num_args, num_outputs)``, which owns
+        the array from its first instruction on, and writes the results over its first words. The extension's wrapper
+        makes a ``std::tuple`` of the arguments, in its frame while its own kernel runs (``boxer_impl`` of library.h).
+
+        A tensor of the array is an argument if a live shared pointer in the frames inside owns its handle (tensor.h): a
+        result's handle is a copy, which nothing owns. Any other word where a result may be is an argument if it is in
+        a tuple with such tensors.
         """
-        stack, call, types = inspected.stack, inspected.call, inspected.types
+        stack, call, types, kernel = inspected.stack, inspected.call, inspected.types, inspected.recovered.kernel
         function = stack.function(call.kernel) if call.kernel else None
         if call.kernel is None or not function or STABLE_KERNEL not in function.name:
+            return
+        if not kernel or not self._sites.is_through_pointer(stack, call.kernel):
             return
         array, count = self._sites.arguments(stack, call.kernel, 2)
         if array is None or count != len(types):
             return
         words = self._memory.words(array, count)
-        overwritten = len(schema_results(inspected.schema)) if may_write_stable_results(stack, call.kernel) else 0
+        wrapper = self._sites.function(stack, call.kernel - 1)
+        has_begun = not wrapper or stack.frames[call.kernel - 1].pc != wrapper.start
+        # without optimization six frames are the wrapper's: ``boxer::boxed_fn``, ``std::apply``, …
+        low, high = stack.frames[max(call.kernel - 6, 0)].sp, stack.frames[call.kernel].sp
+        raw = self._memory.read(low, high - low) if 0 < high - low <= 1 << 16 else b""
+        owned = self._owned_handles(raw, {word for word, kind in zip(words, types) if kind == "Tensor"})
+        tuples = self._stable_tuples(types, words, raw, low) if owned else []
+        results = len(schema_results(inspected.schema)) if has_begun and not tuples else 0
+        certainty = Certainty.INFERRED if has_begun else Certainty.VERIFIED
         for index, (kind, word) in enumerate(zip(types, words)):
-            if index < overwritten:
+            is_owned = kind == "Tensor" and word in owned
+            if not is_owned and (index < results or (kind == "Tensor" and has_begun)):
                 continue
             if kind.endswith("?") and not word:
-                yield Sighting(index, Value("None"), Certainty.VERIFIED, "its StableIValues")
+                yield Sighting(index, Value("None"), certainty, "its StableIValues")
             elif kind in _WORD_TYPES:
                 value = self._values.read(_WORD_TYPES[kind], [word])
-                certainty = Certainty.VERIFIED if value.proven or value.text == "None" else Certainty.INFERRED
                 yield Sighting(index, value, certainty, "its StableIValues")
-        if types and not overwritten:
-            yield from self._in_stable_tuple(stack, call.kernel, types, words)
+        for index, (kind, offset) in enumerate(zip(types, _tuple_layout(types)[0]) if tuples else ()):
+            values = [self._element(kind, address + offset) for address in tuples]
+            if kind not in _WORD_TYPES and values[0] and all(value == values[0] for value in values):
+                yield Sighting(index, values[0], Certainty.INFERRED, "the wrapper's tuple")
 
-    def _in_stable_tuple(
-        self, stack: NativeStack, kernel_level: int, types: Sequence[str], words: Sequence[int]
-    ) -> Iterator[Sighting]:
-        """Optionals and lists among arguments of these schema types, which only the ``std::tuple`` of an extension's
-        wrapper has while the frame at ``kernel_level`` waits for it; none if no tuple is found, or several differ.
+    def _owned_handles(self, raw: bytes, handles: Collection[int]) -> frozenset[int]:
+        """Those of the ``handles`` that a ``std::shared_ptr`` in ``raw``, bytes of a stack, owns: the handle is before
+        the address of a control block in use that has it (libstdc++'s _Sp_counted_deleter: a vtable, two counts, the
+        deleter if that is no empty class, and the pointer)."""
+        words = [int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw) - 7, 8)]
+        owned = set()
+        for handle, block in zip(words, words[1:]):
+            if handle in handles and handle and block and not block & 7:
+                content = self._memory.try_read(block, 32)
+                is_used = int.from_bytes(content[8:12], "little") > 0
+                pointers = [int.from_bytes(content[at : at + 8], "little") for at in (16, 24)]
+                if len(content) == 32 and is_used and handle in pointers:
+                    owned.add(handle)
+        return frozenset(owned)
 
-        The tuple is recognized by the elements whose value is in ``words``, the StableIValues of the arguments.
-        """
-        offsets: list[int] = []
-        size = 0
-        for shape in map(_shape, reversed(types)):  # libstdc++ has a tuple's elements in reverse
-            if not shape or "Tensor" not in types:
-                return
-            offsets.insert(0, _aligned(size, shape[1]))
-            size = offsets[0] + shape[0]
-        # without optimization six frames are the wrapper's: ``boxer::boxed_fn``, ``std::apply``, …
-        low, high = stack.frames[max(kernel_level - 6, 0)].sp, stack.frames[kernel_level].sp
-        raw = self._memory.read(low, high - low) if 0 < high - low <= 1 << 16 else b""
+    def _stable_tuples(self, types: Sequence[str], words: Sequence[int], raw: bytes, low: int) -> list[int]:
+        """Addresses of what can be the ``std::tuple`` of arguments of these schema types in ``raw``, bytes of a stack
+        from address ``low`` on. ``words`` are the StableIValues; its tensors must be owned ones."""
+        offsets, size = _tuple_layout(types)
+        if not offsets or "Tensor" not in types:
+            return []
+        tensors = [(word, offset) for word, kind, offset in zip(words, types, offsets) if kind == "Tensor"]
 
         def may_be_tuple(start: int) -> bool:
             """Each element of a tuple at ``raw[start:]`` fits the StableIValue of its argument."""
             return all(
                 _may_be_element(kind, word, raw[start + offset :], low + start + offset)
                 for kind, word, offset in zip(types, words, offsets)
+            ) and all(
+                word in self._owned_handles(raw[start + offset : start + offset + 16], {word})
+                for word, offset in tensors
             )
 
-        tuples = [low + start for start in filter(may_be_tuple, range(0, len(raw) - size + 1, 8))]
-        for index, kind in enumerate(types if tuples else ()):
-            values = [self._element(kind, address + offsets[index]) for address in tuples]
-            if kind not in _WORD_TYPES and values[0] and all(value == values[0] for value in values):
-                yield Sighting(index, values[0], Certainty.INFERRED, "the wrapper's tuple")
+        return [low + start for start in filter(may_be_tuple, range(0, len(raw) - size + 1, 8))]
 
     def _element(self, kind: str, address: int) -> Value | None:
         """The value of the element, of schema type ``kind``, at an address in a wrapper's tuple; None if it cannot be
@@ -440,11 +471,30 @@ class _SlotWord(NamedTuple):
 
     value: int | None
     is_certain: bool
+    address: int = 0
+    """That of a stack slot; 0 for a register."""
+
+
+def _after_moves(signature: Signature, sightings: Iterable[Sighting]) -> Iterator[Sighting]:
+    """The sightings of a function's arguments. A class with a destructor that is passed by value is in the caller's
+    memory, from where it may have been moved to the next function since (``std::forward`` in KernelFunction_impl.h); it
+    is INFERRED at most."""
+    for sighting in sightings:
+        kind = signature.kinds[sighting.position].removeprefix("std::optional<").removesuffix(">").rstrip()
+        if not has_destructor(kind):
+            yield sighting
+        elif sighting.value.text not in ("0", "undefined", '""', "[]"):  # what is left behind after a move
+            yield sighting._replace(certainty=min(sighting.certainty, Certainty.INFERRED), place=_MOVABLE)
+
+
+def _at_most_inferred(argument: FoundArgument) -> FoundArgument:
+    """The argument, INFERRED at most."""
+    return argument._replace(certainty=min(argument.certainty, Certainty.INFERRED))
 
 
 def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgument:
     """The argument by its sightings: the most certain value; unknown if equally certain ones differ. An INFERRED value
-    that two places have is VERIFIED."""
+    that two places have, which are not the same memory, is VERIFIED."""
     if not sightings:
         return FoundArgument(name, kind, value=None, certainty=Certainty.UNKNOWN, place="")
     best = max(sighting.certainty for sighting in sightings)
@@ -452,8 +502,9 @@ def _judged(name: str, kind: str, sightings: Sequence[Sighting]) -> FoundArgumen
     if len({sighting.value for sighting in strongest}) > 1:
         return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
     first = strongest[0]
-    agreeing = [sighting for sighting in sightings if sighting.value == first.value]
-    if best is Certainty.INFERRED and len(agreeing) > 1 and first.place != _MOVABLE:
+    agreeing = [sighting for sighting in sightings if sighting.value == first.value and sighting.place != _MOVABLE]
+    is_agreed = any(one.addresses.isdisjoint(other.addresses) for one, other in zip(agreeing, agreeing[1:]))
+    if best is Certainty.INFERRED and is_agreed:
         best = Certainty.VERIFIED
     return FoundArgument(name, kind, first.value, best, first.place, first.boxed)
 
@@ -482,11 +533,17 @@ _STORED_TYPES = {
 """C++ types of the tuple's elements, by schema type."""
 
 
-def may_write_stable_results(stack: NativeStack, kernel_level: int) -> bool:
-    """True if the extension's wrapper, called by frame ``kernel_level``, may have begun to write its results over the
-    StableIValues: it runs itself, or has called a function that makes or deletes a handle."""
-    inner = stack.function(kernel_level - 2) if kernel_level >= 2 else None
-    return kernel_level < 2 or bool(inner and any(name.startswith(STABLE_HANDLES) for name in inner.names))
+def _tuple_layout(types: Sequence[str]) -> tuple[list[int], int]:
+    """(offsets of the elements, size) of a wrapper's tuple for arguments of these schema types, in bytes; ([], 0) if
+    one of them is unknown."""
+    offsets: list[int] = []
+    size = 0
+    for shape in map(_shape, reversed(types)):  # libstdc++ has a tuple's elements in reverse
+        if not shape:
+            return [], 0
+        offsets.insert(0, _aligned(size, shape[1]))
+        size = offsets[0] + shape[0]
+    return offsets, size
 
 
 def _may_be_element(kind: str, word: int, raw: bytes, address: int) -> bool:

@@ -13,7 +13,13 @@ from operator import and_
 from typing import NamedTuple
 
 from gdbext.engine.arch import Slot
-from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
+from gdbext.engine.arch.argument_places import (
+    Location,
+    SavedArgument,
+    argument_source,
+    may_write_slot,
+    saved_arguments,
+)
 from gdbext.engine.process.code_reader import FunctionCode, FunctionInstructions
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function
@@ -148,6 +154,23 @@ class CallSites:
         values = self._last_arguments[level][:count]
         return values + [None] * (count - len(values))
 
+    def is_own(self, stack: NativeStack, level: int, number: int) -> bool:
+        """True if no code but that of frame ``level`` could change the word in argument register ``number`` between its
+        load and now: it is from registers, constants, or stack slots of the frame whose address was not passed."""
+        sources = self.site(stack, level).sources
+        frame, passed = stack.frames[level], self.arguments(stack, level, len(sources))
+
+        def is_kept(location: Location) -> bool:
+            """As ``is_own``, for the value at a location."""
+            if location.kind == "memory":
+                base = frame.registers.get(location.register, 0)
+                address = (base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+                return frame.sp <= address < (frame.cfa or 1 << 64) and address not in passed
+            return all(map(is_kept, location.parts))
+
+        location = sources[number] if number < len(sources) else None
+        return location is not None and is_kept(location)
+
     def float_argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """The low 8 bytes of floating-point argument register ``number`` at the call that frame ``level`` made, None if
         they are not certain."""
@@ -224,12 +247,15 @@ class SavedArguments:
         self._level = level
         self._frame = stack.frames[level]
         architecture = memory.architecture
+        self._architecture = architecture
+        self._start = function.start
+        self._code = code.of(function).instructions
         self._names = architecture.argument_registers
         self._float_names = architecture.float_argument_registers
         if self._frame.pc == function.start:
             self._saved = {name: SavedArgument(name) for name in (*self._names, *self._float_names)}
         else:
-            self._saved = saved_arguments(architecture, code.of(function).instructions, self._frame.pc)
+            self._saved = saved_arguments(architecture, self._code, self._frame.pc)
 
     def argument_word(self, slot: Slot, size: int) -> int | None:
         """Value at function entry of an argument slot (CFA offset, FP or integer register); None if it was overwritten
@@ -253,3 +279,12 @@ class SavedArguments:
             return self._frame.registers.get(name)
 
         return saved.word(register, self._memory.try_u64, self._frame.cfa)
+
+    def keeps_slot(self, address: int) -> bool:
+        """True if the function, to which its stack slots belong, has not written to the word at ``address``."""
+        if self._frame.pc == self._start:
+            return True
+        frame = self._frame
+        return not may_write_slot(
+            self._architecture, self._code, frame.pc, address - frame.cfa, frame.cfa, frame.registers
+        )

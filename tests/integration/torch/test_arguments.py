@@ -68,6 +68,35 @@ def test_the_text_shows_them(inferior: Start) -> None:
     assert "_args=(" not in outcome.stdout
 
 
+def test_arguments_under_modes_and_subclasses(inferior: Start) -> None:
+    """They are those that ``__torch_dispatch__`` was given, also where its variables have others by now."""
+    process = inferior("mode-arguments")
+    threads = {
+        thread["tid"]: thread for thread in process.dispatch("dispatch-bt", "--args", "--all").document["threads"]
+    }
+    seen = known = 0
+    wrong: list[Any] = []
+    for role, facts in process.truth["threads"].items():
+        steps = [step for step in threads[facts["tid"]]["dispatch"] if qualified(step) == facts["op"]]
+        assert len(steps) >= 2, role
+        for step in steps:
+            for argument in step["arguments"]:
+                seen += 1
+                text, true = argument["value"], facts["arguments"][argument["name"]]
+                known += text is not None
+                shown = [int(each["address"], 16) for each in argument.get("tensors", ()) if true != "None"]
+                addresses = facts["tensors"][argument["name"]] or (shown if true == "i64[] cpu" else [])
+                if text is not None and (text.replace("undefined", "None"), shown) != (true, addresses):
+                    wrong.append((role, step["key"], argument, true))
+    assert not wrong
+    assert len(process.truth["threads"]) == 34
+    assert known >= 0.95 * seen, (known, seen)
+
+
+def qualified(step: dict[str, Any]) -> str:
+    return f"{step['op']}.{step['overload']}" if step["overload"] else str(step["op"])
+
+
 def test_keysets_of_tensors_and_what_is_none(inferior: Start) -> None:
     process = inferior("dispatch-tensors")
     addresses = {name: int(truth["address"], 16) for name, truth in process.truth["tensors"].items()}

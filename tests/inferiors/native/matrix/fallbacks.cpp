@@ -85,6 +85,25 @@ Stable stable(Stable a, std::optional<double>, std::optional<int64_t>, std::vect
   return a;
 }
 
+// A kernel that owns its array of StableIValues: a result is in the place of the first argument while it goes on.
+void overwrites(StableIValue* stack, uint64_t, uint64_t) {
+  enter("falls::overwrites", "CPU", 0, "AutogradCPU");
+  auto a = torch::stable::detail::to<Stable>(stack[0]);
+  auto result = at::ones({2, 3});
+  AtenTensorHandle handle;
+  aoti_torch_new_tensor_handle(reinterpret_cast<AtenTensorHandle>(&result), &handle);
+  stack[0] = torch::stable::detail::from(handle);
+  account::wait_here();
+}
+
+// A boxed kernel that has taken its argument, and given its result.
+void gives_early(const OperatorHandle&, DispatchKeySet ks, Stack* stack) {
+  enter("falls::gives_early", "CPU", ks.raw_repr(), "AutogradCPU");
+  stack->pop_back();
+  stack->emplace_back(at::ones({2, 3}));
+  account::wait_here();
+}
+
 Tensor on_device() {
   auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 16, c10::DataPtr(nullptr, at::Device(at::kPrivateUse1, 0)),
                               nullptr, false);
@@ -106,6 +125,8 @@ TORCH_LIBRARY(falls, m) {
   m.def("leaf(Tensor a) -> Tensor");
   m.def("twin(Tensor a) -> Tensor");
   m.def("unwound(Tensor a) -> Tensor");
+  m.def("overwrites(Tensor a, int b) -> Tensor");
+  m.def("gives_early(Tensor a) -> Tensor");
   m.def("owners(Tensor a, str b, str c, int[] d, Tensor[] e, str? f, Scalar g, float[] h, str[] i, Scalar? j, bool[] k,"
         " int l) -> Tensor");
   m.def("stable(Tensor a, float? b, int? c, int[] d, Tensor? e, bool f, str g, str? h, Tensor[] i, ScalarType j)"
@@ -116,13 +137,18 @@ TORCH_LIBRARY_IMPL(falls, CPU, m) {
   m.impl("twin", &twin_cpu);
   m.impl("unwound", &unwound);
   m.impl("owners", &owners);
+  m.impl("gives_early", torch::CppFunction::makeFromBoxedFunction<&gives_early>());
 }
-STABLE_TORCH_LIBRARY_IMPL(falls, CPU, m) { m.impl("stable", TORCH_BOX(&stable)); }
+STABLE_TORCH_LIBRARY_IMPL(falls, CPU, m) {
+  m.impl("stable", TORCH_BOX(&stable));
+  m.impl("overwrites", &overwrites);
+}
 TORCH_LIBRARY_IMPL(falls, Meta, m) { m.impl("twin", &twin_meta); }
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&to_cpu>()); }
 
 extern "C" __attribute__((visibility("default"))) int matrix_main(const char* truth, const char*) {
-  static account::Case cases[] = {{"device"}, {"twin"}, {"unwound"}, {"for key"}, {"owners"}, {"stable"}};
+  static account::Case cases[] = {{"device"}, {"twin"}, {"unwound"}, {"for key"}, {"owners"}, {"stable"},
+                                  {"overwrites"}, {"gives_early"}};
   std::function<void()> bodies[] = {
       [] { call("falls::leaf", on_device()); },
       [] {
@@ -156,10 +182,20 @@ extern "C" __attribute__((visibility("default"))) int matrix_main(const char* tr
         going("callBoxed");
         find("falls::stable").callBoxed(&stack);
       },
+      [] {
+        Stack stack{at::ones({4, 5}), 7};
+        going("callBoxed");
+        find("falls::overwrites").callBoxed(&stack);
+      },
+      [] {
+        Stack stack{at::ones({4, 5})};
+        going("callBoxed");
+        find("falls::gives_early").callBoxed(&stack);
+      },
   };
   FILE* out = std::fopen((std::string(truth) + ".part").c_str(), "w");
   std::fprintf(out, "{\"pid\": %d, \"cases\": [", getpid());
-  for (int number = 0; number < 6; ++number) {
+  for (int number = 0; number < 8; ++number) {
     auto* one = &cases[number];
     std::thread([one, body = bodies[number]] {
       account::mine = one;
@@ -168,7 +204,7 @@ extern "C" __attribute__((visibility("default"))) int matrix_main(const char* tr
     }).detach();
     for (int patience = 0; one->waits == 0 && patience < 20000; ++patience) usleep(500);
     account::print(out, *one);
-    std::fputs(number < 5 ? ",\n" : "\n]}\n", out);
+    std::fputs(number < 7 ? ",\n" : "\n]}\n", out);
   }
   std::fclose(out);
   std::rename((std::string(truth) + ".part").c_str(), truth);

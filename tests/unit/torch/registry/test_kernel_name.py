@@ -16,6 +16,7 @@ from gdbext.torch.registry.kernel import (
     best_function_name,
     kernel_target,
     plain_name,
+    stable_target,
     template_arguments,
 )
 from gdbext.torch.registry.operator_names import declared_schemas, matcher, unknown_operator
@@ -48,6 +49,17 @@ LAMBDA_OF_CLANG = "TORCH_LIBRARY_IMPL_init_x_Autograd_2(torch::Library&)::$_0"
 WRAPPER = "at::(anonymous namespace)::wrapper_CPU_mm"
 HOLDER = "torch::impl::dispatch::PythonKernelHolder"
 RULE = f"at::functorch::rule<1, 0, -1>(c10::OperatorHandle const&, {STACK})"
+
+
+def test_kernels_with_the_stable_abi() -> None:
+    """The function that TORCH_BOX wraps, by the names of torchvision 0.29; one that was written by hand is its own."""
+    parameters = "(unsigned long*, unsigned long, unsigned long)"
+    kernel, result = "vision::ops::(anonymous namespace)::nms_kernel", "torch::stable::Tensor"
+    types = f"{result} const&, {result} const&, double"
+    boxer = f"torch::stable::detail::boxer_impl<{result}, c10::guts::typelist::typelist<{types}>, {result} ({types}), "
+    assert stable_target(f"{boxer}&{kernel}>::boxed_fn{parameters}") == kernel
+    assert stable_target(f"torch::stable::detail::boxer<{result} ({types}), &{kernel}>::boxed_fn{parameters}") == kernel
+    assert stable_target(f"(anonymous namespace)::overwrites{parameters}") == "(anonymous namespace)::overwrites"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
-from gdbext.torch.stack.argument_recovery import may_write_stable_results
 from gdbext.torch.stack.dispatch_calls import DispatchCall, RecoveredCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.recovery import CallRecovery, _OperatorCall
@@ -163,16 +162,3 @@ def test_a_redispatch_has_no_key_that_its_caller_has_not() -> None:
     other = recover(operator, [BACKEND], outer=KEYS.bits_of("AutogradMeta") | KEYS.bits_of("Meta"))
     assert (other.keyset, other.confidence) == (None, Certainty.INFERRED)
     assert recover(Operator("CPU"), [BACKEND], outer=SELECT).keyset == BACKEND, "BackendSelect's kernels make keysets"
-
-
-def test_results_may_be_there() -> None:
-    for names, returns in {
-        **{("pause", body, None): False for body in ("kernel_body", None)},
-        ("free", "aoti_torch_delete_tensor_object", None): True,
-        ("malloc", "_Znwm", None): True,
-        (None,): True,
-    }.items():
-        inner = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
-        functions = [*inner, SimpleNamespace(names=("StableIValueBoxedKernel",))]
-        stack: Any = SimpleNamespace(function=functions.__getitem__)
-        assert may_write_stable_results(stack, len(names)) is returns, names
