@@ -23,7 +23,7 @@ from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.unwind.caller_check import IsOpen
-    from gdbext.engine.vocabulary import Count, Inline, Internal
+    from gdbext.engine.vocabulary import Count, Inline, Internal, Sparse
     from gdbext.torch.registry import Operator
 
 
@@ -80,6 +80,8 @@ class TracedDispatch:
     code: Internal[tuple[int, int]]
     returns_to: Internal[int]
     started: Internal[float]
+    nesting: Sparse[Literal["not proven"] | None] = None
+    """Set if the dispatch is shown inside another one, but its stack could not be unwound up to there."""
     ended: Internal[float | None] = None
     returned: Internal[bool] = False
     entered: Internal[bool] = False

@@ -75,6 +75,11 @@ class TraceSection(Section):
     events: Sparse[tuple[Mapping[str, object], ...] | None] = None
 
 
+def unproven_note(count: int) -> str:
+    """The note on dispatches that were shown inside others without proof."""
+    return f"{counted(count, 'dispatch')} may be outside the one they are shown in: their stacks could not be unwound"
+
+
 def render(report: Report, style: Style) -> Iterator[str]:
     """One line on the trace, then each thread that is still inside a traced operator."""
     trace = report.section(TraceSection)
