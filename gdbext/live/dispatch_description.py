@@ -80,8 +80,6 @@ class TracedDispatch:
     code: Internal[tuple[int, int]]
     returns_to: Internal[int]
     started: Internal[float]
-    nesting: Sparse[Literal["not proven"] | None] = None
-    """Set if the dispatch is shown inside another one, but its stack could not be unwound up to there."""
     ended: Internal[float | None] = None
     returned: Internal[bool] = False
     entered: Internal[bool] = False
@@ -94,6 +92,8 @@ class TracedDispatch:
     kernel_ended: Internal[float | None] = None
     is_open: Internal[IsOpen | None] = None
     """Tells by a return address in its function if the dispatch still runs there; None: it does everywhere."""
+    nesting: Sparse[Literal["not proven"] | None] = None
+    """Set if the dispatch is shown inside another one, but its stack could not be unwound up to there."""
 
     @json_member(after="")
     def step(self) -> Literal["dispatch"]:

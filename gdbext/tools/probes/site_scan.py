@@ -310,9 +310,7 @@ class SiteScanner:
             unseen += [offset] if offset is not None else []
         return LibrarySites(tuple(by_offset[offset] for offset in sorted(by_offset)), tuple(unseen))
 
-    def _unseen_functions(
-        self, module: Module, reporting: Sequence[int], seen: Sequence[int]
-    ) -> Sequence[Function]:
+    def _unseen_functions(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> Sequence[Function]:
         """The functions that look operators up and contain no site. Each copy of the lookup calls reportError, maybe in
         the cold part of its function. ``reporting``: addresses of these calls; ``seen``: of the sites, ascending."""
         symbolizer = self._session.symbolizer

@@ -38,7 +38,6 @@ from gdbext.torch.memoized import memoized
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.inlined_events import offset_in_entry, only_boxed
 
-
 _NEAR = 48
 """Instructions between the parts of one lookup, at most."""
 

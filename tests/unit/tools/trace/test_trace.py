@@ -30,7 +30,18 @@ from gdbext.errors import TargetError, TargetGone, UsageError
 from gdbext.live import dispatch_description as description
 from gdbext.live.dispatch_description import KeptWord, LookupResult, TracedDispatch
 from gdbext.live.host import HookSpec
-from gdbext.tools.probes.dispatch_tracer import HEADER, RECORD, DispatchTracer, SeenDispatch
+from gdbext.tools.probes.dispatch_tracer import (
+    BELOW,
+    HEADER,
+    OPEN,
+    RECORD,
+    SNAPSHOT,
+    STACK_BYTES,
+    THREAD_STATE,
+    CallProof,
+    DispatchTracer,
+    SeenDispatch,
+)
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
 from gdbext.tools.trace import hook_installer, nesting
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators
@@ -155,15 +166,43 @@ def test_steps_of_a_dispatch() -> None:
     assert "unboxed" not in case.lines[-1]
 
 
-def test_a_walk_without_unwind_information_trusts_the_return_address_and_ends_on_a_damaged_stack() -> None:
+def test_a_walk_without_unwind_information_or_on_a_damaged_stack_proves_nothing() -> None:
     stack = Stack()
     stack.words[STACK - 0x108] = 0x8888  # no rule there
     stack.words[STACK - 8] = 0x4242
     callers = stack.walk()
-    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
-    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242)) is None
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243)) is False
     stack.sizes[0x8887] = 0  # a frame that is its own caller
-    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242)) is None
+
+
+def snapshot_of(around: Sequence[tuple[int, int]], slot: int, words: dict[int, int]) -> bytes:
+    """What the kernel's program sends for a dispatch whose return address is at ``slot``. ``around``: (stack address of
+    the return address, return address) of each open dispatch; ``words``: the stack."""
+    state = struct.pack("<QQ", len(around), 77)
+    state += b"".join(OPEN.pack(at, returns, 0, 0) for at, returns in around)
+    state = state.ljust(THREAD_STATE - SNAPSHOT.size - STACK_BYTES - 1, b"\0") + SNAPSHOT.pack(0, slot, 0)
+    return state + b"".join(struct.pack("<Q", words.get(at, 0)) for at in range(slot - BELOW, around[0][0] + 8, 8))
+
+
+def test_only_a_dispatch_whose_frame_is_on_the_unwound_stack_is_around() -> None:
+    """Return addresses of finished dispatches are left in the holes of a newer frame: two of them, one inside the
+    other, were taken to be around the new dispatch when only the innermost was disproved."""
+    stack, slot, outer = Stack(), STACK - 0x408, (STACK - 8, 0x9000)
+    stale = [(STACK - 0x108, 0x5000), (STACK - 0x208, 0x6000)]
+    memory = Memory(FakeTarget({}))
+    session: Any = SimpleNamespace(memory=memory, unwinder=Unwinder(memory, ModuleTable(memory.target, memory), stack))
+    proof = CallProof(session, {0: CODE})
+    proof.__dict__["_all_calls"] = SimpleNamespace(open_at=lambda _: None)
+    stack.words = {slot: 0x7000, **dict((outer, *stale))}
+    stack.sizes[0x6FFF] = 0x400  # the frame that the new one returns into ends where the outer one does
+    assert proof.check(snapshot_of([outer, *stale], slot, stack.words)) == (77, 1)
+    stack.sizes[0x6FFF] = 0x200  # it ends at the first stale one, and returns into the outer one
+    stack.sizes[0x5FFF], stack.sizes[0x4FFF] = 0x100, 0x100
+    assert proof.check(snapshot_of([outer, *stale], slot, stack.words)) == (77, 3)
+    del stack.sizes[0x6FFF]  # code without call frame information
+    assert proof.check(snapshot_of([outer, *stale], slot, stack.words)) == (77, None)
 
 
 def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
@@ -495,12 +534,12 @@ class FakeTracer(DispatchTracer):
         self.places = PLACES
 
     def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
-        for time, entry, *rest, place, depth in struct.iter_unpack("<8xQQQQQIHH", data):
+        for time, entry, *rest, place, depth in struct.iter_unpack("<8xQQQQQQIHH", data):
             yield SeenDispatch(time, entry or self.places[place].operator, *rest, place, depth)
 
 
 def record(place: int, entry: int, keyset: int, number: int) -> bytes:
-    return bytes(HEADER) + RECORD.pack(number, entry, keyset, 0x7000, 0x4000, 9, place, 1)
+    return bytes(HEADER) + RECORD.pack(number, entry, keyset, 0x7000, 0x4000, 0, 9, place, 1)
 
 
 class Process:
