@@ -89,7 +89,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
-        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognize{where}"
+        yield f"  not seen: operators that {functions} call{'s' * (trace.unseen == 1)} directly{where}"
+        yield "    because the lookup in their code is not recognized; calls inside these operators are shown one level up"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:
