@@ -90,7 +90,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
         yield f"  not seen: operators that {functions} call{'s' * (trace.unseen == 1)} directly{where}"
-        yield "    because the lookup in their code is not recognized; calls inside these operators are shown one level up"
+        yield "    because the lookup in their code is not recognized; what is inside of them is shown one level up"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

@@ -49,6 +49,7 @@ from gdbext.tools.trace.nesting import Nesting
 from gdbext.tools.trace.trace_output import ChromeTrace, FlameTrace, JsonTrace, TextTrace, TraceOutput, bars, json_lines
 from gdbext.tools.trace.tracer import Tracer, TraceRequest
 from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
+from gdbext.torch.stack.lookup_sites import SiteFinder
 from support.fakes.fake_target import FakeTarget
 from support.fakes.made_pages import DISPATCHES, MM, MM_CPU
 from support.fakes.made_pages import dispatch as made
@@ -583,3 +584,42 @@ def test_what_was_looked_up_is_shown_when_the_process_is_gone(monkeypatch: pytes
     follows.show(tracer, b"".join([*data, record(BY_ITSELF, 0, 3, 4_000_000_000), late]))
     assert shown == ["call 1000 3", "redispatch 2000 4", "call 1000 3", "call 1000 3"]
     assert follows.unread == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        # functionalizeFallback of torch 2.9: mov %r15,%rax; shr $16,%rax; mov -8(%rbp),%rsi; lea 0xf8(%rsi,%rax),%rbx
+        ("4c89f8 48c1e810 488b75f8 488d9c06f8000000", [(3, "r15", "rsi")]),
+        # the keyset's register is overwritten before: xor %r15d,%r15d
+        ("4c89f8 48c1e810 4531ff 488d9c06f8000000", []),
+    ],
+)
+def test_a_lookup_whose_operator_comes_from_memory_is_seen_at_the_table(code: str, found: object) -> None:
+    assert finder()._at_access(decoded(code), 1, "rax") == found
+
+
+@pytest.mark.parametrize(
+    ("code", "passed"),
+    [
+        # functionalize_op_helper: nop; lea 0xf8(%rbx,%rax),%rdx; mov 8(%rdx),%r8; mov (%rdx),%rdi; mov $0x18000,%edx
+        ("90 488d9403f8000000 4c8b4208 488b3a ba00800100 41ffd0", ("", 0x18000)),
+        # lift_fresh_functionalize_copy: the functor is the second argument: mov (%r14),%rsi; mov $0x40000000,%edx
+        ("90 4d8db405f8000000 498b4610 498b36 ba00000040 ffd0", ("", 0x40000000)),
+        # ts_eager_fallback: mov %r12,%rdx
+        ("90 488d9405f8000000 4c8b4208 488b3a 4c89e2 41ffd0", ("r12", 0)),
+        ("90 488d9403f8000000 4c8b4208 488b3a 488b55f0 41ffd0", ("", 0)),
+    ],
+)
+def test_a_keyset_that_is_not_shifted_is_the_one_that_is_passed(code: str, passed: object) -> None:
+    assert finder()._passed_keyset(decoded(code)) == passed
+
+
+def finder() -> SiteFinder:
+    found = SiteFinder.__new__(SiteFinder)
+    found._architecture, found._table, found.shift = ARCHITECTURE, range(0xF8, 0xF8 + 40), 16
+    return found
+
+
+def decoded(code: str) -> Any:
+    return list(ARCHITECTURE.decode(bytes.fromhex(code), CODE))
