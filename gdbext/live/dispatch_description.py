@@ -23,7 +23,7 @@ from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.unwind.caller_check import IsOpen
-    from gdbext.engine.vocabulary import Count, Inline, Internal
+    from gdbext.engine.vocabulary import Count, Inline, Internal, Sparse
     from gdbext.torch.registry import Operator
 
 
@@ -92,6 +92,8 @@ class TracedDispatch:
     kernel_ended: Internal[float | None] = None
     is_open: Internal[IsOpen | None] = None
     """Tells by a return address in its function if the dispatch still runs there; None: it does everywhere."""
+    nesting: Sparse[Literal["not proven"] | None] = None
+    """Set if the dispatch is shown inside another one, but its stack could not be unwound up to there."""
 
     @json_member(after="")
     def step(self) -> Literal["dispatch"]:

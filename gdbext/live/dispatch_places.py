@@ -276,7 +276,10 @@ class AllCalls:
         for module in self.modules() if step_callbacks else ():
             if module in self._extensions:
                 continue
-            calls = partial(self._calls_of_imports, module, assumed_symbols.STEP_CALLBACKS.names, [step_callbacks])
+            names = assumed_symbols.STEP_CALLBACKS.names
+            # A library that has a stub of its own function calls it through that: a second target slows the search.
+            direct = () if import_stubs(module, self._session.memory.architecture, names) else (step_callbacks,)
+            calls = partial(self._calls_of_imports, module, names, direct)
             for function in cached_functions(symbolizer, module, kept_as, calls, is_shared):
                 try:
                     sites = self.functions.finder.find(function.start, function.size)

@@ -22,6 +22,7 @@ SLEEP = 0.02
 torch.set_num_threads(1)
 a, b, out = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4), torch.ones(4, 4)
 plain = torch.ones(4, 4)
+wave = torch.linspace(0, 1, 400)
 
 
 def work():
@@ -72,6 +73,40 @@ def profile(path):
     pathlib.Path(path).write_text(json.dumps(list(threads.values())))
 
 
+def spectrum():
+    """Its kernels call several operators after aten::empty, whose return addresses are still on the stack."""
+    torch.stft(wave, 64, hop_length=16, window=torch.hann_window(64), return_complex=True).abs().sum()
+
+
+@torch.func.functionalize
+def changed(tensor):
+    """Each operator goes through functionalizeFallback or its own functionalization, then to the next key."""
+    copy = tensor.clone()
+    copy.add_(1).view(-1).mul_(2)
+    copy[0].zero_()
+    return torch.lerp(copy, tensor, 0.5)
+
+
+def nested(path):
+    """Writes for several rounds, from the first one on, what the profiler saw: operators with their levels from 0."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(9):
+            spectrum()
+            changed(plain)
+            model(torch.ones(3, 8)).sum().backward()
+    operators = []
+
+    def collect(events, level):
+        for event in sorted(events, key=lambda each: each.start_time_ns):
+            is_operator = bool(re.fullmatch(r"aten::\w+", event.name))
+            if is_operator:
+                operators.append((event.name, level))
+            collect(event.children, level + is_operator)
+
+    collect(profiler.profiler.kineto_results.experimental_event_tree(), 0)
+    pathlib.Path(path).write_text(json.dumps(operators))
+
+
 def fail():
     with contextlib.suppress(RuntimeError):
         torch.mm(a, torch.ones(3, 3))
@@ -94,7 +129,7 @@ def late():
         torch.ops.gdbext_test.guarded(plain)
 
 
-REQUESTS = {request.__name__: request for request in (go, profile, fail, sleep, load, late)}
+REQUESTS = {request.__name__: request for request in (go, profile, nested, fail, sleep, load, late)}
 step()
 truth.main_ready(
     "read", calls=CALLS, sleep=SLEEP, mm=torch_truth.key_names(torch_truth.keyset_at_call("aten::mm", a, b))

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.unwind import Unwinder
+from gdbext.engine.unwind import END_OF_STACK, Unwinder
 from gdbext.engine.unwind.unwind_row import Registers
 from gdbext.errors import BadData, MemoryFault
 
@@ -73,31 +73,40 @@ class CallerWalk:
         """The return address of the frame that ends at ``cfa``. Raises MemoryFault."""
         return self._architecture.return_address(self._read, cfa)
 
-    def inside(self, pc: int, cfa: int, ancestor: CallerCheck) -> bool:
+    def inside(self, pc: int, cfa: int, ancestor: CallerCheck) -> bool | None:
         """True if the frame of code ``pc`` that ends at ``cfa`` was called from inside ``ancestor``, a frame further
-        up.
-
-        Also True if that cannot be disproved: the walk meets code without call frame information, and the ancestor's
-        return address is still on the stack. Raises MemoryFault.
+        up; None if the ancestor's return address is still on the stack, but the walk does not get there: it meets
+        code without call frame information, or a damaged stack. Raises MemoryFault.
         """
         top = ancestor.cfa
         if not 0 <= top - cfa < SPAN_LIMIT:
             return False
+        callers, known = self.callers(pc, cfa, top)
+        if known < top:
+            return None if self.return_address(top) == ancestor.returns_to else False
+        if top not in callers or (ancestor.is_open and not ancestor.is_open(callers[top])):
+            return False
+        if ancestor.start:
+            return ancestor.start <= callers[top] - 1 < ancestor.end
+        return self.return_address(top) == ancestor.returns_to
+
+    def callers(self, pc: int, cfa: int, top: int) -> tuple[dict[int, int], int]:
+        """The frames that called the frame of code ``pc`` that ends at ``cfa``, up to the stack address ``top``: (CFA
+        of each → address in its code to which its callee returns, address up to which these are all). Raises
+        MemoryFault."""
         stack = _StackPiece(self._read, cfa - 128, top)  # the inner frame's saved registers are below its CFA
-        returns_to = self._architecture.return_slot(top)
-        current, registers = cfa, self._caller(pc, cfa, stack)
-        walk = self._unwinder.walk(registers, stack.read, exact=False, guess=False)
+        callers: dict[int, int] = {}
+        current = cfa
+        walk = self._unwinder.walk(self._caller(pc, cfa, stack), stack.read, exact=False, guess=False)
         for frame in islice(walk, FRAME_LIMIT):
-            if frame.cfa >= top:
-                if frame.cfa > top or (ancestor.is_open and not ancestor.is_open(frame.pc)):
-                    return False
-                if ancestor.start:
-                    return ancestor.start <= frame.pc - 1 < ancestor.end
-                return stack.word(returns_to) == ancestor.returns_to
-            if stack.is_damaged or 0 < frame.cfa <= current:
-                return False
-            current = frame.cfa or current
-        return not stack.is_damaged and stack.word(returns_to) == ancestor.returns_to
+            if frame.cfa <= current:  # 0: unknown
+                # A frame whose saved registers are above the top ends above it.
+                return callers, top if stack.is_exceeded else current
+            current = frame.cfa
+            callers[current] = frame.pc
+            if current >= top:
+                break
+        return callers, top if self._unwinder.stopped is END_OF_STACK else current
 
     def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers:
         """The registers of the caller of the frame that ends at ``cfa``; pc, sp and frame pointer at least."""
@@ -116,16 +125,16 @@ class _StackPiece:
 
     def __init__(self, read: ReadMemory, low: int, high: int) -> None:
         """Read the stack from ``low`` to ``high``. Raises MemoryFault."""
-        self.is_damaged = False  # the walk read memory outside of it
+        self.is_exceeded = False  # the last read was of memory above it
         self._low = low
         self._data = read(low, high - low)
 
     def read(self, address: int, size: int) -> bytes:
-        """The bytes at an address. Raises MemoryFault, and sets ``is_damaged``, outside the piece."""
+        """The bytes at an address. Raises MemoryFault outside the piece, and sets ``is_exceeded`` above it."""
         start = address - self._low
         data = self._data[start : start + size] if start >= 0 else b""
         if len(data) < size:
-            self.is_damaged = True
+            self.is_exceeded = 0 <= start - len(self._data) < SPAN_LIMIT
             raise MemoryFault(address, size)
         return data
 

@@ -4,9 +4,10 @@ The BPF program keeps the open dispatches of each thread: the stack address of t
 the word there. A dispatch has ended when a later one of the thread is not below that address any more, or when the word
 has changed. So no probe at a return is needed.
 
-Because old words survive in holes of newer frames, that is not proof. The first time that one dispatch is seen below
-another at a certain distance, the program sends a copy of the stack between them. CallProof unwinds it, and tells the
-program if the inner dispatch was not made from inside of the outer one.
+Because old words survive in holes of newer frames, that is not proof: not for the innermost one, nor for any around it.
+So each dispatch below others has a hash of them all (places, return addresses, and distances on the stack). The first
+time that the program sees one, it sends a copy of the stack and of the list. CallProof unwinds it, and tells the
+program which of them is the innermost that the new dispatch was made from. Until then the records have the hash.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.base_target import Target
-from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
+from gdbext.engine.unwind.caller_check import CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
 from gdbext.live.dispatch_places import AllCalls
 from gdbext.tools.probes.bpf import bpf_program as bpf
@@ -43,25 +44,28 @@ if TYPE_CHECKING:
 
 DEPTH_LIMIT = 255
 """Open dispatches of a thread that the program can keep."""
-RECORD = struct.Struct("<QQQQQIHH")
+RECORD = struct.Struct("<QQQQQQIHH")
 """The fields of SeenDispatch; the OperatorEntry* is 0 for the place's own."""
-SNAPSHOT = struct.Struct("<QQQQ")
-"""Relation (two words), address of the return address, frame pointer; then the stack from BELOW bytes before that
-address on."""
-PARENT_PLACE = 48
-"""Bits of an address; in the second word of a relation, the bits above them are the place of the outer dispatch."""
+OPEN = struct.Struct("<QQQQ")
+"""An open dispatch: stack address of its function's return address, that address, place, hash of it and those around
+it."""
+SNAPSHOT = struct.Struct("<QQQ")
+"""Place, address of the return address, frame pointer; then the stack from BELOW bytes before that address on. The
+thread's state comes before."""
 BELOW = 120
 STACK_BYTES = (1 << 15) - 1
 """Most bytes of a stack that are copied."""
-NESTED, NOT_NESTED = 1, 2
-"""States of a relation: nothing disproves it; the inner dispatch was not made from inside of the outer one."""
-_FRAMES, _SNAPSHOT_AT = 16, 16 + 16 * (DEPTH_LIMIT + 1)
+PENDING = 0
+"""The value of a hash whose dispatch is not proven to be inside any other one; the number of the innermost one around
+it, plus 1, if that is proven."""
+_FRAMES, _SNAPSHOT_AT = 16, 16 + OPEN.size * (DEPTH_LIMIT + 1)
 THREAD_STATE = _SNAPSHOT_AT + SNAPSHOT.size + STACK_BYTES + 1
-"""Bytes that are kept for a thread: number of open dispatches, then (address, return address and place) of each, and
-room for a copy of the stack."""
-_TIME, _ENTRY, _KEYSET, _SLOT, _RETURNS, _THREAD = -48, -40, -32, -24, -16, -8
+"""Bytes that are kept for a thread: number of open dispatches, hash of the newest and those around it, the open ones
+(OPEN), outermost first, and room for a snapshot."""
+_TIME, _ENTRY, _KEYSET, _SLOT, _RETURNS, _CHAIN, _THREAD = -56, -48, -40, -32, -24, -16, -8
 """The record on the program's stack, from its end."""
-_KEY, _STACK_WORD, _ZERO, _RELATION, _PARENT, _ONE, _SIZE = -56, -64, -72, -88, -80, -96, -104
+_KEY, _STACK_WORD, _ZERO, _HASH, _SIZE, _FRAME_POINTER = -64, -72, -80, -88, -96, -104
+_WORD = 8
 _NO_WAKEUP = 1
 """BPF_RB_NO_WAKEUP: the reader polls."""
 _AT = StackPlaces(entry=_ENTRY, keyset=_KEYSET, thread=_KEY)
@@ -77,22 +81,21 @@ class TraceMaps(NamedTuple):
     """One empty THREAD_STATE."""
     lost: int
     wanted: int
-    relations: int
-    """Relation → NESTED or NOT_NESTED."""
+    chains: int
+    """Hash → PENDING, or number + 1."""
     snapshots: int
 
 
 def tracing_program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bytes:
-    """The BPF program that writes a record for each dispatch, and a copy of the stack for each new relation."""
+    """The BPF program that writes a record for each dispatch, and a copy of the stack for each new hash."""
     return bpf.assemble(f"""
         {load_dispatch(architecture, _AT, maps.wanted, only)}
         {return_address(architecture)}
         [fp + {_SLOT}] = r3
         call probe_read_user(fp + {_RETURNS}, 8, r3)
         {_load_state(maps)}
-        {_close_ended(maps)}
+        {_close_ended(architecture, maps)}
         {_open_dispatch()}
-        {_copy_stack(architecture, maps)}
         {_write_record(maps)}
     """)
 
@@ -113,58 +116,97 @@ def _load_state(maps: TraceMaps) -> str:
         r9 = r0"""
 
 
-def _close_ended(maps: TraceMaps) -> str:
-    """BPF code that sets r8 to the number of dispatches around this one, and the word at _ONE to 0 if the relation to
-    the innermost of them is new. From the innermost outwards, one is over if its return address is not above ours on
-    the stack (in r3 and r2), is not there any more, or if the relation is known to be impossible."""
+def _close_ended(architecture: Architecture, maps: TraceMaps) -> str:
+    """BPF code that sets r8 to the number of dispatches around this one, and _HASH to its hash; _CHAIN is the hash as
+    long as r8 is not proven, else 0. One is over, with all inside of it, if its return address is not above ours on
+    the stack (in r3 and r2), or is not there any more. The loop, with its number in r6, begins with the innermost one,
+    because the kernel's verifier accepts numbers that get smaller."""
+    frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
     return f"""
+        [fp + {_CHAIN}] = 0
+        [fp + {_FRAME_POINTER}] = [r6 + {frame_pointer}]
         r8 = [r9 + 0] & {DEPTH_LIMIT}
+        r6 = r8
     next:
-        if r8 == 0 goto nested
-        r1 = r8 + -1
-        {_SLOT_ADDRESS}
+        if r6 == 0 goto around
+        r6 += -1
+        r1 = r6
+        {_OPEN_ADDRESS}
         r3 = [r1 + {_FRAMES}]
         r2 = [fp + {_SLOT}]
         if r3 <= r2 goto gone
         r0 = [r1 + {_FRAMES + 8}]
-        [fp + {_PARENT}] = r0
-        r0 = r3 - r2
-        r0 <<= {PLACE_BITS}
-        r2 = r7 & {MAX_PLACES - 1}
-        r0 += r2
-        [fp + {_RELATION}] = r0
+        [fp + {_SIZE}] = r0
         call probe_read_user(fp + {_STACK_WORD}, 8, r3)
-        r1 = [fp + {_PARENT}]
-        r2 = [fp + {_STACK_WORD}]
-        r1 <<= {64 - PARENT_PLACE}
-        r1 >>= {64 - PARENT_PLACE}
-        if r1 != r2 goto gone
-        {bpf.look_up(maps.relations, _RELATION)}
-        if r0 == 0 goto unproven
-        if [r0 + 0] != {NOT_NESTED} goto nested
+        if [fp + {_SIZE}] == [fp + {_STACK_WORD}] goto next
     gone:
-        r8 += -1
+        r8 = r6
         goto next
-    unproven:
-        [fp + {_ONE}] = 0
-        goto known_relation
-    nested:
-        [fp + {_ONE}] = {NESTED}
-    known_relation:"""
-
-
-_SLOT_ADDRESS = f"""
+    around:
+        {_hash("assumed")}
+        if r8 == 0 goto known
+        [fp + {_CHAIN}] = [fp + {_HASH}]
+        {bpf.look_up(maps.chains, _HASH)}
+        if r0 == 0 goto unproven
+        r1 = [r0 + 0]
+        if r1 == {PENDING} goto known
+        [fp + {_CHAIN}] = 0
+        r1 += -1
         r1 &= {DEPTH_LIMIT}
-        r1 <<= 4
+        if r1 == r8 goto known
+        r8 = r1
+        {_hash("proven")}
+        goto known
+    unproven:
+        {_copy_stack(maps)}
+    known:"""
+
+
+_OPEN_ADDRESS = f"""
+        r1 &= {DEPTH_LIMIT}
+        r1 <<= 5
         r1 += r9"""
 """Turns the number of an open dispatch in r1 into the address of its entry in the thread's state, less _FRAMES."""
+_FACTOR = -1640531535
+"""2^32 divided by the golden ratio, odd, which spreads a hash over 64 bits."""
 
 
-def _copy_stack(architecture: Architecture, maps: TraceMaps) -> str:
-    """BPF code that sends a snapshot of the stack up to the outermost dispatch if the relation is new (0 at _ONE)."""
-    frame_pointer = saved_registers(architecture).get(architecture.frame_pointer, 0)
+def _hash(name: str) -> str:
+    """BPF code that stores at _HASH the hash of this dispatch and the r8 dispatches around it. ``name`` makes the
+    labels unique."""
+
+    def mix(word: str) -> str:
+        return f"""
+        r0 ^= {word}
+        r0 *= {_FACTOR}
+        r2 = r0
+        r2 >>= 29
+        r0 ^= r2"""
+
     return f"""
-        if [fp + {_ONE}] != 0 goto copied
+        r0 = 0
+        r3 = 0
+        if r8 == 0 goto outermost_{name}
+        r1 = r8 + -1
+        {_OPEN_ADDRESS}
+        r0 = [r1 + {_FRAMES + 24}]
+        r3 = [r1 + {_FRAMES}]
+        r2 = [fp + {_SLOT}]
+        r3 -= r2
+    outermost_{name}:
+        r3 <<= {PLACE_BITS}
+        r1 = r7 & {MAX_PLACES - 1}
+        r3 += r1
+        {mix("r3")}
+        r3 = [fp + {_RETURNS}]
+        {mix("r3")}
+        [fp + {_HASH}] = r0"""
+
+
+def _copy_stack(maps: TraceMaps) -> str:
+    """BPF code that sends the open dispatches, and a snapshot of the stack up to the outermost one, and makes the new
+    hash PENDING."""
+    return f"""
         r2 = [r9 + {_FRAMES}]
         r3 = [fp + {_SLOT}]
         r2 -= r3
@@ -176,18 +218,19 @@ def _copy_stack(architecture: Architecture, maps: TraceMaps) -> str:
         [fp + {_SIZE}] = r2
         r3 += {-BELOW}
         call probe_read_user(r9 + {_SNAPSHOT_AT + SNAPSHOT.size}, r2, r3)
-        if r0 != 0 goto copied
-        [r9 + {_SNAPSHOT_AT}] = [fp + {_RELATION}]
-        [r9 + {_SNAPSHOT_AT + 8}] = [fp + {_PARENT}]
-        [r9 + {_SNAPSHOT_AT + 16}] = [fp + {_SLOT}]
-        [r9 + {_SNAPSHOT_AT + 24}] = [r6 + {frame_pointer}]
+        if r0 != 0 goto known
+        [r9 + 0] = r8
+        [r9 + 8] = [fp + {_HASH}]
+        r1 = r7 & {MAX_PLACES - 1}
+        [r9 + {_SNAPSHOT_AT}] = r1
+        [r9 + {_SNAPSHOT_AT + 8}] = [fp + {_SLOT}]
+        [r9 + {_SNAPSHOT_AT + 16}] = [fp + {_FRAME_POINTER}]
         r3 = [fp + {_SIZE}] & {STACK_BYTES}
-        r3 += {SNAPSHOT.size}
-        call ringbuf_output(map {maps.snapshots}, r9 + {_SNAPSHOT_AT}, r3, {_NO_WAKEUP})
-        if r0 != 0 goto copied
-        [fp + {_ONE}] = {NESTED}
-        {bpf.put(maps.relations, _RELATION, _ONE)}
-    copied:"""
+        r3 += {_SNAPSHOT_AT + SNAPSHOT.size}
+        call ringbuf_output(map {maps.snapshots}, r9, r3, {_NO_WAKEUP})
+        if r0 != 0 goto known
+        [fp + {_ZERO}] = {PENDING}
+        {bpf.put(maps.chains, _HASH, _ZERO)}"""
 
 
 def _open_dispatch() -> str:
@@ -196,13 +239,12 @@ def _open_dispatch() -> str:
     return f"""
         if r8 > {DEPTH_LIMIT - 1} goto deep
         r1 = r8
-        {_SLOT_ADDRESS}
+        {_OPEN_ADDRESS}
         [r1 + {_FRAMES}] = [fp + {_SLOT}]
+        [r1 + {_FRAMES + 8}] = [fp + {_RETURNS}]
         r2 = r7 & {MAX_PLACES - 1}
-        r2 <<= {PARENT_PLACE}
-        r3 = [fp + {_RETURNS}]
-        r2 += r3
-        [r1 + {_FRAMES + 8}] = r2
+        [r1 + {_FRAMES + 16}] = r2
+        [r1 + {_FRAMES + 24}] = [fp + {_HASH}]
         r8 += 1
         [r9 + 0] = r8
     deep:"""
@@ -322,18 +364,6 @@ class UniformRing(Ring):
         super().close()
 
 
-Relation = tuple[int, int]
-"""Two dispatches on a stack, as two words: the distance between their return addresses, with the number of the inner
-place in the low bits; the outer return address, with the number of the outer place in the high bits."""
-_ADDRESS = (1 << PARENT_PLACE) - 1
-
-
-def relation(outer_slot: int, outer_returns: int, outer_place: int, slot: int, place: int) -> Relation:
-    """The relation of two dispatches, as the BPF program computes it. ``outer_slot`` and ``slot``: stack addresses of
-    the return addresses of the outer and the inner function; ``outer_returns``: the outer return address itself."""
-    return outer_slot - slot << PLACE_BITS | place, outer_returns | outer_place << PARENT_PLACE
-
-
 class CallProof:
     """Proves by unwinding copies of stacks which dispatches are nested."""
 
@@ -346,38 +376,49 @@ class CallProof:
     def _all_calls(self) -> AllCalls:
         return AllCalls(self._session)
 
-    def check(self, snapshot: bytes) -> tuple[Relation, bool]:
-        """(the relation that a snapshot shows, False if the inner dispatch was proven not to be made from inside of the
-        outer one)."""
-        first, second, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot)
-        outer_address = self._addresses.get(second >> PARENT_PLACE)
-        outer_slot = slot + (first >> PLACE_BITS)
-        inner_address = self._addresses.get(first & (1 << PLACE_BITS) - 1)
-        if inner_address is None:
-            return (first, second), True
+    def check(self, snapshot: bytes) -> tuple[int, int | None]:
+        """(hash of a dispatch and those around it, number of those that it was made from inside of; None if that is not
+        proven): copies of the stack that are too short, or code without call frame information, prove nothing."""
+        count, chain = struct.unpack_from("<QQ", snapshot)
+        place, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot, _SNAPSHOT_AT)
+        begin, address = _SNAPSHOT_AT + SNAPSHOT.size, self._addresses.get(place)
+        around = [OPEN.unpack_from(snapshot, _FRAMES + OPEN.size * number) for number in range(min(count, DEPTH_LIMIT))]
+        if address is None or not around:
+            return chain, None
 
         def read(address: int, size: int) -> bytes:
             """Stack memory from the copy. Raises MemoryFault outside of it."""
-            start = address - (slot - BELOW) + SNAPSHOT.size
-            copy = snapshot[start : start + size] if start >= SNAPSHOT.size else b""
+            start = address - (slot - BELOW) + begin
+            copy = snapshot[start : start + size] if start >= begin else b""
             if len(copy) != size:
                 raise MemoryFault(address, size)
             return copy
 
         walk = CallerWalk(self._session.memory.architecture, self._session.unwinder, read, lambda: frame_pointer)
-        # By the return address alone: the outer function may have jumped to its kernel, which has its frame now.
-        is_open = self._all_calls.open_at(outer_address) if outer_address is not None else None
-        outer = CallerCheck(outer_slot + 8, start=0, end=0, returns_to=second & _ADDRESS, is_open=is_open)
+        top = min(around[0][0] + _WORD, slot - BELOW + len(snapshot) - begin)
         try:
-            return (first, second), walk.inside(inner_address, slot + 8, outer)
+            callers, known = walk.callers(address, slot + _WORD, top)
         except GdbextError:
-            return (first, second), True
+            return chain, None
+        for number, (outer, _, outer_place, _) in zip(range(len(around), 0, -1), reversed(around)):
+            # By the frame's end alone: the outer function may have jumped to its kernel, which has its frame now.
+            if outer + _WORD in callers and self._is_open(outer_place, callers[outer + _WORD]):
+                return chain, number
+            if outer + _WORD > known:
+                return chain, None
+        return chain, 0
+
+    def _is_open(self, place: int, returns_to: int) -> bool:
+        """True if the dispatch of the function at a place is not over where one of its calls returns to."""
+        address = self._addresses.get(place)
+        is_open = self._all_calls.open_at(address) if address is not None else None
+        return not is_open or is_open(returns_to)
 
 
 RING_BYTES = 1 << 26
 """64 MB hold 1.2 million dispatches: six seconds at 200,000 a second."""
-SNAPSHOT_BYTES = 1 << 24
-_MAX_RELATIONS, _MAX_THREADS = 1 << 16, 1 << 15
+SNAPSHOT_BYTES = 1 << 25
+_MAX_CHAINS, _MAX_THREADS = 1 << 16, 1 << 15
 
 
 class SeenDispatch(NamedTuple):
@@ -391,11 +432,13 @@ class SeenDispatch(NamedTuple):
     slot: int
     """Stack address of the return address of its function."""
     returns_to: int
+    chain: int
+    """The hash of the dispatch and those around it if ``depth`` is not proven, else 0."""
     tid: int
     place: int
     """The place's number."""
     depth: int
-    """From 1, without the proof of nesting."""
+    """Number of the thread's open dispatches with this one, as far as it was proven."""
 
 
 class DispatchTracer(ProbeSet):
@@ -417,9 +460,9 @@ class DispatchTracer(ProbeSet):
             ring = own(memory(RING, 0, 0, RING_BYTES))
             self._states = states = own(memory(HASH, 8, THREAD_STATE, _MAX_THREADS))
             blank = own(memory(ARRAY, 4, THREAD_STATE, 1))
-            self._relations = own(memory(HASH, 16, 8, _MAX_RELATIONS))
+            self._chains = own(memory(HASH, 8, 8, _MAX_CHAINS))
             snapshots = own(memory(RING, 0, 0, SNAPSHOT_BYTES))
-            maps = TraceMaps(ring, states, blank, self.lost_counter, self.wanted, self._relations, snapshots)
+            maps = TraceMaps(ring, states, blank, self.lost_counter, self.wanted, self._chains, snapshots)
             self._ring = UniformRing(ring, RING_BYTES, RECORD)
             self.callback(self._ring.close)
             self._snapshots = Ring(snapshots, SNAPSHOT_BYTES)
@@ -439,19 +482,20 @@ class DispatchTracer(ProbeSet):
     def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
         """The dispatches that read() returned, in order, without those from before all probes were in place."""
         places, started = self.places, self.started
-        for time_seen, entry, keyset, slot, returns_to, tid, number, depth in self._ring.records(data):
+        for time_seen, entry, keyset, slot, returns_to, chain, tid, number, depth in self._ring.records(data):
             if time_seen >= started:
                 operator = entry or places[number].operator
-                yield SeenDispatch(time_seen, operator, keyset, slot, returns_to, tid, number, depth)
+                yield SeenDispatch(time_seen, operator, keyset, slot, returns_to, chain, tid, number, depth)
 
     def snapshots(self) -> Iterable[bytes]:
-        """Copies of stacks, each of a new relation, for CallProof. Called after read(), it returns all that belong to
+        """Copies of stacks, each of a new hash, for CallProof. Called after read(), it returns all that belong to
         the dispatches read."""
         return self._snapshots.pieces()
 
-    def deny(self, relation: Relation) -> None:
-        """Tell the kernel's program that dispatches with that relation are not nested. Raises OSError."""
-        self.kernel.put(self._relations, struct.pack("<QQ", *relation), struct.pack("<Q", NOT_NESTED))
+    def prove(self, chain: int, around: int) -> None:
+        """Tell the kernel's program the number of dispatches that are really around those with that hash. Raises
+        OSError."""
+        self.kernel.put(self._chains, struct.pack("<Q", chain), struct.pack("<Q", around + 1))
 
     def pieces(self, data: bytes, count: int) -> Iterable[bytes]:
         """The result of read(), split into parts of ``count`` records."""
@@ -463,7 +507,7 @@ class DispatchTracer(ProbeSet):
         records, since no record is unpacked."""
         words = memoryview(data).cast("Q")
         step = (HEADER + RECORD.size) // words.itemsize
-        places = [word >> 32 & 0xFFFF for word in words[6::step].tolist()]
+        places = [word >> 32 & 0xFFFF for word in words[7::step].tolist()]
         kinds = set(zip(places, words[2::step].tolist(), words[3::step].tolist()))
         return {(place, entry or self.places[place].operator, keyset) for place, entry, keyset in kinds}
 
@@ -478,9 +522,9 @@ class DispatchTracer(ProbeSet):
             return 0
         count: int = struct.unpack_from("<Q", state)[0]
         for number in range(min(count, DEPTH_LIMIT)):
-            slot, returns_to = struct.unpack_from("<QQ", state, 16 + 16 * number)
+            slot, returns_to, _, _ = OPEN.unpack_from(state, _FRAMES + OPEN.size * number)
             try:
-                if target.memory.read(slot, 8) != struct.pack("<Q", returns_to & _ADDRESS):
+                if target.memory.read(slot, 8) != struct.pack("<Q", returns_to):
                     return number
             except GdbextError:
                 return number

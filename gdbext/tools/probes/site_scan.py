@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gdbext.torch.torch_symbol import TorchSymbol
 
 EVENTS = tuple(DispatchEvent)
+SLOT_BITS = 20
 NOWHERE = ""
 """In place of a register's name: no register has the value."""
 
@@ -56,13 +57,22 @@ class DispatchSite(NamedTuple):
     slot: int
     shared: bool = False
     """No single operator owns the function."""
+    constant: int = 0
+    """The keyset if ``keyset`` is NOWHERE: at most two bits."""
+
+    @property
+    def slot_and_constant(self) -> int:
+        """32 bits: ``slot`` in 20, and the numbers of the constant's bits in two times six; 0 without one."""
+        low, high = self.constant & -self.constant, self.constant.bit_length()
+        bits = low.bit_length() - 1 | high - 1 << 6 if self.constant else 0
+        return self.slot & (1 << SLOT_BITS) - 1 | bits << SLOT_BITS
 
     def packed(self, registers: Sequence[str]) -> tuple[int, int]:
         """Two numbers, of 64 and 32 bits, for a file. ``registers``: all of the architecture, in a fixed order."""
         value = self.offset | EVENTS.index(self.event) << 40 | self.shared << 43
         for position, name in enumerate((self.entry, self.keyset, self.base)):
             value |= (registers.index(name) + 1 if name else 0) << 44 + 6 * position
-        return value, self.slot & 0xFFFFFFFF
+        return value, self.slot_and_constant
 
     @classmethod
     def unpacked(cls, value: int, slot: int, registers: Sequence[str]) -> DispatchSite:
@@ -71,8 +81,11 @@ class DispatchSite(NamedTuple):
             registers[number - 1] if number else NOWHERE
             for number in (value >> 44 + 6 * position & 63 for position in range(3))
         )
-        slot -= slot >> 31 << 32
-        return cls(value & (1 << 40) - 1, EVENTS[value >> 40 & 3], entry, keyset, base, slot, bool(value >> 43 & 1))
+        bits, slot = slot >> SLOT_BITS, slot & (1 << SLOT_BITS) - 1
+        slot -= slot >> SLOT_BITS - 1 << SLOT_BITS
+        constant = 1 << (bits & 63) | 1 << (bits >> 6) if bits else 0
+        event = EVENTS[value >> 40 & 3]
+        return cls(value & (1 << 40) - 1, event, entry, keyset, base, slot, bool(value >> 43 & 1), constant)
 
 
 class ProbePlaces:
@@ -138,8 +151,9 @@ class LibrarySites(NamedTuple):
 
     sites: tuple[DispatchSite, ...] = ()
     """Ordered by offset."""
-    unseen: int = 0
-    """Number of functions that look operators up in an unrecognized way, so that their dispatches are not seen."""
+    unseen: tuple[int, ...] = ()
+    """File offsets of the functions that look operators up in an unrecognized way, so that their dispatches are not
+    seen."""
 
 
 def address_at(module: Module, offset: int) -> int | None:
@@ -187,7 +201,8 @@ class SiteScanner:
             if has_code:
                 library = self._sites_of_torch(module, passages) if is_torch else self._sites_of_extension(module)
             if name:
-                packed = [site.packed(self._registers) for site in library.sites] + [(library.unseen, 0)]
+                packed = [site.packed(self._registers) for site in library.sites]
+                packed += [*((offset, 0) for offset in library.unseen), (len(library.unseen), 0)]
                 values, slots = array("Q", [value for value, _ in packed]), array("I", [slot for _, slot in packed])
                 values.append(crc32(slots.tobytes(), crc32(values.tobytes())))
                 slots.append(0)
@@ -215,7 +230,7 @@ class SiteScanner:
         """The name of the library's file in the cache, "" if it cannot be cached. It includes what the scan depends on;
         the number after "sites" must change whenever the scan finds something else."""
         key = module.kept_as
-        return f"{key}.{self._table:x}-{self._functions.finder.shift}.dispatch-sites-6" if key else ""
+        return f"{key}.{self._table:x}-{self._functions.finder.shift}.dispatch-sites-9" if key else ""
 
     def _load(self, name: str) -> LibrarySites | None:
         """None unless every byte is as written: a probe inside of an instruction would ruin the process."""
@@ -229,9 +244,9 @@ class SiteScanner:
         slots.pop()
         if crc32(slots.tobytes(), crc32(values.tobytes())) != checksum:
             return None
-        unseen = values.pop()
-        sites = [DispatchSite.unpacked(value, slot, self._registers) for value, slot in zip(values, slots)]
-        return LibrarySites(tuple(sites), unseen)
+        sites = len(values) - 1 - values.pop()
+        unpacked = (DispatchSite.unpacked(value, slot, self._registers) for value, slot in zip(values[:sites], slots))
+        return LibrarySites(tuple(unpacked), tuple(values[sites:]))
 
     def _sites_of_torch(self, module: Module, passages: Iterable[tuple[int, int]]) -> LibrarySites:
         """The sites of a library of torch, by the names of its functions. ``passages``: (address, target) of each call
@@ -254,10 +269,26 @@ class SiteScanner:
                 sites[site.offset] = site
         if module.name == OPERATOR_STRUCT.library:
             sites.update((site.offset, site) for site in self._redispatch_entries(sorted(sites)))
-        offsets = sorted(sites)
-        addresses = [address_at(module, offset) or 0 for offset in offsets]
-        unseen = self._count_unseen(module, reporting, addresses)
-        return LibrarySites(tuple(sites[offset] for offset in offsets), unseen)
+        addresses = [address_at(module, offset) or 0 for offset in sorted(sites)]
+        unseen = []
+        for function in self._unseen_functions(module, reporting, addresses):
+            more = list(self._all_sites(module, function))
+            sites.update((site.offset, site) for site in more)
+            start = module.image.file_offset(module.vaddr(function.start)) if module.image and not more else None
+            unseen += [start] if start is not None else []
+        return LibrarySites(tuple(sites[offset] for offset in sorted(sites)), tuple(unseen))
+
+    def _all_sites(self, module: Module, function: Function) -> Iterator[DispatchSite]:
+        """The sites in a function that belongs to no operator, and may dispatch several."""
+        finder = self._functions.finder
+        try:
+            lookups = [*finder.all_lookups(function), *finder.late_lookups(function)]
+        except MemoryFault:
+            return
+        for sites, event in lookups:
+            site = self._inlined_site(module, function, sites, DispatchEvent(event), True)
+            if site:
+                yield site
 
     def _sites_of_extension(self, module: Module) -> LibrarySites:
         """The sites of a library or program with a dispatcher of its own, whose functions may have no names."""
@@ -270,13 +301,18 @@ class SiteScanner:
                 site = self._inlined_site(module, lookup.function, code_sites, event, shared=True)
             if site:
                 by_offset[site.offset] = site
-        sites = tuple(by_offset[offset] for offset in sorted(by_offset))
-        return LibrarySites(sites, len(self._all_calls.not_seen_in(module)))
+        unseen = []
+        for start in sorted(self._all_calls.not_seen_in(module)):
+            function = self._session.dispatch_stacks.sites.function_at(start)
+            more = list(self._all_sites(module, function)) if function else []
+            by_offset.update((site.offset, site) for site in more)
+            offset = module.image.file_offset(module.vaddr(start)) if module.image and not more else None
+            unseen += [offset] if offset is not None else []
+        return LibrarySites(tuple(by_offset[offset] for offset in sorted(by_offset)), tuple(unseen))
 
-    def _count_unseen(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> int:
-        """Number of functions that look operators up and contain no site. Each copy of the lookup calls reportError,
-        maybe in the cold part of its function. ``reporting``: addresses of these calls; ``seen``: of the sites,
-        ascending."""
+    def _unseen_functions(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> Sequence[Function]:
+        """The functions that look operators up and contain no site. Each copy of the lookup calls reportError, maybe in
+        the cold part of its function. ``reporting``: addresses of these calls; ``seen``: of the sites, ascending."""
         symbolizer = self._session.symbolizer
         functions: dict[int, Function] = {}
         for address in reporting:
@@ -288,10 +324,11 @@ class SiteScanner:
                     break
             if function and classify(function).role is not Role.LOOKUP:
                 functions[function.start] = function
-        return sum(
-            bisect_left(seen, function.start) == bisect_left(seen, function.start + function.size)
-            for function in functions.values()
-        )
+        return [
+            function
+            for start, function in sorted(functions.items())
+            if bisect_left(seen, start) == bisect_left(seen, start + function.size)
+        ]
 
     def _report_functions(self, module: Module) -> set[int]:
         """Addresses of reportError and of the stubs through which the library calls it."""
@@ -375,12 +412,19 @@ class SiteScanner:
         self, module: Module, function: Function, sites: LookupSites, event: DispatchEvent, shared: bool
     ) -> DispatchSite | None:
         """The site of an inlined lookup; None if it is in no file. ``shared``: no single operator owns the function."""
-        address, keyset = self._cheap_place(function, sites)
+        address, keyset = sites.lookup, sites.keyset
+        if not sites.constant and self._is_shift(function, sites):
+            address, keyset = self._cheap_place(function, sites)
         image, frame = module.image, sites.frame
-        offset = image.file_offset(module.vaddr(address)) if image else None
-        if offset is None:
+        offset, slot = image.file_offset(module.vaddr(address)) if image else None, frame.offset - _WORD
+        if offset is None or abs(slot) >> SLOT_BITS - 1:
             return None
-        return DispatchSite(offset, event, sites.entry, keyset, frame.register, frame.offset - _WORD, shared)
+        return DispatchSite(offset, event, sites.entry, keyset, frame.register, slot, shared, sites.constant)
+
+    def _is_shift(self, function: Function, sites: LookupSites) -> bool:
+        """True if the site is the shift of the keyset, not an access to the table, where another register has it."""
+        code = self._functions.code(function)
+        return any(insn.address == sites.lookup and insn.destination == sites.keyset for insn in code)
 
     def _cheap_place(self, function: Function, sites: LookupSites) -> tuple[int, str]:
         """(address of a probe, register of the keyset): the conditional jump after the shift if a register still holds

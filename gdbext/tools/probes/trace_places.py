@@ -80,9 +80,10 @@ class TracePlaces:
                 if module.start not in self._library_sites:
                     self._library_sites[module.start] = self._scanner.begin(module)()
                 library = self._library_sites[module.start]
-            is_own = library.unseen and not module.name.startswith("libtorch")
-            names = function_names(self._session.symbolizer, self._calls.not_seen_in(module)) if is_own else ""
-            self.unseen[f"{module.name}: {names}" if names else module.name] += library.unseen
+            if library.unseen:
+                starts = filter(None, (address_at(module, offset) for offset in library.unseen))
+                names = function_names(self._session.symbolizer, list(starts))
+                self.unseen[f"{module.name}: {names}" if names else module.name] += len(library.unseen)
             path = module.image.path if module.image else module.path
             places += [TracePlace(path, site, filtered=filtered) for site in library.sites if site.shared]
         return places

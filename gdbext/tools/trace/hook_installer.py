@@ -23,7 +23,7 @@ from gdbext.live.waiting import torch_session
 from gdbext.log import logger
 from gdbext.render import escape
 from gdbext.tools.trace.trace_output import TraceSink
-from gdbext.tools.trace.trace_section import TraceSection
+from gdbext.tools.trace.trace_section import TraceSection, unproven_note
 from gdbext.tools.trace.tracer import Tracer, TraceRequest, open_threads
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack.lookup_sites import Invocation, LookupSites
@@ -377,6 +377,8 @@ def trace_by_breakpoints(
             ending = control.run()
     finally:
         control.close()
+    if tracer.unproven:
+        note(unproven_note(tracer.unproven))
     if tracer.reached_limit:
         ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
     try:

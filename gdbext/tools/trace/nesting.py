@@ -18,10 +18,10 @@ from gdbext.live.host import PROBES
 from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess, ending_of_failure
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.dispatch_counter import filter_of
-from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, SeenDispatch, relation
+from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, SeenDispatch
 from gdbext.tools.probes.trace_places import NewLibrarySites, TracePlaces, addresses, unseen_in
 from gdbext.tools.trace.hook_installer import MakeSink, Traced, TracedOperators, instead_of
-from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread, TraceSection
+from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread, TraceSection, unproven_note
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -54,6 +54,8 @@ class Nesting:
     """The beginning of the last dispatch that was shown, in microseconds since the trace began."""
     unread: int = field(default=0, init=False)
     """Number of dispatches that are omitted, because their operator or keyset could not be read."""
+    unproven: int = field(default=0, init=False)
+    """Number of dispatches that were shown inside others without proof."""
 
     def __post_init__(self) -> None:
         """Make the caches, and the reader of operators."""
@@ -62,13 +64,14 @@ class Nesting:
         self._waits_for_since = bool(self._request.since)
         self._describer = Describer(lambda: session, session, registrations=False)
         self.set_places(session, self._places)
-        self._denied: set[Relation] = set()
+        self._around: dict[int, int | None] = {}
+        """Hash of a dispatch and those around it → number of those that it was made from, None if not proven."""
         self._lookups: dict[tuple[int, str, int], tuple[float, LookupResult | None]] = {}
         """(OperatorEntry, event, keyset) → nanoseconds until which the table's entry is valid, and the entry."""
         self._looked_up: set[tuple[int, int, int]] = set()
         """(place, OperatorEntry, keyset) that look_up_kinds() has seen."""
-        self._open: dict[int, list[tuple[int, int, TracedDispatch]]] = {}
-        """Thread → (depth, place, dispatch) of each open dispatch, outermost first."""
+        self._open: dict[int, list[tuple[int, TracedDispatch]]] = {}
+        """Thread → (depth, dispatch) of each open dispatch, outermost first."""
 
     def set_places(self, session: Session, places: Sequence[TracePlace]) -> None:
         """Replace the places when new ones were added, in libraries that ``session`` knows."""
@@ -76,13 +79,13 @@ class Nesting:
         self._proof = CallProof(session, addresses(session, places))
 
     def learn(self, tracer: DispatchTracer) -> None:
-        """Check each new relation: tell the tracer if a dispatch was not made from inside of another. Raises
+        """Prove on each new copy of a stack which dispatches are around the new one, and tell the tracer. Raises
         OSError."""
         for snapshot in tracer.snapshots():
-            nesting, is_possible = self._proof.check(snapshot)
-            if not is_possible:
-                self._denied.add(nesting)
-                tracer.deny(nesting)
+            chain, around = self._proof.check(snapshot)
+            self._around[chain] = around
+            if around is not None:
+                tracer.prove(chain, around)
 
     def look_up_kinds(self, tracer: DispatchTracer, data: bytes) -> None:
         """Read the operators and table entries of these records now; the process may have exited when they are
@@ -102,14 +105,9 @@ class Nesting:
         """End the thread's open dispatches that are not around this one, then show it if it is part of the trace."""
         stack = self._open.setdefault(seen.tid, [])
         now = (seen.time - self._started) / 1e3
-        while stack:
-            depth, place, outer = stack[-1]
-            # It has ended by the kernel program's account, or because the new one was not made from inside.
-            if depth < seen.depth:
-                nested = relation(outer.body, outer.returns_to, place, seen.slot, seen.place)
-                if nested not in self._denied:
-                    break
-            stack.pop()
+        around = self._around.get(seen.chain) if seen.chain else seen.depth - 1
+        while stack and stack[-1][0] > (seen.depth - 1 if around is None else min(around, seen.depth - 1)):
+            outer = stack.pop()[1]
             outer.ended = now
             if not self._request.depth or outer.depth <= self._request.depth:
                 self._sink.ended(outer)
@@ -127,9 +125,12 @@ class Nesting:
         dispatch = TracedDispatch(
             self.count + 1, seen.tid, level, lookup, seen.slot + 8, seen.slot, (0, 0), seen.returns_to, now
         )
-        stack.append((seen.depth, seen.place, dispatch))
+        if stack and around is None:
+            dispatch.nesting = "not proven"
+        stack.append((seen.depth, dispatch))
         if not self._request.depth or level <= self._request.depth:
             self.count += 1
+            self.unproven += dispatch.nesting is not None
             self.newest = now
             self._sink.dispatch(dispatch)
             self.is_full = bool(self._request.limit) and self.count >= self._request.limit
@@ -165,9 +166,9 @@ class Nesting:
         """The threads that are still inside of dispatches, and have dispatched nothing for half a second."""
         threads = []
         for tid, stack in self._open.items():
-            if stack and tracer.last_read - stack[-1][2].started >= 5e5:
+            if stack and tracer.last_read - stack[-1][1].started >= 5e5:
                 on_stack = tracer.still_open(tid, self._session.target)
-                dispatches = tuple(OpenDispatch.of(dispatch) for depth, _, dispatch in stack if depth <= on_stack)
+                dispatches = tuple(OpenDispatch.of(dispatch) for depth, dispatch in stack if depth <= on_stack)
                 if dispatches:
                     threads.append(OpenThread(tid, dispatches, stopped_in=None, meaning=""))
         return tuple(threads)
@@ -242,6 +243,8 @@ class ProbeTrace:
             self._note(f"{lost} dispatches are missing because the buffer was full")
         if nesting.unread:
             self._note(f"{nesting.unread} dispatches are omitted: their operator or table could not be read")
+        if nesting.unproven:
+            self._note(unproven_note(nesting.unproven))
         unseen = places.unseen + self._new_libraries.unseen
         section = TraceSection(
             nesting.count,

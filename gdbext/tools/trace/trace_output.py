@@ -298,6 +298,8 @@ class CompleteArguments(NamedTuple):
     """``dur`` is the least possible duration."""
     at_most_us: Sparse[Amount | None] = None
     """With ``end``: the longest possible duration."""
+    nesting: Sparse[Literal["not proven"] | None] = None
+    """It may be outside the dispatch that it is shown in."""
 
 
 class CompleteEvent(NamedTuple):
@@ -362,6 +364,7 @@ def events_of(bar: Bar, pid: int) -> list[CompleteEvent]:
     args = CompleteArguments(
         *(lookup.overload, lookup.keyset, lookup.key, lookup.table_index),
         *(kernel.function or None, not kernel.unboxed, dispatch.returned),
+        nesting=dispatch.nesting,
     )
     if not bar.is_end_seen:
         args = args._replace(end="not seen", at_most_us=(bar.until - bar.start) / 1e3)
@@ -498,7 +501,9 @@ class TextTrace(TraceSink):
         if id(lookup) not in self._texts:
             text = f"[{lookup.event.value}] op=[{escape(lookup.qualified)}], key=[{lookup.key}]"
             self._texts[id(lookup)] = (lookup, _encoded(text))
-        self._line(dispatch.tid, depth, self._texts[id(lookup)][1] + b", at=[%.6f s]\n" % (dispatch.started / 1e6))
+        nesting = b", nesting=[not proven]" if dispatch.nesting else b""
+        at = b", at=[%.6f s]" % (dispatch.started / 1e6)
+        self._line(dispatch.tid, depth, self._texts[id(lookup)][1] + at + nesting + b"\n")
         if not self._verbose:
             return
         kernel, keyset = lookup.kernel, lookup.keyset

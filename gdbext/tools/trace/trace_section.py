@@ -75,6 +75,11 @@ class TraceSection(Section):
     events: Sparse[tuple[Mapping[str, object], ...] | None] = None
 
 
+def unproven_note(count: int) -> str:
+    """The note on dispatches that were shown inside others without proof."""
+    return f"{counted(count, 'dispatch')} may be outside the one they are shown in: their stacks could not be unwound"
+
+
 def render(report: Report, style: Style) -> Iterator[str]:
     """One line on the trace, then each thread that is still inside a traced operator."""
     trace = report.section(TraceSection)
@@ -84,7 +89,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
         functions = counted(trace.unseen, "function")
-        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognize{where}"
+        yield f"  not seen: operators that {functions} call{'s' * (trace.unseen == 1)} directly{where}"
+        yield "    because the lookup in their code is not recognized; what is inside of them is shown one level up"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

@@ -73,6 +73,8 @@ class Tracer:
     _now: Callable[[], float]
     """Returns the microseconds since the trace began."""
     count: int = field(default=0, init=False)
+    unproven: int = field(default=0, init=False)
+    """Number of dispatches that were shown inside others without proof."""
     operators: set[str] = field(default_factory=set, init=False)
     reached_limit: bool = field(default=False, init=False)
     """The trace has ended itself."""
@@ -81,6 +83,8 @@ class Tracer:
 
     def __post_init__(self) -> None:
         self._started = not self._since
+        self._is_proven = True
+        """The last result of _dispatches_around() is proven."""
         self._lookups: dict[tuple[int, str, int], LookupResult] = {}
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
@@ -90,6 +94,7 @@ class Tracer:
         stack = self._dispatches_around(tid, place.pc, cfa)
         if stack is None:
             return False
+        is_proven = self._is_proven
         if not self._started:
             if operator.address not in self._since:
                 return False
@@ -119,10 +124,13 @@ class Tracer:
             self._now(),
             is_open=place.is_open,
         )
+        if stack and not is_proven:
+            dispatch.nesting = "not proven"
         stack.append(dispatch)
         if not self._is_shown(depth):
             return False
         self.count += 1
+        self.unproven += dispatch.nesting is not None
         self._sink.dispatch(dispatch)
         self.reached_limit = bool(self._request.limit) and self.count >= self._request.limit
         return self.reached_limit
@@ -136,7 +144,9 @@ class Tracer:
         while stack:
             top = stack[-1]
             caller = CallerCheck(top.cfa, *top.code, top.returns_to, top.is_open)
-            if top.body >= cfa and self._callers.inside(pc, cfa, caller):
+            is_inside = self._callers.inside(pc, cfa, caller) if top.body >= cfa else False
+            self._is_proven = is_inside is not None
+            if is_inside is not False:
                 break
             self._close(stack.pop(), returned=False)
         return stack

@@ -38,6 +38,9 @@ from gdbext.torch.memoized import memoized
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.inlined_events import offset_in_entry, only_boxed
 
+_NEAR = 48
+"""Instructions between the parts of one lookup, at most."""
+
 
 class Invocation(NamedTuple):
     """A call or jump through which the function may enter a kernel."""
@@ -75,6 +78,8 @@ class LookupSites(NamedTuple):
     """It may jump to the kernel, so that its return cannot be seen."""
     others: tuple[tuple[int, CfaRule], ...] = ()
     """(address, CFA) of the same lookup in other branches: each dispatch passes exactly one of all."""
+    constant: int = 0
+    """The keyset if it is written in the code; then ``keyset`` is ""."""
 
 
 class FoundLookup(NamedTuple):
@@ -129,7 +134,17 @@ class SiteFinder:
         this, keyset = self._architecture.argument_registers[:2]
         targets = ((index, insn.target) for index, insn in enumerate(code) if insn.is_call and insn.target)
         called = [(index, keyset, this) for index, target in targets if self.is_lookup(target)]
-        lookups = sorted([*called, *(lookup for lookup in self._inlined(code) if lookup[2])])
+        return self._framed(code, sorted([*called, *(lookup for lookup in self._inlined(code) if lookup[2])]))
+
+    def _framed(
+        self,
+        code: Sequence[Instruction],
+        lookups: Sequence[tuple[int, str, str]],
+        constant: int = 0,
+        is_late: bool = False,
+    ) -> list[FoundLookup]:
+        """These lookups with their frames. ``lookups``: (index in ``code``, register of the keyset, register of the
+        OperatorEntry*), in order; ``constant``: as in LookupSites; ``is_late``: they are accesses to the table."""
         ends = [*(index for index, _, _ in lookups[1:]), len(code)]
         returns = tuple(insn.address for insn in code if insn.kind == "ret")
         framed = []
@@ -138,9 +153,75 @@ class SiteFinder:
             if frame:
                 how = "call" if code[index].is_call else "inlined"
                 invoked = tuple(self._invocations(code[:end], index))
-                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, tail_calls=False)
-                framed.append(FoundLookup(sites, self._event(code[index:end])))
+                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, False, (), constant)
+                framed.append(FoundLookup(sites, self._event(code[max(0, index - is_late) : end])))
         return framed
+
+    def late_lookups(self, function: Function) -> list[FoundLookup]:
+        """The lookups in a function whose keyset or OperatorEntry* is first in a register where the table is accessed:
+        the entry was in memory before, or the keyset is not shifted because its functionality is known
+        (``DispatchKeySet(DispatchKey::Meta)``). Raises MemoryFault."""
+        code = self._decoded(function.start, function.size)
+        lookups = []
+        shifts = self._inlined(code)
+        for index, keyset, base in shifts:
+            if not base:
+                lookups += self._framed(code, self._at_access(code, index, keyset), is_late=True)
+        near = {index for shift, _, _ in shifts for index in range(shift, shift + _NEAR)}
+        for index, insn in enumerate(code):
+            base = self._indexed_table(insn) if insn.kind == "lea" and index not in near else ""
+            keyset, constant = self._passed_keyset(code[index - 1 : index + _NEAR]) if base and index else ("", 0)
+            if keyset or constant:
+                lookups += self._framed(code, [(index, keyset, base)], constant, is_late=True)
+        return lookups
+
+    def _indexed_table(self, insn: Instruction) -> str:
+        """The register of the OperatorEntry* in an indexed access to its table; "" for any other instruction."""
+        memory = insn.memory
+        if not memory or not memory.index_register or memory.base in ("", self._architecture.stack_pointer):
+            return ""
+        return memory.base if offset_in_entry(memory.displacement, self._table) is not None else ""
+
+    def _at_access(self, code: Sequence[Instruction], index: int, keyset: str) -> list[tuple[int, str, str]]:
+        """The first access to the table after the shift ``code[index]`` of the register ``keyset``, as a lookup, if the
+        keyset was copied from a register that is unchanged there; else []."""
+        written: set[str] = set()
+        for copy in range(index - 1, max(-1, index - _NEAR), -1):
+            if keyset in code[copy].writes:
+                break
+            written |= code[copy].writes
+        else:
+            return []
+        source = code[copy].source if code[copy].kind == "mov" else ""
+        for position in range(index, min(len(code), index + _NEAR)):
+            base = self._indexed_table(code[position])
+            if base:
+                return [(position, source, base)] if source and source not in written else []
+            written |= code[position].writes
+        return []
+
+    def _passed_keyset(self, code: Sequence[Instruction]) -> tuple[str, int]:
+        """(register that holds the keyset at the beginning, keyset of one or two bits if it is a constant) that
+        straight ``code`` passes to a kernel; ("", 0) if none is recognized. ``code`` begins before the access to
+        the table. The keyset is behind the functor, the kernel's first word, or in a boxed call behind the operator."""
+        arguments, table = self._architecture.argument_registers[:3], code[1].destination
+        position = 2 if only_boxed(self._architecture, code, self._table) else 1
+        passed: dict[str, Instruction] = {}
+        """Register → the instruction that wrote it last."""
+        for insn in code[2:]:
+            if insn.is_call and not insn.target:
+                move = passed.get(arguments[position])
+                value = (move.immediate or 0) if move and move.kind == "mov" else 0
+                if 1 << self.shift <= value and bin(value).count("1") <= 2:
+                    return "", value
+                return (move.source if move and move.kind == "mov" and move.source not in passed else ""), 0
+            if insn.is_call or insn.kind in ("jmp", "ret"):
+                break
+            memory = insn.memory
+            if insn.kind == "mov" and insn.destination == arguments[1] and memory and memory[:2] == (table, ""):
+                position = 2 if memory.displacement == 0 else position
+            passed.update((register, insn) for register in insn.writes)
+        return "", 0
 
     @memoized
     def is_lookup(self, target: int) -> bool:

@@ -68,6 +68,7 @@ class Machine:
         elif opcode & 7 in (4, 7):
             left, right = registers[target], registers[source] if opcode & 8 else immediate
             values = {0: left + right, 1: left - right, 4: left | right, 5: left & right, 11: right}
+            values |= {6: left << (right & 63), 7: left >> (right & 63)}
             registers[target] = (right & 0xFFFFFFFF if opcode == 0xBC else values[opcode >> 4]) & _MASK
         else:
             self._access(opcode, target, source, offset, immediate)

@@ -33,7 +33,8 @@ _HELPERS = {
     "get_attach_cookie": 174,
 }
 """Helper → its number in enum bpf_func_id."""
-_ASSIGN = {"=": 0xB7, "+=": 0x07, "-=": 0x17, "|=": 0x47, "&=": 0x57, "<<=": 0x67, ">>=": 0x77, "s>>=": 0xC7}
+_ASSIGN = {"=": 0xB7, "+=": 0x07, "-=": 0x17, "*=": 0x27, "|=": 0x47, "&=": 0x57, "<<=": 0x67, ">>=": 0x77}
+_ASSIGN |= {"^=": 0xA7, "s>>=": 0xC7}
 _COMPARE = {"==": 0x15, "!=": 0x55, ">": 0x25, "<=": 0xB5, "&": 0x45}
 """Operator → opcode for a register and a constant; with _BY_REGISTER for two registers."""
 _BY_REGISTER = 0x08

@@ -16,7 +16,7 @@ from gdbext.cpython.abi.versions import unsupported
 from gdbext.engine.arch import Architecture
 from gdbext.errors import GdbextError
 from gdbext.tools.probes.bpf import bpf_program as bpf
-from gdbext.tools.probes.site_scan import DispatchSite
+from gdbext.tools.probes.site_scan import SLOT_BITS, DispatchSite
 from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.values.key_names import KeysetTest
 
@@ -108,8 +108,8 @@ PLACE_BITS = 16
 MAX_PLACES = 1 << PLACE_BITS
 _REGISTER, _ENTRY_AT, _KEYSET_AT, _FILTERED, _BY_FRAME_POINTER = 31, 16, 21, 1 << 26, 1 << 27
 """The parts of a cookie: bits 0 to 15 are the place's number; _ENTRY_AT and _KEYSET_AT are the first bits of two
-numbers of registers (5 bits each, 0: none); then two flags. The upper half is the distance of the return address from
-the stack or frame pointer."""
+numbers of registers (5 bits each, 0: none); then two flags. The upper half is DispatchSite.slot_and_constant: the
+distance of the return address from the stack or frame pointer, and the bits of a constant keyset."""
 
 
 class TracePlace(NamedTuple):
@@ -155,7 +155,7 @@ def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
     value = number | registers.index(site.entry) << _ENTRY_AT | registers.index(site.keyset) << _KEYSET_AT
     value |= _FILTERED if place.filtered else 0
     value |= _BY_FRAME_POINTER if site.base == architecture.frame_pointer else 0
-    return (site.slot & 0xFFFFFFFF) << 32 | value
+    return site.slot_and_constant << 32 | value
 
 
 def load_dispatch(architecture: Architecture, at: StackPlaces, wanted: int, only: Filter) -> str:
@@ -194,6 +194,17 @@ def load_lookup(architecture: Architecture, at: StackPlaces, wanted: int, only: 
         {_register_by_number(architecture, "entry", _ENTRY_AT)}
         [fp + {at.entry}] = r1
         {_register_by_number(architecture, "keyset", _KEYSET_AT)}
+        if r1 != 0 goto has_keyset
+        r2 = r7 >> {32 + SLOT_BITS}
+        if r2 == 0 goto has_keyset
+        r2 &= 63
+        r1 = 1
+        r1 <<= r2
+        r2 = r7 >> {32 + SLOT_BITS + 6}
+        r3 = 1
+        r3 <<= r2
+        r1 |= r3
+    has_keyset:
         [fp + {at.keyset}] = r1
         {tests}
         unless r7 & {_FILTERED} goto wanted
@@ -211,7 +222,8 @@ def return_address(architecture: Architecture) -> str:
         unless r7 & {_BY_FRAME_POINTER} goto by_stack_pointer
         r3 = [r6 + {saved[architecture.frame_pointer]}]
     by_stack_pointer:
-        r1 = r7 s>> 32
+        r1 = r7 << {32 - SLOT_BITS}
+        r1 s>>= {64 - SLOT_BITS}
         r3 += r1"""
 
 

@@ -180,6 +180,34 @@ def test_calls_are_those_of_the_profiler(counted: Inferior, tmp_path: Path) -> N
         assert any(" ".join(calls) in " ".join(mine) for mine in threads.values()), (calls, threads)
 
 
+def test_nesting_is_the_profilers_from_the_first_dispatch_on(counted: Inferior, tmp_path: Path) -> None:
+    """In every round, although the stacks are unwound while the first ones run."""
+    seen = tmp_path / "profile.json"
+    document = json.loads(traced(counted, f"nested {seen}", "--json", "dispatch-trace", "--all"))["trace"]
+    events = [event for event in document["events"] if event["step"] == "dispatch" and event["tid"] == counted.pid]
+    calls, around = [], list[tuple[int, bool]]()
+    for event in events:
+        while around and around[-1][0] >= event["depth"]:
+            around.pop()
+        is_call = event["event"].startswith("call") and event["op"] not in UNOBSERVED
+        if is_call:
+            calls.append([event["op"], sum(counts for _, counts in around)])
+        around.append((event["depth"], is_call))
+    wanted = json.loads(seen.read_text())
+    assert len(wanted) > 9 * 60
+    begin = next(start for start in range(len(calls)) if calls[start : start + 30] == wanted[:30])
+    assert calls[begin : begin + len(wanted)] == wanted
+    assert not [event for event in events if "nesting" in event]
+
+
+def test_functions_that_are_not_seen_are_named(counted: Inferior) -> None:
+    """Constant keysets, several lookups in one function and lookups without a shift are seen."""
+    unseen = json.loads(traced(counted, "go", *TRACE_MM))["trace"]["unseen_in"]
+    assert "functionaliz" not in " ".join(unseen).lower()
+    assert "fallback" not in " ".join(unseen).lower()
+    assert all(": " in text for text in unseen), unseen
+
+
 def test_two_tools_on_one_process(counted: Inferior) -> None:
     with tool_with_probes(counted.pid, *TRACE_MM) as other:
         texts = [traced(counted, "go", *TRACE_MM), interrupt(other)]

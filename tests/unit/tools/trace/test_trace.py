@@ -30,7 +30,18 @@ from gdbext.errors import TargetError, TargetGone, UsageError
 from gdbext.live import dispatch_description as description
 from gdbext.live.dispatch_description import KeptWord, LookupResult, TracedDispatch
 from gdbext.live.host import HookSpec
-from gdbext.tools.probes.dispatch_tracer import HEADER, RECORD, DispatchTracer, SeenDispatch
+from gdbext.tools.probes.dispatch_tracer import (
+    BELOW,
+    HEADER,
+    OPEN,
+    RECORD,
+    SNAPSHOT,
+    STACK_BYTES,
+    THREAD_STATE,
+    CallProof,
+    DispatchTracer,
+    SeenDispatch,
+)
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
 from gdbext.tools.trace import hook_installer, nesting
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators
@@ -38,6 +49,7 @@ from gdbext.tools.trace.nesting import Nesting
 from gdbext.tools.trace.trace_output import ChromeTrace, FlameTrace, JsonTrace, TextTrace, TraceOutput, bars, json_lines
 from gdbext.tools.trace.tracer import Tracer, TraceRequest
 from gdbext.torch.stack import DispatchEvent, DispatchKeySet, Kernel
+from gdbext.torch.stack.lookup_sites import SiteFinder
 from support.fakes.fake_target import FakeTarget
 from support.fakes.made_pages import DISPATCHES, MM, MM_CPU
 from support.fakes.made_pages import dispatch as made
@@ -155,15 +167,43 @@ def test_steps_of_a_dispatch() -> None:
     assert "unboxed" not in case.lines[-1]
 
 
-def test_a_walk_without_unwind_information_trusts_the_return_address_and_ends_on_a_damaged_stack() -> None:
+def test_a_walk_without_unwind_information_or_on_a_damaged_stack_proves_nothing() -> None:
     stack = Stack()
     stack.words[STACK - 0x108] = 0x8888  # no rule there
     stack.words[STACK - 8] = 0x4242
     callers = stack.walk()
-    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
-    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242)) is None
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243)) is False
     stack.sizes[0x8887] = 0  # a frame that is its own caller
-    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242)) is None
+
+
+def snapshot_of(around: Sequence[tuple[int, int]], slot: int, words: dict[int, int]) -> bytes:
+    """What the kernel's program sends for a dispatch whose return address is at ``slot``. ``around``: (stack address of
+    the return address, return address) of each open dispatch; ``words``: the stack."""
+    state = struct.pack("<QQ", len(around), 77)
+    state += b"".join(OPEN.pack(at, returns, 0, 0) for at, returns in around)
+    state = state.ljust(THREAD_STATE - SNAPSHOT.size - STACK_BYTES - 1, b"\0") + SNAPSHOT.pack(0, slot, 0)
+    return state + b"".join(struct.pack("<Q", words.get(at, 0)) for at in range(slot - BELOW, around[0][0] + 8, 8))
+
+
+def test_only_a_dispatch_whose_frame_is_on_the_unwound_stack_is_around() -> None:
+    """Return addresses of finished dispatches are left in the holes of a newer frame: two of them, one inside the
+    other, were taken to be around the new dispatch when only the innermost was disproved."""
+    stack, slot, outer = Stack(), STACK - 0x408, (STACK - 8, 0x9000)
+    stale = [(STACK - 0x108, 0x5000), (STACK - 0x208, 0x6000)]
+    memory = Memory(FakeTarget({}))
+    session: Any = SimpleNamespace(memory=memory, unwinder=Unwinder(memory, ModuleTable(memory.target, memory), stack))
+    proof = CallProof(session, {0: CODE})
+    proof.__dict__["_all_calls"] = SimpleNamespace(open_at=lambda _: None)
+    stack.words = {slot: 0x7000, **dict((outer, *stale))}
+    stack.sizes[0x6FFF] = 0x400  # the frame that the new one returns into ends where the outer one does
+    assert proof.check(snapshot_of([outer, *stale], slot, stack.words)) == (77, 1)
+    stack.sizes[0x6FFF] = 0x200  # it ends at the first stale one, and returns into the outer one
+    stack.sizes[0x5FFF], stack.sizes[0x4FFF] = 0x100, 0x100
+    assert proof.check(snapshot_of([outer, *stale], slot, stack.words)) == (77, 3)
+    del stack.sizes[0x6FFF]  # code without call frame information
+    assert proof.check(snapshot_of([outer, *stale], slot, stack.words)) == (77, None)
 
 
 def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
@@ -495,12 +535,12 @@ class FakeTracer(DispatchTracer):
         self.places = PLACES
 
     def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
-        for time, entry, *rest, place, depth in struct.iter_unpack("<8xQQQQQIHH", data):
+        for time, entry, *rest, place, depth in struct.iter_unpack("<8xQQQQQQIHH", data):
             yield SeenDispatch(time, entry or self.places[place].operator, *rest, place, depth)
 
 
 def record(place: int, entry: int, keyset: int, number: int) -> bytes:
-    return bytes(HEADER) + RECORD.pack(number, entry, keyset, 0x7000, 0x4000, 9, place, 1)
+    return bytes(HEADER) + RECORD.pack(number, entry, keyset, 0x7000, 0x4000, 0, 9, place, 1)
 
 
 class Process:
@@ -544,3 +584,42 @@ def test_what_was_looked_up_is_shown_when_the_process_is_gone(monkeypatch: pytes
     follows.show(tracer, b"".join([*data, record(BY_ITSELF, 0, 3, 4_000_000_000), late]))
     assert shown == ["call 1000 3", "redispatch 2000 4", "call 1000 3", "call 1000 3"]
     assert follows.unread == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        # functionalizeFallback of torch 2.9: mov %r15,%rax; shr $16,%rax; mov -8(%rbp),%rsi; lea 0xf8(%rsi,%rax),%rbx
+        ("4c89f8 48c1e810 488b75f8 488d9c06f8000000", [(3, "r15", "rsi")]),
+        # the keyset's register is overwritten before: xor %r15d,%r15d
+        ("4c89f8 48c1e810 4531ff 488d9c06f8000000", []),
+    ],
+)
+def test_a_lookup_whose_operator_comes_from_memory_is_seen_at_the_table(code: str, found: object) -> None:
+    assert finder()._at_access(decoded(code), 1, "rax") == found
+
+
+@pytest.mark.parametrize(
+    ("code", "passed"),
+    [
+        # functionalize_op_helper: nop; lea 0xf8(%rbx,%rax),%rdx; mov 8(%rdx),%r8; mov (%rdx),%rdi; mov $0x18000,%edx
+        ("90 488d9403f8000000 4c8b4208 488b3a ba00800100 41ffd0", ("", 0x18000)),
+        # lift_fresh_functionalize_copy: the functor is the second argument: mov (%r14),%rsi; mov $0x40000000,%edx
+        ("90 4d8db405f8000000 498b4610 498b36 ba00000040 ffd0", ("", 0x40000000)),
+        # ts_eager_fallback: mov %r12,%rdx
+        ("90 488d9405f8000000 4c8b4208 488b3a 4c89e2 41ffd0", ("r12", 0)),
+        ("90 488d9403f8000000 4c8b4208 488b3a 488b55f0 41ffd0", ("", 0)),
+    ],
+)
+def test_a_keyset_that_is_not_shifted_is_the_one_that_is_passed(code: str, passed: object) -> None:
+    assert finder()._passed_keyset(decoded(code)) == passed
+
+
+def finder() -> SiteFinder:
+    found = SiteFinder.__new__(SiteFinder)
+    found._architecture, found._table, found.shift = ARCHITECTURE, range(0xF8, 0xF8 + 40), 16
+    return found
+
+
+def decoded(code: str) -> Any:
+    return list(ARCHITECTURE.decode(bytes.fromhex(code), CODE))
