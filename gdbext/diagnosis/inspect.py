@@ -22,6 +22,7 @@ from gdbext.diagnosis.threads.thread_reporting import (
 )
 from gdbext.diagnosis.verdict.crash import describe
 from gdbext.diagnosis.verdict.crash_reading import signal_stop, with_reasons
+from gdbext.diagnosis.verdict.full_pools import taken_pools
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.known_bugs import known_bugs
@@ -100,6 +101,7 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         complete=len(threads) == len(process.tids),
         stop=_process_stop(process, target),
         slowness=_slowness(session, process, threads),
+        taken_pools=taken_pools(process, threads),
         has_run=target.moment.has_run,
         moved=target.moment.threads_that_ran,
     )

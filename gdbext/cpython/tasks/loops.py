@@ -128,7 +128,7 @@ class RunningTask(NamedTuple):
 
 
 class EndedTask(NamedTuple):
-    """A task that an exception has ended, and that something still refers to. ``error``: ``ValueError('bad record')``;
+    """A task that ended with an exception that was never retrieved, and that something still refers to. ``error``: ``ValueError('bad record')``;
     ``raised_in``: the function that raised it with its first line, ``load (train.py:8)``, "" if unknown."""
 
     name: str
@@ -203,11 +203,21 @@ def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int
             return
         if runtime.memory.u32(address + layout.state) != 2:  # FUTURE_FINISHED
             return
+        if not _never_retrieved(runtime, layout, address):
+            return
         future = py.FutureObj(runtime.space, address)
         text = exception_text(runtime, future.fut_exception)
         name = _task_name(PyRef(runtime, runtime.memory.u64(address + layout.name)))
         if text:
             yield future.fut_loop, EndedTask(name, text, raised_in(runtime, future.fut_exception))
+
+
+def _never_retrieved(runtime: PythonRuntime, layout: TaskLayout, address: int) -> bool:
+    """True if the exception of the ended C task at that address was never retrieved: its ``fut_log_tb``, an int behind
+    the state up to 3.11, the lowest bit there since 3.12, and since 3.14 bit 16, behind two chars
+    (Modules/_asynciomodule.c, FutureObj_HEAD). Raises MemoryFault."""
+    flags = runtime.memory.u32(address + layout.state + 4)
+    return bool(flags >> (16 if runtime.layout.abi.version >= (3, 14) else 0) & 1)
 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:

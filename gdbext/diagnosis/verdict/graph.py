@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.finding import ProcessStop
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
     from gdbext.diagnosis.verdict.crash import Crash
+    from gdbext.diagnosis.verdict.full_pools import TakenPool
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness
 
@@ -271,6 +272,8 @@ class Observations(NamedTuple):
     """The stop that the whole process was in before the debugger attached."""
     slowness: Slowness | None = None
     """Explanations of its slowness; None if nothing had to be read."""
+    taken_pools: Sequence[TakenPool] = ()
+    """The pools all of whose threads wait, while jobs wait for one of them."""
     has_run: Callable[[int], bool] = lambda _: False
     """True if the thread with this id is known to have run, or begun, after it was read."""
     moved: Callable[[], Sequence[int]] = tuple

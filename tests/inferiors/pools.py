@@ -1,0 +1,219 @@
+"""pools: tasks of event loops and jobs of pools that wait for each other, or for their own pool. Argument: the scenario.
+
+Each notes the words that the verdict's sentence must have, and must not have.
+"""
+
+import asyncio
+import concurrent.futures
+import sys
+import threading
+
+import truth
+
+never = threading.Event()
+begun = threading.Semaphore(0)
+
+
+def line_of(function, offset):
+    return f"{function.__name__} (pools.py:{function.__code__.co_firstlineno + offset})"
+
+
+def tells(*says, never=()):
+    truth.thread("main", waits=None)
+    truth.note(says=list(says), never=list(never))
+
+
+def waits(*says, **more):
+    tells(*says, **more)
+    truth.ready()
+
+
+# Tasks of asyncio
+
+
+class Library:
+    """A framework whose tasks all have the same outermost function."""
+
+    def __init__(self, handler):
+        self.handler = handler
+
+    async def serve(self, *arguments):
+        await self.handler(*arguments)
+
+
+async def fetch(event):
+    await event.wait()
+
+
+async def store(queue):
+    await queue.put(1)
+
+
+async def tasks_alike():
+    event, full = asyncio.Event(), asyncio.Queue(1)
+    full.put_nowait(0)
+    tasks = [asyncio.ensure_future(Library(store).serve(full)) for _ in range(3)]
+    tasks += [asyncio.ensure_future(Library(fetch).serve(event)) for _ in range(20)]
+    for task in tasks:
+        await asyncio.sleep(0)
+    waits(
+        f"20 × {line_of(fetch, 1)} wait for the event ",
+        f"3 × {line_of(store, 1)} wait for the queue ",
+        never=["Library.serve", "Task-"],
+    )
+    await asyncio.gather(*tasks)
+
+
+async def produce(queue):
+    raise ValueError("bad record")
+
+
+async def consume(queue):
+    await queue.get()
+
+
+async def ticks():
+    while True:
+        await asyncio.sleep(1000)
+
+
+async def task_failed():
+    queue = asyncio.Queue()
+    failed = asyncio.ensure_future(produce(queue))
+    handled = asyncio.ensure_future(produce(queue))
+    other = asyncio.ensure_future(ticks())
+    await asyncio.wait([failed, handled])
+    handled.exception()
+    failed.set_name("producer")
+    handled.set_name("handled")
+    waits(
+        f"{line_of(consume, 1)[:-1]}",
+        f"the task producer failed with ValueError('bad record'), raised in produce (pools.py:",
+        "its exception was never retrieved",
+        never=["the task handled"],
+    )
+    await asyncio.gather(consume(queue), other)
+    print(failed)
+
+
+# Pools
+
+
+def job():
+    begun.release()
+    never.wait()
+
+
+def executor_full():
+    pool = concurrent.futures.ThreadPoolExecutor(3)
+    jobs = [pool.submit(job) for _ in range(8)]
+    for _ in range(3):
+        begun.acquire()
+    waits("all 3 worker threads of ThreadPoolExecutor are taken: 3 × " + line_of(job, 2) + " wait for ",
+          "; 5 jobs wait for one")
+    jobs[-1].result()
+
+
+def anyio_taken():
+    import anyio
+    import anyio.to_thread
+
+    def report():
+        begun.release()
+        never.wait()
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(anyio.to_thread.run_sync, report)
+            while begun._value < 40:
+                await anyio.sleep(0.01)
+            waits("all 40 worker threads of anyio's limiter are taken: 40 × report (pools.py:", " wait for ",
+                  "; 10 tasks wait for one", never=["run_sync ("])
+
+    anyio.run(main)
+
+
+def anyio_itself():
+    import anyio
+    import anyio.from_thread
+    import anyio.to_thread
+
+    def step():
+        pass
+
+    async def more():
+        begun.release()
+        await anyio.to_thread.run_sync(step)
+
+    def report():
+        anyio.from_thread.run(more)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for _ in range(45):
+                group.start_soon(anyio.to_thread.run_sync, report)
+            while begun._value < 40:
+                await anyio.sleep(0.01)
+            waits("all 40 worker threads of anyio's limiter are taken: 40 × report (pools.py:",
+                  "wait for tasks that wait for one of them", "; 45 tasks wait for one")
+
+    anyio.run(main)
+
+
+def executor_of_loop():
+    """Jobs of asyncio's executor wait for coroutines of the loop, which wait for jobs of the same executor."""
+
+    def step():
+        pass
+
+    async def more(loop):
+        begun.release()
+        await loop.run_in_executor(None, step)
+
+    def report(loop):
+        asyncio.run_coroutine_threadsafe(more(loop), loop).result()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(2))
+        jobs = [loop.run_in_executor(None, report, loop) for _ in range(2)]
+        while begun._value < 2:
+            await asyncio.sleep(0.01)
+        waits("all 2 worker threads of ThreadPoolExecutor are taken: 2 × executor_of_loop.<locals>.report (pools.py:",
+              "wait for tasks that wait for one of them", "; 2 jobs wait for one")
+        await asyncio.gather(*jobs)
+
+    asyncio.run(main())
+
+
+def grpc_itself():
+    import grpc
+
+    def call(request, context):
+        with grpc.insecure_channel(target) as channel:
+            return channel.unary_unary("/test.Test/Step")(b"step")
+
+    def step(request, context):
+        return b"done"
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    handlers = {name: grpc.unary_unary_rpc_method_handler(each) for name, each in (("Call", call), ("Step", step))}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Test", handlers)])
+    target = f"localhost:{server.add_insecure_port('localhost:0')}"
+    server.start()
+    channel = grpc.insecure_channel(target)
+    answer = channel.unary_unary("/test.Test/Call").future(b"call")
+    pool = server._state.thread_pool
+    truth.until(lambda: pool._work_queue.qsize())
+    waits("the only worker thread of gRPC's server is taken: ", "call (pools.py:", "this process itself",
+          "; 1 job waits for it")
+    answer.result()
+
+
+name = sys.argv[1].replace("-", "_")
+program = globals()[name]
+if asyncio.iscoroutinefunction(program):
+    asyncio.run(program())
+else:
+    program()
