@@ -8,29 +8,53 @@ registered. The registration watch notices operators that are registered later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.runtime import ThreadTable
 from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.diagnosis.threads.thread_reporting import report_stack
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
+from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.live.breakpoint_setter import holds, value_of
 from gdbext.live.dispatch_description import KeptWord, argument_texts, register_values
 from gdbext.live.registrations import KernelWatch, RegistrationWatch, is_generated
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, cfa_in, end_site, what_is_awaited
+from gdbext.tools.breaks.break_plan import (
+    MISSING,
+    BreakPlan,
+    BreakSite,
+    OpenCalls,
+    Opening,
+    cfa_in,
+    end_site,
+    what_is_awaited,
+)
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.arch import Architecture
     from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, StoppedThread, Trap
     from gdbext.torch.registry import Operator
     from gdbext.torch.stack.key_choice import ExpectedLookup
+
+
+class _ThreadAtStop(TargetThread):
+    """A thread at a breakpoint, for the readers of stacks: gdb counts it as running while it handles the breakpoint."""
+
+    def __init__(self, thread: StoppedThread, architecture: Architecture) -> None:
+        self.tid = thread.tid
+        self._thread, self._architecture = thread, architecture
+
+    def registers(self) -> Mapping[str, int]:
+        names = (*self._architecture.general_registers, self._architecture.thread_register)
+        return {name: self._thread.register(name) for name in names}
 
 
 @dataclass
@@ -64,6 +88,8 @@ class _StopReports:
 
         Unreadable parts are left out, and the last line says so. Raises TargetError.
         """
+        if site.event == MISSING:
+            return self._lines_on_missing(thread)
         lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
         bits = value_of(site.keyset, thread) if site.keyset else None
         try:
@@ -85,6 +111,34 @@ class _StopReports:
                 thread_pointer = thread.register(session.memory.architecture.thread_register)
                 included, excluded = map(session.dispatcher.keys.text, session.dispatch_states.keysets(thread_pointer))
                 lines.append(f"  thread {thread.tid} includes {included}, excludes {excluded}")
+        except GdbextError as error:
+            lines.append(f"  cannot be read: {error.what}")
+        return lines
+
+    def _lines_on_missing(self, thread: StoppedThread) -> list[str]:
+        """The lines on a stop where no kernel was found: operator and key, arguments and keyset as dispatch-bt recovers
+        them, the line of Python, and the keys that have a kernel. Raises TargetError."""
+        session = self._open()
+        lines = []
+        try:
+            entry = thread.register(session.memory.architecture.argument_registers[0])
+            operator = session.dispatcher.by_def(entry)
+            name = operator.qualified if operator else "an unknown operator"
+            lines.append(f"dispatch-break: {name} at missing: no kernel, PyTorch is about to raise NotImplementedError")
+            stopped = _ThreadAtStop(thread, session.memory.architecture)
+            report = report_stack(session, stopped, native=False, explained=True)
+            step = report.innermost
+            if step and step.qualified == name:
+                if step.arguments:
+                    lines.append(f"  arguments {', '.join(argument.short for argument in step.arguments)}")
+                lines.append(f"  key {step.key_text or 'unknown'}, keyset {step.keyset_text if step.keyset else 'unknown'}")
+            else:
+                lines.append("  keyset unknown")
+            if report.user_line or report.python_line:
+                lines.append(f"  at {report.user_line or report.python_line}")
+            if operator:
+                keys = [entry.key for entry in session.tables.registrations(operator) if entry.active]
+                lines.append(f"  kernels exist for {', '.join(keys) or 'no key'}")
         except GdbextError as error:
             lines.append(f"  cannot be read: {error.what}")
         return lines

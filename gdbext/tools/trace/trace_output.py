@@ -504,6 +504,7 @@ class TextTrace(TraceSink):
         lookup, depth = dispatch.lookup, dispatch.depth
         if id(lookup) not in self._texts:
             text = f"[{lookup.event.value}] op=[{escape(lookup.qualified)}], key=[{lookup.key}]"
+            text += ", no kernel" if lookup.kernel.valid is False else ""
             self._texts[id(lookup)] = (lookup, _encoded(text))
         self._line(dispatch.tid, depth, self._texts[id(lookup)][1] + b", at=[%.6f s]\n" % (dispatch.started / 1e6))
         if not self._verbose:
