@@ -253,7 +253,7 @@ class PythonWaitView:
         return full_pools.thread_function(self.runtime, task)
 
     def full_pools(self, loops: Sequence[RunningLoop]) -> Sequence[full_pools.FullPool]:
-        """The pools of threads that run jobs in all their threads, while other jobs wait. ``loops``: with their tasks."""
+        """The pools whose threads all run jobs, while other jobs wait. ``loops``: with their tasks."""
         tasks = [task for loop in loops for task in loop.tasks]
         return self._noted("pools", lambda: full_pools.read_full_pools(self.runtime, tasks), [])
 

@@ -1,4 +1,4 @@
-"""pools: tasks of event loops and jobs of pools that wait for each other, or for their own pool. Argument: the scenario.
+"""pools: tasks of event loops, and jobs of pools that wait for each other or for the pool. Argument: the scenario.
 
 Each notes the words that the verdict's sentence must have, and must not have.
 """
@@ -54,8 +54,7 @@ async def tasks_alike():
     full.put_nowait(0)
     tasks = [asyncio.ensure_future(Library(store).serve(full)) for _ in range(3)]
     tasks += [asyncio.ensure_future(Library(fetch).serve(event)) for _ in range(20)]
-    for task in tasks:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
     waits(
         f"20 × {line_of(fetch, 1)} wait for the event ",
         f"3 × {line_of(store, 1)} wait for the queue ",
@@ -88,7 +87,7 @@ async def task_failed():
     handled.set_name("handled")
     waits(
         f"{line_of(consume, 1)[:-1]}",
-        f"the task producer failed with ValueError('bad record'), raised in produce (pools.py:",
+        "the task producer failed with ValueError('bad record'), raised in produce (pools.py:",
         "its exception was never retrieved",
         never=["the task handled"],
     )

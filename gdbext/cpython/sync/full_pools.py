@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.tasks.loops import RunningTask
-    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 
@@ -164,7 +163,8 @@ def _threads_by_future(runtime: PythonRuntime, row: LimitedThreads) -> dict[int,
     tids = {}
     for state in runtime.thread_states():
         stack = runtime.stack_of([state])
-        worker = next((each for each in stack[-_FRAMES:] if each.name == row.worker and each.file.endswith(row.file)), None)
+        outer = (frame for frame in stack[-_FRAMES:] if frame.name == row.worker)
+        worker = next((frame for frame in outer if frame.file.endswith(row.file)), None)
         future = stack.locals(worker)[row.future] if worker else None
         tid = runtime.tid_of_ident(state.ident) if future else None
         if future and tid is not None:
@@ -198,7 +198,8 @@ def called_address(runtime: PythonRuntime, stack: PyStack) -> str:
                 continue
             own = stack.locals(frame)
             target = own["self"][row.target].bytes(256)
-            return target.decode(errors="replace") if target and own[row.limit].is_none and _runs_one(runtime, row) else ""
+            if target and own[row.limit].is_none and _runs_one(runtime, row):
+                return target.decode(errors="replace")
     return ""
 
 

@@ -128,8 +128,9 @@ class RunningTask(NamedTuple):
 
 
 class EndedTask(NamedTuple):
-    """A task that ended with an exception that was never retrieved, and that something still refers to. ``error``: ``ValueError('bad record')``;
-    ``raised_in``: the function that raised it with its first line, ``load (train.py:8)``, "" if unknown."""
+    """A task that ended with an exception that was never retrieved, and that something still refers to. ``error``:
+    ``ValueError('bad record')``; ``raised_in``: the function that raised it with its first line, ``load (train.py:8)``,
+    "" if unknown."""
 
     name: str
     error: str

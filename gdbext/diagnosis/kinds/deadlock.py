@@ -28,7 +28,7 @@ class Deadlock(VerdictKind):
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Pools whose threads wait for the pool itself, then cycles of threads, then of the tasks of each event loop."""
+        """Pools whose threads wait for the pool itself, cycles of threads, and of the tasks of each event loop."""
         for pool in facts.taken_pools:
             if pool.waits_for_itself:
                 waits = (graph.threads[tid].wait for tid in pool.tids)
@@ -78,8 +78,8 @@ class Deadlock(VerdictKind):
 
 
 _OTHER_POOL = (
-    "A thread of a pool must not wait for work that needs a thread of the same pool: give that work a pool (or limiter) "
-    "of its own, or wait for it elsewhere."
+    "A thread of a pool must not wait for work that needs a thread of the same pool: give that work a pool (or "
+    "limiter) of its own, or wait for it elsewhere."
 )
 
 

@@ -93,8 +93,9 @@ def tasks_clause(group: Sequence[AsyncTask]) -> str:
     what = first.awaits or f"is {first.state.value}"
     if len(group) == 1:
         return f"{first.called} {what}"
-    alike = all(task.awaits == first.awaits for task in group)
-    return f"{len(group)} × {first.place}: {'each' if alike else first.name} {what}{'' if alike else ', the others alike'}"
+    if all(task.awaits == first.awaits for task in group):
+        return f"{len(group)} × {first.place}: each {what}"
+    return f"{len(group)} × {first.place}: {first.name} {what}, the others alike"
 
 
 def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:

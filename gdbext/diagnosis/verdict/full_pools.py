@@ -65,7 +65,7 @@ def _taken(
     rest = sum(len(waits) for _, waits in largest[_GROUPS:])
     texts += [f"{rest} more"] if rest else []
     size, queued = len(pool.tids), len(pool.waiting)
-    taken = f"All {size:,} worker threads of {pool.name} are" if size > 1 else f"The only worker thread of {pool.name} is"
+    taken = f"All {size:,} worker threads of {pool.name} are" if size > 1 else f"The only thread of {pool.name} is"
     verb, one = singular_or_plural(queued, "waits", "wait"), "one" if size > 1 else "it"
     sentence = f"{taken} taken: {listed(texts, len(texts), '; ')}; {counted(queued, pool.unit)} {verb} for {one}."
     return TakenPool(sentence, pool.tids, itself)

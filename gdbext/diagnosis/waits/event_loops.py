@@ -136,8 +136,8 @@ def _name(process: ProcessSnapshot, loop: RunningLoop, task: RunningTask, tid: i
     if task.address == loop.current and own:
         thread = process.thread(tid)
         frames = thread.python if thread else ()  # its coroutine, and all frames that are further in
-        depths = [depth for depth, frame in enumerate(frames) if (frame.function, frame.file) == (own.function, own.file)]
-        frames = frames[: depths[0] + 1] if depths else ()
+        outer = [(frame.function, frame.file) == (own.function, own.file) for frame in frames]
+        frames = frames[: outer.index(True) + 1] if True in outer else ()
     users = next((frame for frame in frames if is_users_file(frame.file)), None)
     function, file, line = (own.function, own.file, own.line) if own else ("", "", None)
     if users:
