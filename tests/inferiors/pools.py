@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import sys
 import threading
+import time
 
 import truth
 
@@ -56,9 +57,9 @@ async def tasks_alike():
     tasks += [asyncio.ensure_future(Library(fetch).serve(event)) for _ in range(20)]
     await asyncio.sleep(0)
     waits(
-        f"20 × {line_of(fetch, 1)} wait for the event ",
-        f"3 × {line_of(store, 1)} wait for the queue ",
-        never=["Library.serve", "Task-"],
+        f"20 × {line_of(fetch, 1)}: each waits for the event ",
+        f"3 × {line_of(store, 1)}: each waits for the queue ",
+        never=["Library.serve"],
     )
     await asyncio.gather(*tasks)
 
@@ -108,63 +109,78 @@ def executor_full():
     jobs = [pool.submit(job) for _ in range(8)]
     for _ in range(3):
         begun.acquire()
-    waits("all 3 worker threads of ThreadPoolExecutor are taken: 3 × " + line_of(job, 2) + " wait for ",
+    waits("All 3 worker threads of ThreadPoolExecutor are taken: 3 × " + line_of(job, 2) + ", each waits for ",
           "; 5 jobs wait for one")
     jobs[-1].result()
 
 
-def anyio_taken():
+def rests():
+    begun.release()
+    time.sleep(truth.FOREVER)
+
+
+def executor_busy():
+    """A healthy program: each job ends by itself."""
+    pool = concurrent.futures.ThreadPoolExecutor(2)
+    jobs = [pool.submit(rests) for _ in range(6)]
+    for _ in range(2):
+        begun.acquire()
+    waits(never=["no thread was found", "stuck"])
+    jobs[0].result()
+
+
+async def in_threads(function, count, *says, **more):
+    """Run the function in ``count`` of anyio's threads, and tell when 40 have begun."""
     import anyio
     import anyio.to_thread
 
-    def report():
-        begun.release()
-        never.wait()
-
-    async def main():
-        async with anyio.create_task_group() as group:
-            for _ in range(50):
-                group.start_soon(anyio.to_thread.run_sync, report)
-            while begun._value < 40:
-                await anyio.sleep(0.01)
-            waits("all 40 worker threads of anyio's limiter are taken: 40 × report (pools.py:", " wait for ",
-                  "; 10 tasks wait for one", never=["run_sync ("])
-
-    anyio.run(main)
+    async with anyio.create_task_group() as group:
+        for _ in range(count):
+            group.start_soon(anyio.to_thread.run_sync, function)
+        while begun._value < 40:
+            await anyio.sleep(0.01)
+        waits(*says, **more)
 
 
-def anyio_itself():
-    import anyio
+async def anyio_taken():
+    await in_threads(
+        job,
+        50,
+        "All 40 worker threads of anyio's limiter are taken: 40 × " + line_of(job, 2) + ", each waits for ",
+        "; 10 tasks wait for one",
+        "40 × job (pools.py:",
+        never=["run_sync ("],
+    )
+
+
+def step():
+    pass
+
+
+async def more():
+    import anyio.to_thread
+
+    begun.release()
+    await anyio.to_thread.run_sync(step)
+
+
+def report():
     import anyio.from_thread
-    import anyio.to_thread
 
-    def step():
-        pass
+    anyio.from_thread.run(more)
 
-    async def more():
-        begun.release()
-        await anyio.to_thread.run_sync(step)
 
-    def report():
-        anyio.from_thread.run(more)
-
-    async def main():
-        async with anyio.create_task_group() as group:
-            for _ in range(45):
-                group.start_soon(anyio.to_thread.run_sync, report)
-            while begun._value < 40:
-                await anyio.sleep(0.01)
-            waits("all 40 worker threads of anyio's limiter are taken: 40 × report (pools.py:",
-                  "wait for tasks that wait for one of them", "; 45 tasks wait for one")
-
-    anyio.run(main)
+async def anyio_itself():
+    await in_threads(
+        report,
+        45,
+        "All 40 worker threads of anyio's limiter are taken: 40 × " + line_of(report, 3),
+        ", each waits for a task that waits for one of these threads; 45 tasks wait for one.",
+    )
 
 
 def executor_of_loop():
     """Jobs of asyncio's executor wait for coroutines of the loop, which wait for jobs of the same executor."""
-
-    def step():
-        pass
 
     async def more(loop):
         begun.release()
@@ -179,8 +195,9 @@ def executor_of_loop():
         jobs = [loop.run_in_executor(None, report, loop) for _ in range(2)]
         while begun._value < 2:
             await asyncio.sleep(0.01)
-        waits("all 2 worker threads of ThreadPoolExecutor are taken: 2 × executor_of_loop.<locals>.report (pools.py:",
-              "wait for tasks that wait for one of them", "; 2 jobs wait for one")
+        waits("All 2 worker threads of ThreadPoolExecutor are taken: 2 × ",
+              "report (pools.py:",
+              ", each waits for a task that waits for one of these threads", "; 2 jobs wait for one")
         await asyncio.gather(*jobs)
 
     asyncio.run(main())
@@ -193,11 +210,12 @@ def grpc_itself():
         with grpc.insecure_channel(target) as channel:
             return channel.unary_unary("/test.Test/Step")(b"step")
 
-    def step(request, context):
+    def answer_step(request, context):
         return b"done"
 
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-    handlers = {name: grpc.unary_unary_rpc_method_handler(each) for name, each in (("Call", call), ("Step", step))}
+    methods = {"Call": call, "Step": answer_step}
+    handlers = {name: grpc.unary_unary_rpc_method_handler(each) for name, each in methods.items()}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Test", handlers)])
     target = f"localhost:{server.add_insecure_port('localhost:0')}"
     server.start()
@@ -205,8 +223,8 @@ def grpc_itself():
     answer = channel.unary_unary("/test.Test/Call").future(b"call")
     pool = server._state.thread_pool
     truth.until(lambda: pool._work_queue.qsize())
-    waits("the only worker thread of gRPC's server is taken: ", "call (pools.py:", "this process itself",
-          "; 1 job waits for it")
+    waits("The only thread of gRPC's server is taken: ", "call (pools.py:",
+          f"calls {target}, where this process itself listens; 1 job waits for it.")
     answer.result()
 
 

@@ -168,11 +168,11 @@ def _group_lines(
         count = f"{len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}"
         yield f"    event loop ({escape(loop.kind)}): {count}{ready}"
         groups = [*([[loop.current]] if loop.current else []), *loop.groups]
-        for group in groups[:_MAX_TASKS]:
-            first = group[0]
-            alone = f"{first.name}: {first.awaits or first.state.value}"
-            yield f"      {escape(tasks_clause(group) if len(group) > 1 else alone)}"
-            for number, frame in enumerate(first.frames):
+        for tasks in groups[:_MAX_TASKS]:
+            task = tasks[0]
+            alone = f"{task.name}: {task.awaits or task.state.value}"
+            yield f"      {escape(tasks_clause(tasks) if len(tasks) > 1 else alone)}"
+            for number, frame in enumerate(task.frames):
                 yield f"          {'from' if number else 'at'} {escape(frame.place)}"
         if len(groups) > _MAX_TASKS:
             yield f"      … and {sum(map(len, groups[_MAX_TASKS:]))} more"
