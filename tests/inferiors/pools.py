@@ -179,6 +179,14 @@ async def anyio_itself():
     )
 
 
+async def anyio_limited():
+    """Not for ever: the cancel scope around the task group ends it."""
+    import anyio
+
+    with anyio.move_on_after(truth.FOREVER):
+        await in_threads(report, 45, "All 40 worker threads of anyio's limiter are taken: 40 × " + line_of(report, 3))
+
+
 def executor_of_loop():
     """Jobs of asyncio's executor wait for coroutines of the loop, which wait for jobs of the same executor."""
 

@@ -91,7 +91,14 @@ def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task of asyncio waits for. Raises nothing."""
     awaited = _awaited(runtime, task)
     timed = awaited.timed or any(frame.call in _TIMED for frame in task.frames)
-    return awaited._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
+    return awaited._replace(timed=timed or any(_is_limit(PyRef(runtime, each)) for each in task.entered))
+
+
+def _is_limit(manager: PyRef) -> bool:
+    """True for a context manager that ends its block after some time: asyncio's Timeout, a cancel scope of anyio with a
+    deadline."""
+    deadline = manager.attributes()["_deadline"].float()
+    return manager.type == "Timeout" or (deadline is not None and math.isfinite(deadline))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:

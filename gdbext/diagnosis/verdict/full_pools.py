@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gdbext.cpython.sync.full_pools import FullPool
+    from gdbext.cpython.tasks.awaited import Awaited
     from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import ThreadReport
@@ -102,21 +103,25 @@ def _own_wait(
 
 
 def _tasks_waiting(python: PythonWaitView, pool: FullPool, loops: Sequence[RunningLoop]) -> set[int]:
-    """Addresses of the tasks that wait for a thread of the pool, or for such a task."""
+    """Addresses of the tasks that wait for a thread of the pool, or for such a task; empty if a time limit of another
+    task may cancel one of them: that task awaits it, or a future, as at the end of a task group."""
     stuck = set[int]()
+    limited: list[Awaited] = []
     waiters: dict[int, list[int]] = {}  # address of a task → of the tasks that wait for it
     for loop in loops:
         for task in loop.tasks:
             awaited = python.awaited(loop, task) if task.waiter else None
-            if not awaited or awaited.timed:
-                continue
-            if task.address in pool.waiting or (awaited.kind is Awaitable.JOB and awaited.address in pool.waiting):
-                stuck.add(task.address)
-            for other in () if awaited.first else awaited.tasks:
-                waiters.setdefault(other, []).append(task.address)
+            if awaited and awaited.timed:
+                limited.append(awaited)
+            elif awaited:
+                if task.address in pool.waiting or (awaited.kind is Awaitable.JOB and awaited.address in pool.waiting):
+                    stuck.add(task.address)
+                for other in () if awaited.first else awaited.tasks:
+                    waiters.setdefault(other, []).append(task.address)
     pending = list(stuck)
     while pending:
         reached = [task for task in waiters.get(pending.pop(), ()) if task not in stuck]
         stuck.update(reached)
         pending += reached
-    return stuck
+    may_cancel = any(each.kind is Awaitable.FUTURE or not stuck.isdisjoint(each.tasks) for each in limited)
+    return set() if may_cancel else stuck

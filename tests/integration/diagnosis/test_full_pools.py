@@ -13,7 +13,7 @@ from support.programs.harness import Inferior, Start, run, started
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 DISPATCH = Path(__file__).parents[3] / "scripts" / "dispatch"
 DEADLOCKED = {"anyio-itself", "executor-of-loop", "grpc-itself"}
-PACKAGES = {"anyio-taken": "anyio", "anyio-itself": "anyio", "grpc-itself": "grpc"}
+PACKAGES = {"anyio-taken": "anyio", "anyio-itself": "anyio", "anyio-limited": "anyio", "grpc-itself": "grpc"}
 PROGRAMS = [
     *(("tasks-alike", python) for python in (OLDEST, NEWEST)),
     *(("task-failed", python) for python in pythons.SUPPORTED),
