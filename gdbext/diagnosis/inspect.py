@@ -22,12 +22,12 @@ from gdbext.diagnosis.threads.thread_reporting import (
 )
 from gdbext.diagnosis.verdict.crash import describe
 from gdbext.diagnosis.verdict.crash_reading import signal_stop, with_reasons
-from gdbext.diagnosis.verdict.full_pools import taken_pools
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.known_bugs import known_bugs
 from gdbext.diagnosis.verdict.progress import SamplePlace
 from gdbext.diagnosis.verdict.recursion import detect
+from gdbext.diagnosis.verdict.taken_pools import taken_pools
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.event_loops import event_loops, own_server_states
 from gdbext.diagnosis.waits.function_tag import FunctionTag

@@ -189,36 +189,34 @@ def _loops_of(
         if running_task:
             tasks.setdefault(running_task.loop, []).append(running_task)
         elif sum(map(len, ended.values())) < 16:
-            for owner, failed in _failed_task(runtime, layout, address):
+            for owner, failed in _failed_task(runtime, layout, address, bool(lists)):
                 ended.setdefault(owner, []).append(failed)
     for address, own_tasks in tasks.items():
         loop_record = _loop(runtime, address, current.get(address, 0), tuple(own_tasks), idents.get(address))
         yield loop_record._replace(ended=tuple(ended.get(address, ())))
 
 
-def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
-    """(address of its loop, the task), if an exception has ended the C task at that address; else nothing. Raises
-    nothing."""
+def _failed_task(
+    runtime: PythonRuntime, layout: TaskLayout | None, address: int, published: bool
+) -> Iterator[tuple[int, EndedTask]]:
+    """(address of its loop, the task), if the C task at that address ended with an exception that was never retrieved;
+    else nothing. ``published``: the module publishes its layout. Raises nothing.
+
+    ``fut_log_tb`` says so: an int behind the state, since 3.12 the lowest bit there; where the layout is published
+    (3.14), bit 16, behind two chars (FutureObj_HEAD of Modules/_asynciomodule.c).
+    """
     with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return
         if runtime.memory.u32(address + layout.state) != 2:  # FUTURE_FINISHED
             return
-        if not _never_retrieved(runtime, layout, address):
+        if not runtime.memory.u32(address + layout.state + 4) >> (16 if published else 0) & 1:
             return
         future = py.FutureObj(runtime.space, address)
         text = exception_text(runtime, future.fut_exception)
         name = _task_name(PyRef(runtime, runtime.memory.u64(address + layout.name)))
         if text:
             yield future.fut_loop, EndedTask(name, text, raised_in(runtime, future.fut_exception))
-
-
-def _never_retrieved(runtime: PythonRuntime, layout: TaskLayout, address: int) -> bool:
-    """True if the exception of the ended C task at that address was never retrieved: its ``fut_log_tb``, an int behind
-    the state up to 3.11, the lowest bit there since 3.12, and since 3.14 bit 16, behind two chars
-    (Modules/_asynciomodule.c, FutureObj_HEAD). Raises MemoryFault."""
-    flags = runtime.memory.u32(address + layout.state + 4)
-    return bool(flags >> (16 if runtime.layout.abi.version >= (3, 14) else 0) & 1)
 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:

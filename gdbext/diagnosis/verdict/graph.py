@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.finding import ProcessStop
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
     from gdbext.diagnosis.verdict.crash import Crash
-    from gdbext.diagnosis.verdict.full_pools import TakenPool
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness
 
@@ -253,6 +252,15 @@ def _shortest_cycle(
                 incoming_edge[edge.held_by] = edge
                 queue.append(edge.held_by)
     return None
+
+
+class TakenPool(NamedTuple):
+    """A full pool, all of whose threads wait. ``sentence``: for people; ``tids``: its threads; ``waits_for_itself``:
+    each of them waits for what only a thread of the pool can do."""
+
+    sentence: str
+    tids: tuple[int, ...]
+    waits_for_itself: bool
 
 
 class Observations(NamedTuple):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import FUTURES_FILE
 from gdbext.cpython.sync.full_pools import LIMITED_THREADS
 from gdbext.cpython.tasks.awaited import Awaitable
 from gdbext.diagnosis.verdict.clauses import listed, owner_clause
+from gdbext.diagnosis.verdict.graph import TakenPool
+from gdbext.engine.numbers import number
 from gdbext.engine.vocabulary import counted, singular_or_plural
 
 if TYPE_CHECKING:
@@ -22,15 +24,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 
 _GROUPS = 5  # most groups of equal threads that a sentence names
-
-
-class TakenPool(NamedTuple):
-    """A full pool, all of whose threads wait. ``sentence``: for people; ``tids``: its threads; ``waits_for_itself``:
-    each of them waits for what only a thread of the pool can do."""
-
-    sentence: str
-    tids: tuple[int, ...]
-    waits_for_itself: bool
 
 
 def taken_pools(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> tuple[TakenPool, ...]:
@@ -90,8 +83,8 @@ def _own_wait(
 ) -> str:
     """The wait of a thread of the pool, in words, if only a thread of the pool can end it; else ""."""
     called = process.python.called_address(tid)  # its own time limit counts, not that of the library's futex
-    port = called.rpartition(":")[2]
-    if port.isdecimal() and process.procfs.peers.listens_on(int(port)):
+    port = number(called.rpartition(":")[2])
+    if port is not None and process.procfs.peers.listens_on(port):
         return f"calls {called}, where this process itself listens"
     if wait.timed or wait.external:
         return ""
