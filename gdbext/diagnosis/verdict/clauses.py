@@ -95,7 +95,7 @@ def tasks_clause(group: Sequence[AsyncTask]) -> str:
         return f"{first.called} {what}"
     if all(task.awaits == first.awaits for task in group):
         return f"{len(group)} × {first.place}: each {what}"
-    return f"{len(group)} × {first.place}: {first.name} {what}, the others alike"
+    return f"{len(group)} × {first.place}: {first.name} {what}, the others in the same way"
 
 
 def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:

@@ -69,8 +69,9 @@ def _group_text(place: str, waits: Sequence[str]) -> str:
     """``40 × report (app.py:7), each waits for …``; ``waits``: of the threads at that place."""
     if len(waits) == 1:
         return f"{place} {waits[0]}"
-    alike = len(set(waits)) == 1
-    return f"{len(waits)} × {place}, {'each' if alike else 'one'} {waits[0]}{'' if alike else ', the others alike'}"
+    if len(set(waits)) == 1:
+        return f"{len(waits)} × {place}, each {waits[0]}"
+    return f"{len(waits)} × {place}, one {waits[0]}, the others in the same way"
 
 
 def _own_wait(

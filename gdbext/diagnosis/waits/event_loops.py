@@ -142,10 +142,9 @@ def _name(process: ProcessSnapshot, loop: RunningLoop, task: RunningTask, tid: i
     function, file, line = (own.function, own.file, own.line) if own else ("", "", None)
     if users:
         function, file, line = users.function, users.file, users.line
-    else:
-        job = process.python.thread_function(task)
-        if job and job.file:
-            function, file, line = job.qualname, job.file, job.line
+    job = None if users else process.python.thread_function(task)
+    if job and job.file:
+        function, file, line = job.qualname, job.file, job.line
     if not function:
         return _TaskName(name, "")
     place = f"{function} ({file.rpartition('/')[2]}:{line or '?'})"
@@ -154,7 +153,7 @@ def _name(process: ProcessSnapshot, loop: RunningLoop, task: RunningTask, tid: i
     functions = (function, *(frame.function for frame in task.frames), own.function if own else "")
     generated = [name.endswith(f".{each.rpartition('.')[2]}") for each in functions]
     if task.name and not any(generated) and not task.name.startswith("Task-"):
-        return _TaskName(name, place)
+        return _TaskName(name, place if users or job else "")  # a library's place says less than the name
     return _TaskName(place if generated[0] else f"{place[:-1]}, {name})", place)
 
 

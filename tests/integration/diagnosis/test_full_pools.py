@@ -34,12 +34,12 @@ def check(target: Inferior, scenario: str) -> None:
 def test_what_tasks_and_pools_wait_for(scenario: str, python: str) -> None:
     if scenario in PACKAGES and not importlib.util.find_spec(PACKAGES[scenario]):
         pytest.skip(f"{PACKAGES[scenario]} is not installed")
-    with started("pools", scenario, python=python) as target:
+    with started("full-pools", scenario, python=python) as target:
         check(target, scenario)
 
 
 def test_a_recording_says_the_same(inferior: Start, tmp_path: Path) -> None:
-    target, recording = inferior("pools", "executor-of-loop"), tmp_path / "pool.rec"
+    target, recording = inferior("full-pools", "executor-of-loop"), tmp_path / "pool.rec"
     live = target.dispatch("--record", str(recording), "dispatch-diagnose", debugger="none").document
     replayed = run([DISPATCH, "--json", "-r", str(recording), "dispatch-diagnose"]).document
     assert replayed["verdict"]["summary"] == live["verdict"]["summary"]
@@ -47,7 +47,7 @@ def test_a_recording_says_the_same(inferior: Start, tmp_path: Path) -> None:
 
 
 def test_equal_tasks_are_one_entry(inferior: Start) -> None:
-    target = inferior("pools", "tasks-alike")
+    target = inferior("full-pools", "tasks-alike")
     text = run([DISPATCH, "-p", str(target.pid), "all-threads", "--tasks"]).stdout
     entries = [line for line in text.splitlines() if line.startswith("      ") and line[6:7].strip()]
     assert [entry.split()[:3] for entry in entries[:2]] == [["20", "×", "fetch"], ["3", "×", "store"]], text

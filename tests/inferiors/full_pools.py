@@ -1,4 +1,4 @@
-"""pools: tasks of event loops, and jobs of pools that wait for each other or for the pool. Argument: the scenario.
+"""full-pools: tasks of loops, and jobs of pools that wait for each other or for the pool. Argument: the scenario.
 
 Each notes the words that the verdict's sentence must have, and must not have.
 """
@@ -16,7 +16,7 @@ begun = threading.Semaphore(0)
 
 
 def line_of(function, offset):
-    return f"{function.__name__} (pools.py:{function.__code__.co_firstlineno + offset})"
+    return f"{function.__name__} (full_pools.py:{function.__code__.co_firstlineno + offset})"
 
 
 def tells(*says, never=()):
@@ -88,7 +88,7 @@ async def task_failed():
     handled.set_name("handled")
     waits(
         f"{line_of(consume, 1)[:-1]}",
-        "the task producer failed with ValueError('bad record'), raised in produce (pools.py:",
+        "the task producer failed with ValueError('bad record'), raised in produce (full_pools.py:",
         "its exception was never retrieved",
         never=["the task handled"],
     )
@@ -148,7 +148,7 @@ async def anyio_taken():
         50,
         "All 40 worker threads of anyio's limiter are taken: 40 × " + line_of(job, 2) + ", each waits for ",
         "; 10 tasks wait for one",
-        "40 × job (pools.py:",
+        "40 × job (full_pools.py:",
         never=["run_sync ("],
     )
 
@@ -204,7 +204,7 @@ def executor_of_loop():
         while begun._value < 2:
             await asyncio.sleep(0.01)
         waits("All 2 worker threads of ThreadPoolExecutor are taken: 2 × ",
-              "report (pools.py:",
+              "report (full_pools.py:",
               ", each waits for a task that waits for one of these threads", "; 2 jobs wait for one")
         await asyncio.gather(*jobs)
 
@@ -231,7 +231,7 @@ def grpc_itself():
     answer = channel.unary_unary("/test.Test/Call").future(b"call")
     pool = server._state.thread_pool
     truth.until(lambda: pool._work_queue.qsize())
-    waits("The only thread of gRPC's server is taken: ", "call (pools.py:",
+    waits("The only thread of gRPC's server is taken: ", "call (full_pools.py:",
           f"calls {target}, where this process itself listens; 1 job waits for it.")
     answer.result()
 
