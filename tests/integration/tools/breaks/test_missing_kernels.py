@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from support.programs.harness import DISPATCH, INFERIORS, run
+from support.programs.user_debuggers import SOURCE, gdb
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 SCRIPT = INFERIORS / "missing_calls.py"
@@ -52,3 +53,10 @@ def test_a_trace_marks_it() -> None:
     marked = [line for line in lines if "no kernel" in line]
     assert len(marked) == 1
     assert "op=[aten::special_airy_ai], key=[SparseCPU], no kernel" in marked[0]
+
+
+def test_the_stack_at_the_stop_marks_it() -> None:
+    commands = "dispatch-break missing", "run", "dispatch-bt"
+    text = gdb(SOURCE, *commands, of=(sys.executable, SCRIPT), timeout=300).stdout
+    first = text.split("[redispatch] op=[aten::special_airy_ai]", 1)[1].split("[call]", 1)[0]
+    assert "no kernel: PyTorch raises NotImplementedError here" in first, text
