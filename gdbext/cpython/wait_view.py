@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.py_ref import PyRef
-from gdbext.cpython.sync import held_locks, helper_threads, locks, polled_objects, python_wait, waker_search
+from gdbext.cpython.sync import full_pools, held_locks, helper_threads, locks, polled_objects, python_wait, waker_search
 from gdbext.cpython.sync.parking import ParkingLot
 from gdbext.cpython.threads import object_text
 from gdbext.cpython.threads.frame_variables import instruction, name_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
+    from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.sync.python_wait import PythonWait
@@ -246,6 +247,23 @@ class PythonWaitView:
 
     def awaited(self, loop: RunningLoop, task: RunningTask) -> Awaited:
         return self._loop_reader.awaited(loop, task)
+
+    def thread_function(self, task: RunningTask) -> PythonFunction | None:
+        """The function that a thread runs, or shall run, for a task; None for a task that awaits no such function."""
+        return full_pools.thread_function(self.runtime, task)
+
+    def full_pools(self, loops: Sequence[RunningLoop]) -> Sequence[full_pools.FullPool]:
+        """The pools whose threads all run jobs, while other jobs wait. ``loops``: with their tasks."""
+        tasks = [task for loop in loops for task in loop.tasks]
+        return self._noted("pools", lambda: full_pools.read_full_pools(self.runtime, tasks), [])
+
+    def completing_task(self, future: int, loop: RunningLoop) -> int:
+        """Address of the task of a loop that completes the concurrent.futures.Future at ``future``; 0 for none."""
+        return full_pools.completing_task(PyRef(self.runtime, future), {task.address for task in loop.tasks})
+
+    def called_address(self, tid: int) -> str:
+        """The address of the server that the thread's innermost frames call, ``localhost:50051``; "" if unknown."""
+        return full_pools.called_address(self.runtime, self.stack(tid))
 
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete the concurrent.futures.Future at ``future``."""

@@ -27,6 +27,7 @@ from gdbext.diagnosis.verdict.judgement import Judgement, judge
 from gdbext.diagnosis.verdict.known_bugs import known_bugs
 from gdbext.diagnosis.verdict.progress import SamplePlace
 from gdbext.diagnosis.verdict.recursion import detect
+from gdbext.diagnosis.verdict.taken_pools import taken_pools
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.event_loops import event_loops, own_server_states
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -100,6 +101,7 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         complete=len(threads) == len(process.tids),
         stop=_process_stop(process, target),
         slowness=_slowness(session, process, threads),
+        taken_pools=taken_pools(process, threads),
         has_run=target.moment.has_run,
         moved=target.moment.threads_that_ran,
     )

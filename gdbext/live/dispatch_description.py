@@ -57,8 +57,8 @@ class LookupResult(NamedTuple):
 
     @property
     def kernel_text(self) -> str:
-        """The kernel's function, or why it has none: ``missing``."""
-        return self.kernel.function or self.kind
+        """The kernel's function, or why it has none: ``no kernel``."""
+        return self.kernel.function or ("no kernel" if self.kernel.valid is False else self.kind)
 
 
 @dataclass

@@ -351,6 +351,12 @@ def exhausted_workers(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
     return ()
 
 
+def workers_owing(runtime: PythonRuntime, future: PyRef) -> tuple[int, ...]:
+    """Idents of the worker threads of the ThreadPoolExecutor in whose queue the future's job is; empty for none."""
+    pools = _thread_pools(runtime).items()
+    return next((tuple(worker.ident for worker in own) for queue, own in pools if future in jobs_in_queue(queue)), ())
+
+
 class _PoolWorker(NamedTuple):
     """A worker thread of a ThreadPoolExecutor. ``awaited_future``: the one that its job waits for, missing for none;
     ``pool_size``: number of workers that its executor has started, 0 if unknown."""

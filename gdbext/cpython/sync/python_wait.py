@@ -174,7 +174,10 @@ def _for_future(
     # all of the workers or none: an ident may have no thread, or the same as another one
     idents = helper_threads.exhausted_workers(runtime, future)
     tids = tuple(filter(None, map(runtime.tid_of_ident, idents)))
-    return wait._replace(exhausted=tids if len(set(tids)) == len(idents) else ())
+    if idents:
+        return wait._replace(exhausted=tids if len(set(tids)) == len(idents) else ())
+    workers = map(runtime.tid_of_ident, helper_threads.workers_owing(runtime, future))
+    return wait._replace(awaited=tuple(filter(None, workers)))
 
 
 def _kind_of(value: PyRef) -> Waitable | None:

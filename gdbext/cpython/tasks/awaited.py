@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.sync.full_pools import LIMITED_THREADS
 from gdbext.cpython.threads.frame_variables import PyStack
 
 if TYPE_CHECKING:
@@ -90,7 +91,14 @@ def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task of asyncio waits for. Raises nothing."""
     awaited = _awaited(runtime, task)
     timed = awaited.timed or any(frame.call in _TIMED for frame in task.frames)
-    return awaited._replace(timed=timed or any(PyRef(runtime, each).type == "Timeout" for each in task.entered))
+    return awaited._replace(timed=timed or any(_is_limit(PyRef(runtime, each)) for each in task.entered))
+
+
+def _is_limit(manager: PyRef) -> bool:
+    """True for a context manager that ends its block after some time: asyncio's Timeout, a cancel scope of anyio with a
+    deadline."""
+    deadline = manager.attributes()["_deadline"].float()
+    return manager.type == "Timeout" or (deadline is not None and math.isfinite(deadline))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
@@ -145,6 +153,11 @@ def _asyncio_object(runtime: PythonRuntime, task: RunningTask, inner: tuple[str,
     if inner == ("base_events.py", "shutdown_default_executor"):
         return Awaited(Awaitable.EXECUTOR, awaited)
     outer = task.frames[1:] if inner[0] == "locks.py" else ()
+    for row in LIMITED_THREADS:
+        if outer and row.acquires == outer[0].name and outer[0].file.endswith(row.file):
+            return Awaited(Awaitable.LIMITER, stack.locals(outer[0])["self"].address, package=row.package)
+        if row.runs == inner[1] and task.frames[0].file.endswith(row.file):
+            return Awaited(Awaitable.THREAD, awaited)
     barrier = next((frame for frame in outer if frame.function.startswith("Barrier.")), None)
     if barrier:
         return Awaited(Awaitable.BARRIER, stack.locals(barrier)["self"].address)

@@ -128,8 +128,9 @@ class RunningTask(NamedTuple):
 
 
 class EndedTask(NamedTuple):
-    """A task that an exception has ended, and that something still refers to. ``error``: ``ValueError('bad record')``;
-    ``raised_in``: the function that raised it with its first line, ``load (train.py:8)``, "" if unknown."""
+    """A task that ended with an exception that was never retrieved, and that something still refers to. ``error``:
+    ``ValueError('bad record')``; ``raised_in``: the function that raised it with its first line, ``load (train.py:8)``,
+    "" if unknown."""
 
     name: str
     error: str
@@ -188,20 +189,28 @@ def _loops_of(
         if running_task:
             tasks.setdefault(running_task.loop, []).append(running_task)
         elif sum(map(len, ended.values())) < 16:
-            for owner, failed in _failed_task(runtime, layout, address):
+            for owner, failed in _failed_task(runtime, layout, address, bool(lists)):
                 ended.setdefault(owner, []).append(failed)
     for address, own_tasks in tasks.items():
         loop_record = _loop(runtime, address, current.get(address, 0), tuple(own_tasks), idents.get(address))
         yield loop_record._replace(ended=tuple(ended.get(address, ())))
 
 
-def _failed_task(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
-    """(address of its loop, the task), if an exception has ended the C task at that address; else nothing. Raises
-    nothing."""
+def _failed_task(
+    runtime: PythonRuntime, layout: TaskLayout | None, address: int, published: bool
+) -> Iterator[tuple[int, EndedTask]]:
+    """(address of its loop, the task), if the C task at that address ended with an exception that was never retrieved;
+    else nothing. ``published``: the module publishes its layout. Raises nothing.
+
+    ``fut_log_tb`` says so: an int behind the state, since 3.12 the lowest bit there; where the layout is published
+    (3.14), bit 16, behind two chars (FutureObj_HEAD of Modules/_asynciomodule.c).
+    """
     with suppress(GdbextError):
         if not address or not layout or runtime.objects.type_of(address).size != layout.task_size:
             return
         if runtime.memory.u32(address + layout.state) != 2:  # FUTURE_FINISHED
+            return
+        if not runtime.memory.u32(address + layout.state + 4) >> (16 if published else 0) & 1:
             return
         future = py.FutureObj(runtime.space, address)
         text = exception_text(runtime, future.fut_exception)

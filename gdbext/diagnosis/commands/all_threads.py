@@ -16,7 +16,7 @@ from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_repo
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Tool
 from gdbext.diagnosis.tool_mode import Mode
-from gdbext.diagnosis.verdict.clauses import holds_verb, listed, owner_clause
+from gdbext.diagnosis.verdict.clauses import holds_verb, listed, owner_clause, tasks_clause
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
 from gdbext.render import Style, escape
@@ -167,12 +167,15 @@ def _group_lines(
         ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
         count = f"{len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}"
         yield f"    event loop ({escape(loop.kind)}): {count}{ready}"
-        for task in loop.tasks[:_MAX_TASKS]:
-            yield f"      {escape(task.name)}: {escape(task.awaits or task.state.value)}"
+        groups = [*([[loop.current]] if loop.current else []), *loop.groups]
+        for tasks in groups[:_MAX_TASKS]:
+            task = tasks[0]
+            alone = f"{task.name}: {task.awaits or task.state.value}"
+            yield f"      {escape(tasks_clause(tasks) if len(tasks) > 1 else alone)}"
             for number, frame in enumerate(task.frames):
                 yield f"          {'from' if number else 'at'} {escape(frame.place)}"
-        if len(loop.tasks) > _MAX_TASKS:
-            yield f"      … and {len(loop.tasks) - _MAX_TASKS} more"
+        if len(groups) > _MAX_TASKS:
+            yield f"      … and {sum(map(len, groups[_MAX_TASKS:]))} more"
     if first.wait and why:
         for text in first.wait.evidence:
             yield style(f"    because: {escape(text)}", "dim")

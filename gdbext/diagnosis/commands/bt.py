@@ -213,7 +213,7 @@ def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
     else:
         yield f"{indent}DispatchKeySet unknown"
     if kernel and kernel.valid is False:
-        yield f"{indent}kernel missing"
+        yield style(f"{indent}no kernel: PyTorch raises NotImplementedError here", "yellow")
     elif kernel:
         boxing = "boxed only" if kernel.boxed and kernel.unboxed is False else "unboxed" if kernel.unboxed else ""
         yield f"{indent}kernel {escape(kernel.function)}" + (f"  ({boxing})" if boxing else "")

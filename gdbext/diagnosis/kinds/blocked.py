@@ -11,12 +11,10 @@ from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait_kind import Loss, WaitKind
 from gdbext.diagnosis.verdict.clauses import (
-    TASKS,
     back_clause,
     end_clause,
     explained_chain,
     holds_verb,
-    listed,
     loop_clause,
     owner_clause,
     waiting_clause,
@@ -67,8 +65,7 @@ class Blocked(VerdictKind):
                 others = others if facts.threads[1:] else "the process has no other thread"
                 text = (
                     f"The event loop of {thread.label} has no timer, fd or signal handler "
-                    f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}"
-                    f"{'; ' if loop.ended else ''}{listed(loop.ended, TASKS)}."
+                    f"that could wake it, and {others}: none of its tasks will ever run again{loop_clause(thread)}."
                 )
                 evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in loop.tasks if task.frames)
                 yield Finding(self, text, tids, evidence, wait=thread.wait)

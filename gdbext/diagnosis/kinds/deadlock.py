@@ -28,7 +28,12 @@ class Deadlock(VerdictKind):
     is_defect = movement_refutes_it = True
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
-        """Cycles of threads, then cycles of the tasks of each event loop."""
+        """Pools whose threads wait for the pool itself, cycles of threads, and of the tasks of each event loop."""
+        for pool in facts.taken_pools:
+            if pool.waits_for_itself:
+                waits = (graph.threads[tid].wait for tid in pool.tids)
+                evidence = tuple(dict.fromkeys(text for wait in waits if wait for text in wait.evidence))
+                yield Finding(self, pool.sentence, pool.tids, evidence, cures=(_OTHER_POOL,))
         for cycle in graph.cycles():
             steps = (graph.threads[edge.tid].innermost for edge in cycle)
             evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
@@ -53,6 +58,9 @@ class Deadlock(VerdictKind):
                 yield Finding(self, f"{text}.", (thread.tid,), evidence)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
+        if finding.cures:
+            yield from finding.cures
+            return
         kinds = [edge.wait.kind for edge in finding.cycle]
         with_gil = WaitKind.GIL in kinds
         if with_gil and any(kind.traits.is_native for kind in kinds):
@@ -68,6 +76,12 @@ class Deadlock(VerdictKind):
             together = ", or together (std::scoped_lock)" if are_native else ""
             yield f"Take these locks in one order everywhere{together}."
         yield from dict.fromkeys(kind.traits.advice_in_deadlock for kind in others if kind.traits.advice_in_deadlock)
+
+
+_OTHER_POOL = (
+    "A thread of a pool must not wait for work that needs a thread of the same pool: give that work a pool (or "
+    "limiter) of its own, or wait for it elsewhere."
+)
 
 
 class SelfDeadlock(VerdictKind):

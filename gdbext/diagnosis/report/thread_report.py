@@ -120,7 +120,11 @@ class AsyncTask(NamedTuple):
     sleeps: Internal[bool] = False
     """True if all that the task does is asyncio.sleep()."""
     label: Internal[str] = ""
-    """The task as a sentence names it: by its name, or by its coroutine and line if it has no name of its own."""
+    """The task as a sentence names it: by its name, or by ``place`` if it has no name of its own."""
+    place: Internal[str] = ""
+    """The innermost function of the program's own code that it is in: ``fetch (app.py:7)``; "" if unknown."""
+    awaited_kind: Internal[str] = ""
+    """The kind of what it waits for; "" if it does not wait."""
     only_from_here: Internal[bool] = False
     """True if only code of this process ends its wait: that for tasks, or for a lock, event or queue of asyncio."""
 
@@ -143,7 +147,19 @@ class EventLoop(NamedTuple):
     always_timed: Internal[bool] = False
     """True of trio's, whose sleep ends once a day without a reason: that it is timed tells nothing."""
     ended: Internal[tuple[str, ...]] = ()
-    """The tasks that an exception has ended, for people: ``producer failed with ValueError('x'), raised in …``."""
+    """The tasks that ended with an exception which was never retrieved, for people: ``the task producer failed with
+    ValueError('x'), raised in …``."""
+
+    @property
+    def groups(self) -> list[list[AsyncTask]]:
+        """The tasks that do not run, with equal ones together: at one place, in a wait of one kind. The largest group
+        is first, and of equal size the first by name."""
+        groups: dict[Hashable, list[AsyncTask]] = {}
+        for task in self.tasks:
+            if task.state is not TaskState.RUNNING:
+                key = (task.state, task.place or task.address, task.awaited_kind)
+                groups.setdefault(key, []).append(task)
+        return sorted(groups.values(), key=len, reverse=True)
 
     @property
     def is_stuck(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from gdbext.diagnosis.report.thread_report import TaskState, ThreadReport
+from gdbext.diagnosis.report.thread_report import AsyncTask, TaskState, ThreadReport
 from gdbext.diagnosis.report.wait import ParentsThread, Wait
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
@@ -14,6 +14,8 @@ from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 TASKS = 3
 """Tasks of an event loop that a sentence names."""
+_TASK_GROUPS = 5
+"""Groups of equal tasks that a sentence names."""
 PATH_LENGTH = 6
 """Operators, or tasks, of a cycle that a sentence names."""
 
@@ -73,10 +75,27 @@ def loop_clause(thread: ThreadReport) -> str:
     if current:
         count = f"{len(others)} other task{plural}"
         return f"; the task {current.called} runs in its event loop; until it awaits, {count} cannot run"
-    waiting = [task for task in others if task.state is TaskState.WAITING]
-    texts = listed([f"{task.called} {task.awaits}" for task in waiting], TASKS, "; ")
-    ready = f", {len(others) - len(waiting)} of them ready" if len(waiting) < len(others) else ""
-    return f"; its event loop has {len(others)} task{plural}{ready}{': ' if texts else ''}{texts}"
+    groups = [group for group in loop.groups if group[0].state is TaskState.WAITING]
+    rest = sum(map(len, groups[_TASK_GROUPS:]))
+    texts = [*map(tasks_clause, groups[:_TASK_GROUPS]), *([f"{rest} more"] if rest else ())]
+    ready = len(others) - sum(map(len, groups))
+    text = f"; its event loop has {len(others)} task{plural}{f', {ready} of them ready' if ready else ''}"
+    text += f"{': ' if texts else ''}{listed(texts, len(texts), '; ')}"
+    # What a failed task should have delivered is no fact, but a wait for code of this process may be one for it.
+    awaits_own = any(task.only_from_here and not task.timed for group in groups for task in group)
+    return text + (f"; {listed(loop.ended, TASKS, '; ')}" if loop.ended and awaits_own else "")
+
+
+def tasks_clause(group: Sequence[AsyncTask]) -> str:
+    """``reader waits for the queue 0x7f00 (asyncio.Queue)``; ``20 × fetch (app.py:7), each waits for …`` for a group of
+    ``EventLoop.groups``; if its members wait for different objects of one kind, what the first one waits for."""
+    first = group[0]
+    what = first.awaits or f"is {first.state.value}"
+    if len(group) == 1:
+        return f"{first.called} {what}"
+    if all(task.awaits == first.awaits for task in group):
+        return f"{len(group)} × {first.place}: each {what}"
+    return f"{len(group)} × {first.place}: {first.name} {what}, the others in the same way"
 
 
 def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:

@@ -254,6 +254,15 @@ def _shortest_cycle(
     return None
 
 
+class TakenPool(NamedTuple):
+    """A full pool, all of whose threads wait. ``sentence``: for people; ``tids``: its threads; ``waits_for_itself``:
+    each of them waits for what only a thread of the pool can do."""
+
+    sentence: str
+    tids: tuple[int, ...]
+    waits_for_itself: bool
+
+
 class Observations(NamedTuple):
     """What was read of a stopped process; mappings are by thread id."""
 
@@ -271,6 +280,8 @@ class Observations(NamedTuple):
     """The stop that the whole process was in before the debugger attached."""
     slowness: Slowness | None = None
     """Explanations of its slowness; None if nothing had to be read."""
+    taken_pools: Sequence[TakenPool] = ()
+    """The pools all of whose threads wait, while jobs wait for one of them."""
     has_run: Callable[[int], bool] = lambda _: False
     """True if the thread with this id is known to have run, or begun, after it was read."""
     moved: Callable[[], Sequence[int]] = tuple

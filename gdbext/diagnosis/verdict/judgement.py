@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gdbext.diagnosis.kinds import KINDS
-from gdbext.diagnosis.kinds.state import BUSY, doubts, healthy_verdict
+from gdbext.diagnosis.kinds.blocked import BLOCKED
+from gdbext.diagnosis.kinds.deadlock import SELF_DEADLOCK
+from gdbext.diagnosis.kinds.outside import WAITING_EXTERNAL
+from gdbext.diagnosis.kinds.state import BUSY, IDLE, doubts, healthy_verdict
 from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 
@@ -30,4 +33,7 @@ def judge(facts: Observations) -> Judgement:
         strongest = proven[0]._replace(summary=f"{proven[0].summary} {doubt}".rstrip())
     else:
         strongest = findings[0]
+    if strongest.kind in (BLOCKED, WAITING_EXTERNAL, IDLE, SELF_DEADLOCK):
+        pools = [pool.sentence for pool in facts.taken_pools if not pool.waits_for_itself]
+        strongest = strongest._replace(summary=" ".join([strongest.summary, *pools]))
     return Judgement(findings, Verdict.of(strongest))

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited
-from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
+from gdbext.diagnosis.report.thread_report import (
+    AsyncTask,
+    EventLoop,
+    Frame,
+    FrameKind,
+    RunState,
+    TaskState,
+    is_users_file,
+)
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -16,12 +24,13 @@ from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
+    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.diagnosis.waits.recognize import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _FROM_HERE = {
     *(Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.CONDITION, Awaitable.EVENT, Awaitable.QUEUE),
-    *(Awaitable.BARRIER, Awaitable.JOIN, Awaitable.LIMITER, Awaitable.CHANNEL, Awaitable.FUTURE),
+    *(Awaitable.BARRIER, Awaitable.JOIN, Awaitable.LIMITER, Awaitable.CHANNEL, Awaitable.FUTURE, Awaitable.THREAD),
 }
 """Objects of asyncio and trio that only code which runs in the process ends: also a bare future, if the loop has no
 timer, descriptor or handler whose callback could complete it."""
@@ -82,14 +91,14 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     """An event loop as it is reported, with its tasks; ``tid``: the thread that runs it."""
     assert process.python
     awaited = {task.address: process.python.awaited(loop, task) for task in loop.tasks if task.waiter}
-    labels = {task.address: _label(task) for task in loop.tasks}
+    names = {task.address: _name(process, loop, task, tid) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
     for task in loop.tasks:
         for entered in task.entered:
             # A task that is just entering has its __aexit__ on the stack already.
             if task.subject != entered or not task.waiter:
                 inside.setdefault(entered, []).append(task)
-    tasks = (_task(process, loop, task, awaited.get(task.address), labels, inside) for task in loop.tasks)
+    tasks = (_task(process, loop, task, awaited.get(task.address), names, inside) for task in loop.tasks)
     # Signal handlers give no locks back; if they are not known, as in a core, they may do anything else.
     handled = process.procfs.handled_signals()
     locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
@@ -97,7 +106,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     ended = []
     for failed in loop.ended:
         raised = f", raised in {failed.raised_in}" if failed.raised_in else ""
-        ended.append(f"the task {failed.name} failed with {failed.error}{raised}")
+        ended.append(f"the task {failed.name} failed with {failed.error}{raised}; its exception was never retrieved")
     return EventLoop(
         tuple(sorted(tasks, key=lambda task: task.name)),
         loop.address,
@@ -110,15 +119,42 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
     )
 
 
-def _label(task: RunningTask) -> str:
-    """``reader``; ``credit (train.py:12, Task-2)`` for a task that has no name of its own."""
-    name = task.name or f"{task.address:#x}"
-    is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
-    # asyncio calls a task without a name Task-1 (Lib/asyncio/tasks.py, _task_name_counter).
-    if not task.outer or (task.name and not is_function and not task.name.startswith("Task-")):
-        return name
-    file = task.outer.file.rpartition("/")[2]
-    return f"{task.outer.function} ({file}:{task.outer.line or '?'}{'' if is_function else f', {name}'})"
+class _TaskName(NamedTuple):
+    """``label``: the task in a sentence, ``reader``, or ``credit (train.py:12, Task-2)`` for a task that has no name of
+    its own. ``place``: ``credit (train.py:12)``, the same for all tasks there; "" if unknown."""
+
+    label: str
+    place: str
+
+
+def _name(process: ProcessSnapshot, loop: RunningLoop, task: RunningTask, tid: int) -> _TaskName:
+    """The name of a task, by the innermost frame of the program's own code. If there is none, by the program's function
+    that a thread runs for it, else by its own coroutine. ``tid``: the thread of the loop."""
+    assert process.python
+    own, name = task.outer, task.name or f"{task.address:#x}"
+    frames: Sequence[Frame | PythonFrame] = task.frames
+    if task.address == loop.current and own:
+        thread = process.thread(tid)
+        frames = thread.python if thread else ()  # its coroutine, and all frames that are further in
+        outer = [(frame.function, frame.file) == (own.function, own.file) for frame in frames]
+        frames = frames[: outer.index(True) + 1] if True in outer else ()
+    users = next((frame for frame in frames if is_users_file(frame.file)), None)
+    function, file, line = (own.function, own.file, own.line) if own else ("", "", None)
+    if users:
+        function, file, line = users.function, users.file, users.line
+    job = None if users else process.python.thread_function(task)
+    if job and job.file:
+        function, file, line = job.qualname, job.file, job.line
+    if not function:
+        return _TaskName(name, "")
+    place = f"{function} ({file.rpartition('/')[2]}:{line or '?'})"
+    # asyncio calls a task without a name Task-1 (Lib/asyncio/tasks.py, _task_name_counter), trio and anyio by its
+    # function.
+    functions = (function, *(frame.function for frame in task.frames), own.function if own else "")
+    generated = [name.endswith(f".{each.rpartition('.')[2]}") for each in functions]
+    if task.name and not any(generated) and not task.name.startswith("Task-"):
+        return _TaskName(name, place if users or job else "")  # a library's place says less than the name
+    return _TaskName(place if generated[0] else f"{place[:-1]}, {name})", place)
 
 
 def _task(
@@ -126,32 +162,34 @@ def _task(
     loop: RunningLoop,
     task: RunningTask,
     awaited: Awaited | None,
-    labels: Mapping[int, str],
+    names: Mapping[int, _TaskName],
     inside: Mapping[int, Sequence[RunningTask]],
 ) -> AsyncTask:
-    """The task's report. ``labels``: task address → label; ``inside``: lock address → tasks in its ``async with``."""
+    """The task's report. ``names``: task address → name; ``inside``: lock address → tasks in its ``async with``."""
     frames = tuple(
         Frame(level, FrameKind.PYTHON, None, frame.function, file=frame.file, line=frame.line)
         for level, frame in enumerate(task.frames)
     )
     name = task.name or f"task {task.address:#x}"
-    row = AsyncTask(name, task.address, TaskState.READY, frames=frames, label=labels[task.address])
+    label, place = names[task.address]
+    row = AsyncTask(name, task.address, TaskState.READY, frames=frames, label=label, place=place)
     if task.address == loop.current:
         return row._replace(state=TaskState.RUNNING, frames=())
     if not awaited:
         return row
-    recorded = awaited.holder in labels
+    recorded = awaited.holder in names
     holders = (awaited.holder,) if recorded else ()
     if not recorded and awaited.kind in (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER):
         # A semaphore with several holders is free when any of them leaves, so only a single one is needed.
         users = inside.get(awaited.address, ())
         others = tuple(other.address for other in users if other.address != task.address)
         holders = others if len(users) <= 2 and len(others) == 1 else ()
-    needed = holders or tuple(other for other in awaited.tasks if other in labels)
+    needed = holders or tuple(other for other in awaited.tasks if other in names)
     verb = "holds" if recorded else "seems to hold" if holders else ""
     return row._replace(
         state=TaskState.WAITING,
-        awaits=_phrase(process, awaited, [labels[other] for other in needed], verb),
+        awaits=_phrase(process, awaited, [names[other] for other in needed], verb),
+        awaited_kind=awaited.kind.name,
         needs=() if awaited.first else needed,
         timed=awaited.timed,
         inferred=bool(holders) and not recorded,
@@ -160,14 +198,14 @@ def _task(
     )
 
 
-def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held: str) -> str:
-    """``waits for the task reader``. ``labels``: of the needed tasks; ``held``: "holds" if they hold it, else ""."""
+def _phrase(process: ProcessSnapshot, awaited: Awaited, needed: Sequence[_TaskName], held: str) -> str:
+    """``waits for the task reader``. ``needed``: the tasks; ``held``: "holds" if they hold the object, else ""."""
     if awaited.kind is Awaitable.SLEEP:
         return f"sleeps ({seconds_text(awaited.delay)} s)" if awaited.delay is not None else "sleeps"
-    tasks = joined([*labels[:4], *([f"{len(labels) - 4} more"] if len(labels) > 4 else ())])
+    tasks = _tasks_text(needed)
     if awaited.kind is Awaitable.TASK:
         first = "the first of " if awaited.first else ""
-        return f"waits for {first}the task{'s' if len(labels) > 1 else ''} {tasks}" if labels else "waits for a task"
+        return f"waits for {first}the task{'s' if len(needed) > 1 else ''} {tasks}" if needed else "waits for a task"
     if awaited.kind is Awaitable.PROCESS and awaited.pid is not None:
         if awaited.status is None:
             child = process.procfs.children().get(awaited.pid)
@@ -184,6 +222,17 @@ def _phrase(process: ProcessSnapshot, awaited: Awaited, labels: list[str], held:
     if awaited.kind is Awaitable.JOB:
         return text + job_clause(process, awaited)
     return f"{text}, which {tasks} {held}" if held else text
+
+
+def _tasks_text(tasks: Sequence[_TaskName]) -> str:
+    """``20 × fetch (app.py:7) and reader``: tasks at one place are counted, at most four places are named."""
+    groups: dict[str, list[_TaskName]] = {}
+    for task in tasks:
+        groups.setdefault(task.place or task.label, []).append(task)
+    largest = sorted(groups.values(), key=len, reverse=True)
+    names = [group[0].label if len(group) == 1 else f"{len(group)} × {group[0].place}" for group in largest[:4]]
+    rest = sum(map(len, largest[4:]))
+    return joined([*names, *([f"{rest} more"] if rest else ())])
 
 
 def job_clause(process: ProcessSnapshot, awaited: Awaited) -> str:

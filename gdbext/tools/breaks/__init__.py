@@ -17,7 +17,7 @@ from gdbext.live.registrations import check_pattern, is_generated
 from gdbext.live.timed_run import SilenceNotice
 from gdbext.live.waiting import torch_session
 from gdbext.render import Style, counted, escape, short_name
-from gdbext.tools.breaks.break_plan import PLACES, check_keys
+from gdbext.tools.breaks.break_plan import MISSING, PLACES, check_keys
 from gdbext.tools.breaks.break_set import BreakTable
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
@@ -40,6 +40,8 @@ WHERE is one of:
   meta, impl  TORCH_META_FUNC and TORCH_IMPL_FUNC of structured kernels. For an operator without structured kernels,
               such as your own, meta is its kernel for Meta, and impl its kernels for backends
   register    the computation of an entry of the operator's table, until program exit begins
+  missing     the function that raises "Could not run 'OP' with arguments from the 'KEY' backend": no kernel was found
+              for the keyset. Without OP, for any operator
   return      the return of call and redispatch; if the dispatcher is inlined into your code, the instruction after it
 
 In gdb, these are ordinary breakpoints: info breakpoints, delete, disable, condition and commands work on them, and the
@@ -107,7 +109,7 @@ class BreakTool(LiveTool):
         are reported on standard error, and notes only in the document."""
         show = partial(write, 2) if quiet else host.show
         limits = " with that key" if request.key or request.has else ""
-        instead = f"did not get there{limits}: dispatch-top {escape(' '.join(request.op))} counts calls"
+        instead = f"did not get there{limits}: {escape(' '.join(['dispatch-top', *request.op]))} counts calls"
         with host.running(self.name):
             try:
                 notes = table.add(request, torch_session(control, session), show).notes
@@ -142,7 +144,7 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
     if args.where not in PLACES:
         what = "say where to stop" if args.where is None else f"{args.where!r} is not a place to stop"
         raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
-    if not args.op:
+    if not args.op and args.where != MISSING:
         raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
     for pattern in args.op:
         if is_generated(pattern):
@@ -183,7 +185,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         request, breakpoints = requested.request, requested.breakpoints
         limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
         option = " --continue" if request.continue_ else ""
-        yield style(f"{request.where} {escape(' '.join(request.op))}{limits}{option}", "bold")
+        yield style(f"{escape(' '.join([request.where, *request.op]))}{limits}{option}", "bold")
         # An operator has a kernel, and a boxed entry, for each of many keys: six are listed.
         shown = len(breakpoints) if report.why or len(breakpoints) <= 7 else 6
         yield from (_line(placed, report.why) for placed in breakpoints[:shown])

@@ -24,7 +24,7 @@ from gdbext.live.breakpoint_setter import (
 from gdbext.live.dispatch_places import AllCalls, OperatorFunction, SharedLookup
 from gdbext.live.registrations import generated_functions, is_generated, not_loaded
 from gdbext.tools.breaks.breaks_section import BreakRequest
-from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
+from gdbext.torch.assumed_symbols import COMPUTE_ENTRY, REPORT_ERROR
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.values.key_names import KeyNames
 
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.kernel import KernelFunction
 
 
-PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return")
+PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return", "missing")
 """The values of WHERE, which the command's help explains."""
+MISSING = "missing"
+"""The value of WHERE that may have no operator: then it means all of them."""
 WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
 
 
@@ -60,7 +62,7 @@ class BreakSite:
     event: str
     """One of PLACES other than "lookup"."""
     operator: int
-    """Address of the OperatorEntry."""
+    """Address of the OperatorEntry; 0 for any, at "missing"."""
     name: str
     what: str
     """The place in words, for the user."""
@@ -136,6 +138,8 @@ class BreakPlan:
         """The distinct sites of a request. Raises UsageError for an unknown key, MemoryFault."""
         check_keys(self._keys, request)
         find, sites = self._session.dispatcher.find, []
+        if request.where == MISSING and not request.op:
+            return self._missing_sites(0, "any operator")
         named = [pattern for pattern in request.op if not is_generated(pattern)]
         operators = {operator.address: operator for pattern in named for operator in find(pattern)}
         for operator in operators.values():
@@ -173,12 +177,25 @@ class BreakPlan:
             return [*returns, *self._ends(operator)]
         if where in ("meta", "impl"):
             return self._structured(operator, where)
+        if where == MISSING:
+            return self._missing_sites(*owner)
         if where == "register":
             address = COMPUTE_ENTRY.address(self._session.symbolizer)
             condition = Equals(self._arguments[0], operator.address)
             what = "computeDispatchTableEntryWithDebug"
             return [BreakSite(address, where, *owner, what, condition=condition)] if address else []
         return self._kernels(operator, where, request.key or "")
+
+    def _missing_sites(self, operator: int, name: str) -> list[BreakSite]:
+        """The site where a lookup found no kernel: the entry of ``OperatorEntry::reportError``, whose ``this`` is the
+        operator's (ATen/core/dispatch/OperatorEntry.cpp). ``operator``: 0 for any. Raises UsageError in a libtorch
+        without that symbol."""
+        addresses = (self._session.symbolizer.address_of(name) for name in REPORT_ERROR.examples)
+        address = next(filter(None, addresses), 0)
+        if not address:
+            raise UsageError("this libtorch has no function reportError, where a missing kernel is seen")
+        condition = Equals(self._arguments[0], operator) if operator else ALWAYS
+        return [BreakSite(address, MISSING, operator, name, "OperatorEntry::reportError", condition=condition)]
 
     def _shared_sites(
         self, operator: Operator, lookups: Sequence[SharedLookup], wanted: Sequence[str]

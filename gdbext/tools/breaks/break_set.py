@@ -8,29 +8,58 @@ registered. The registration watch notices operators that are registered later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.runtime import ThreadTable
 from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.diagnosis.threads.thread_reporting import report_stack
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
+from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.live.breakpoint_setter import holds, value_of
 from gdbext.live.dispatch_description import KeptWord, argument_texts, register_values
 from gdbext.live.registrations import KernelWatch, RegistrationWatch, is_generated
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, cfa_in, end_site, what_is_awaited
+from gdbext.tools.breaks.break_plan import (
+    MISSING,
+    BreakPlan,
+    BreakSite,
+    OpenCalls,
+    Opening,
+    cfa_in,
+    end_site,
+    what_is_awaited,
+)
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
+from gdbext.torch.registry.schema import hidden_result
+from gdbext.torch.stack.roles import Role, classify
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.arch import Architecture
     from gdbext.live.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, StoppedThread, Trap
     from gdbext.torch.registry import Operator
     from gdbext.torch.stack.key_choice import ExpectedLookup
+
+
+_COLD = ".cold"  # the end of the name of the part of a function that the compiler has split off
+
+
+class _ThreadAtStop(TargetThread):
+    """A thread at a breakpoint, for the readers of stacks: gdb counts it as running while it handles the breakpoint."""
+
+    def __init__(self, thread: StoppedThread, architecture: Architecture) -> None:
+        self.tid = thread.tid
+        self._thread, self._architecture = thread, architecture
+
+    def registers(self) -> Mapping[str, int]:
+        names = (*self._architecture.general_registers, self._architecture.thread_register)
+        return {name: self._thread.register(name) for name in names}
 
 
 @dataclass
@@ -64,6 +93,8 @@ class _StopReports:
 
         Unreadable parts are left out, and the last line says so. Raises TargetError.
         """
+        if site.event == MISSING:
+            return self._lines_on_missing(thread)
         lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
         bits = value_of(site.keyset, thread) if site.keyset else None
         try:
@@ -85,6 +116,38 @@ class _StopReports:
                 thread_pointer = thread.register(session.memory.architecture.thread_register)
                 included, excluded = map(session.dispatcher.keys.text, session.dispatch_states.keysets(thread_pointer))
                 lines.append(f"  thread {thread.tid} includes {included}, excludes {excluded}")
+        except GdbextError as error:
+            lines.append(f"  cannot be read: {error.what}")
+        return lines
+
+    def _lines_on_missing(self, thread: StoppedThread) -> list[str]:
+        """The lines on a stop at the entry of ``OperatorEntry::reportError(DispatchKey)``: operator, key, keyset,
+        arguments, the line of Python, and the keys that have a kernel. Raises TargetError."""
+        session = self._open()
+        architecture, keys = session.memory.architecture, session.dispatcher.keys
+        entry, key_value, *_ = (thread.register(name) for name in architecture.argument_registers)
+        lines = []
+        try:
+            operator = session.dispatcher.by_def(entry)
+            name = operator.qualified if operator else "an unknown operator"
+            lines.append(f"dispatch-break: {name} at missing: no kernel, PyTorch is about to raise NotImplementedError")
+            report = report_stack(session, _ThreadAtStop(thread, architecture), native=False, explained=True)
+            step = report.innermost if report.innermost and report.innermost.qualified == name else None
+            arguments, bits = _arguments_of_caller(session, operator, thread) if operator else ([], None)
+            slot = keys.slot_of_value.get(key_value & 0xFFFF)  # DispatchKey is a uint16_t (c10/core/DispatchKey.h)
+            if bits is None and step and step.keyset:
+                bits = step.keyset.bits
+            if bits is not None and keys.table_index(bits) != slot:
+                bits = None  # it is not the keyset whose key the function got
+            arguments = arguments or [argument.short for argument in step.arguments] if step else arguments
+            lines += [f"  arguments {', '.join(arguments)}"] if arguments else []
+            key = keys.own_name(keys.key_of_index(slot)) if slot is not None else "unknown"
+            lines.append(f"  key {key}, {f'keyset {keys.text(bits)}' if bits is not None else 'keyset unknown'}")
+            if report.user_line or report.python_line:
+                lines.append(f"  at {report.user_line or report.python_line}")
+            if operator:
+                registered = [entry.key for entry in session.tables.registrations(operator) if entry.active]
+                lines.append(f"  kernels exist for {', '.join(registered) or 'no key'}")
         except GdbextError as error:
             lines.append(f"  cannot be read: {error.what}")
         return lines
@@ -124,6 +187,38 @@ class _StopReports:
             values = register_values(architecture, holders, thread.register, session.memory.try_u64)
         texts = argument_texts(session, operator, values, site.skipped)
         return [f"  arguments {', '.join(texts)}"] if texts else []
+
+
+def _arguments_of_caller(session: Session, operator: Operator, thread: StoppedThread) -> tuple[list[str], int | None]:
+    """(arguments in words, the keyset that was passed or None) of the ``call`` or ``redispatch`` of the operator that
+    has just called the function at whose entry the thread is; empty for another caller. Raises GdbextError."""
+    architecture = session.memory.architecture
+    pointer = thread.register(architecture.stack_pointer)
+    returns_to = architecture.return_address(
+        lambda address, _: thread.word(address).to_bytes(8, "little"), pointer + architecture.call_pushes
+    )
+    function = session.symbolizer.function(returns_to - 1)
+    role = classify(function) if function else None
+    if not function or not role or role.role is not Role.OPERATOR or function.name.endswith(_COLD):
+        return [], None
+    code = list(architecture.decode(session.memory.read(function.start, function.size), function.start))
+    site = next((insn.address for insn in code if insn.end == returns_to), None)
+    if site is None:
+        return [], None
+
+    def register(name: str) -> int:
+        """The register as it was at the call, before that pushed its return address."""
+        is_pointer = name == architecture.stack_pointer
+        return thread.register(name) + (architecture.call_pushes if is_pointer else 0)
+
+    holders = saved_arguments(architecture, code, site)
+    values = register_values(architecture, holders, register, session.memory.try_u64)
+    if role.event == "call":
+        return argument_texts(session, operator, values, 0), None
+    schema = operator.schema
+    uses_sret = hidden_result(schema.text) if schema else None
+    passed = values[architecture.leading_arguments(uses_sret)] if uses_sret is not None else None
+    return argument_texts(session, operator, values, 1), passed.value if passed and passed.size == 8 else None
 
 
 def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:

@@ -500,6 +500,7 @@ class TextTrace(TraceSink):
         lookup, depth = dispatch.lookup, dispatch.depth
         if id(lookup) not in self._texts:
             text = f"[{lookup.event.value}] op=[{escape(lookup.qualified)}], key=[{lookup.key}]"
+            text += ", no kernel" if lookup.kernel.valid is False else ""
             self._texts[id(lookup)] = (lookup, _encoded(text))
         nesting = b", nesting=[not proven]" if dispatch.nesting else b""
         at = b", at=[%.6f s]" % (dispatch.started / 1e6)

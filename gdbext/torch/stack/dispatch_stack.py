@@ -10,7 +10,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.unwind import NativeStack
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
-from gdbext.torch.assumed_symbols import STATIC_HANDLE
+from gdbext.torch.assumed_symbols import REPORT_ERROR, STATIC_HANDLE
 from gdbext.torch.memoized import memoized
 from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import DispatchTables
@@ -221,6 +221,8 @@ class DispatchStackReader:
         if self._tables and recovered.kernel and recovered.operator:
             return self._table_kernel(recovered.operator, recovered.kernel, recovered.entry, recovered.index)
         function = stack.function(call.kernel) if call.kernel is not None else None
+        if call.kernel is None and _reports_error(stack, call.header[-1] - 1):
+            return Kernel("", valid=False)
         if call.kernel is None or not function or self._roles.of(stack, call.kernel).role.opens:
             return None
         wrapper = next(filter(is_wrapper, function.demangled), None)
@@ -286,3 +288,9 @@ class DispatchStackReader:
             if self.sites.is_through_pointer(stack, level):
                 return DispatchStage.IN_KERNEL
         return DispatchStage.INVOKING
+
+
+def _reports_error(stack: NativeStack, level: int) -> bool:
+    """True if frame ``level`` is the function that raises the error of a missing kernel."""
+    function = stack.function(level) if level >= 0 else None
+    return function is not None and any(name in REPORT_ERROR.examples for name in function.names)

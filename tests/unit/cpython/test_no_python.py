@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gdbext.cpython.objects.py_ref import PyRef
+from gdbext.cpython.objects.py_ref import PyRef, PyVariables
+from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
 from gdbext.cpython.threads.runtime import NO_PYTHON, ThreadTable
 from gdbext.cpython.wait_view import PythonWaitView
 from gdbext.errors import BadData
@@ -15,7 +16,9 @@ from support.programs.wait_processes import python_wait
 
 QUESTIONS = [name for name in vars(PythonWaitView) if not name.startswith("_") and name not in ("awaited", "runtime")]
 GIVEN = {"int": 7, "str": "flag", "PyRef": PyRef(NO_PYTHON, 0x9000), "PythonWait": python_wait("event")}
-GIVEN |= {"Sequence[PolledObject]": (), "Collection[int]": (7,)}
+GIVEN |= {"Sequence[PolledObject]": (), "Collection[int]": (7,), "Sequence[RunningLoop]": ()}
+GIVEN["RunningTask"] = RunningTask(0x9000, "", 0, (), 0, 0, PyVariables(NO_PYTHON), ())
+GIVEN["RunningLoop"] = RunningLoop(0x9000, "", None, 0, None, 0, ())
 """An argument for each type of parameter."""
 
 

@@ -14,7 +14,7 @@ from gdbext.engine.numbers import number
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 from gdbext.engine.targets.system.proc_files import all_fds, file_text, folder_names, link_target
-from gdbext.engine.targets.system.socket_table import SocketTables
+from gdbext.engine.targets.system.socket_table import LISTEN, SocketTables
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
@@ -193,6 +193,17 @@ class Peers:
         plural = "" if queued == "1" else "s"
         full = f" and has {queued} unaccepted connection{plural}" if queued != "0" else ""
         return held._replace(text=f"where {listener} listens{full}", is_queued=held.own)
+
+    def listens_on(self, port: int) -> bool:
+        """True if the process listens on that port of TCP; False if that is unknown."""
+
+        def read() -> list[str]:
+            own = (link for link, fds in self._fds_by_link.items() if any(pid == self._pid for pid, _ in fds))
+            inodes = (int(link[8:-1]) for link in own if link.startswith("socket:["))
+            sockets = filter(None, map(self._sockets.find, inodes))
+            return [each.local for each in sockets if each.state == LISTEN and each.local.endswith(f":{port}")]
+
+        return bool(self._files.strings(f"listens on port {port}", read))
 
     def _socket_peer(self, link: str) -> Peer | None:
         """The other end of a socket; None if it is unknown."""
