@@ -98,6 +98,7 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         dict.fromkeys(workers, teams[0]) if len(teams) == 1 else {},
         has_torch=session.has_torch,
         complete=len(threads) == len(process.tids),
+        lives=not target.origin.is_core,
         stop=_process_stop(process, target),
         slowness=_slowness(session, process, threads),
         has_run=target.moment.has_run,

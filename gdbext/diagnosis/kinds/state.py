@@ -229,7 +229,8 @@ def _describe_main_wait(
     if not chain.edges and main.user_line and main.wait and is_asleep(main.wait):
         text += f", called from {main.user_line}"
     if from_outside:
-        text += ": only a signal or another process can end this wait; it may be intentional, and no hang is proven"
+        could = "can end" if facts.lives else "could have ended"
+        text += f": only a signal or another process {could} this wait; it may be intentional, and no hang is proven"
     if facts.has_torch:
         text += f"{', and' if from_outside else ';'} no thread is in the dispatcher"
     if others:

@@ -162,6 +162,7 @@ class WaitDetail:
     children: tuple[ChildProcess, ...] = ()
     missing_workers: MissingWorkers | None = None
     lost: LostThread | None = None
+    named: str = ""
     expects: tuple[int, ...] = ()
     taken_at: str = ""
     looks_for: str = ""
@@ -288,6 +289,48 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
 
     def with_device(self, device: DeviceWait) -> WaitDetail:
         return OtherRanks(self.collective, self.below.with_device(device), self.handling)
+
+
+class _NamedFields(NamedTuple):
+    named: Sparse[str] = ""
+    """What is waited for, by a function on the stack: ``a connection of its pool``; for people."""
+    until: Sparse[str] = ""
+    """The event that ends the wait: ``one is given back``; for people."""
+    steps: Internal[tuple[str, ...]] = ()
+    """Steps to try."""
+    below: Inline[WaitDetail] = NO_DETAIL
+    """What is known of the call in which the thread waits."""
+
+
+class NamedDetail(_NamedFields, WaitDetail):
+    """A function on the stack says what the thread waits for (waits/named_waits.py)."""
+
+    collective = property(lambda self: self.below.collective)
+    peer = property(lambda self: self.below.peer)
+    children = property(lambda self: self.below.children)
+    expects = property(lambda self: self.below.expects)
+    seconds = property(lambda self: self.below.seconds)
+    handling = property(lambda self: self.below.handling)
+
+    def phrase(self, resource: Resource) -> str:
+        """``waits for a message for the ZeroMQ socket of tcp://h:1, until a peer sends one (in poll on fd 8)``."""
+        place = f" (in {resource.name})" if resource.kind is WaitKind.IO else ""
+        return f"waits for {self.named}, until {self.until}{place}{self.handling.clause}"
+
+    def leads_outside(self, kind: WaitKind) -> bool:
+        return self.below.leads_outside(kind) or kind is WaitKind.SLEEP
+
+    def advice(self, kind: WaitKind) -> Advice | None:
+        return (*self.steps, *(self.about_other_end(kind) or ()))
+
+    def advice_when_blocked(self, kind: WaitKind) -> Advice:
+        return self.steps or super().advice_when_blocked(kind)
+
+    def with_peer(self, peer: Peer | None) -> WaitDetail:
+        return self._replace(below=self.below.with_peer(peer))
+
+    def with_wakers(self, wakers: Unowned) -> WaitDetail:
+        return self  # that no thread is in one of the functions that wake it says nothing
 
 
 class _DeviceCallFields(NamedTuple):

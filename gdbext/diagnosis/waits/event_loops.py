@@ -10,6 +10,7 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, F
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.named_waits import task_phrase
 from gdbext.diagnosis.waits.snapshot import joined
 from gdbext.diagnosis.waits.syscall_waits import seconds_text
 from gdbext.engine.targets.system.linux import signal_name
@@ -89,7 +90,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
             # A task that is just entering has its __aexit__ on the stack already.
             if task.subject != entered or not task.waiter:
                 inside.setdefault(entered, []).append(task)
-    tasks = (_task(process, loop, task, awaited.get(task.address), labels, inside) for task in loop.tasks)
+    tasks = (_task(process, loop, task, awaited.get(task.address), labels, inside, tid) for task in loop.tasks)
     # Signal handlers give no locks back; if they are not known, as in a core, they may do anything else.
     handled = process.procfs.handled_signals()
     locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
@@ -128,6 +129,7 @@ def _task(
     awaited: Awaited | None,
     labels: Mapping[int, str],
     inside: Mapping[int, Sequence[RunningTask]],
+    loop_tid: int,
 ) -> AsyncTask:
     """The task's report. ``labels``: task address → label; ``inside``: lock address → tasks in its ``async with``."""
     frames = tuple(
@@ -149,9 +151,11 @@ def _task(
         holders = others if len(users) <= 2 and len(others) == 1 else ()
     needed = holders or tuple(other for other in awaited.tasks if other in labels)
     verb = "holds" if recorded else "seems to hold" if holders else ""
+    runner = process.thread(loop_tid)
+    named = task_phrase(runner, task.frames, len(labels) == 1) if runner else ""
     return row._replace(
         state=TaskState.WAITING,
-        awaits=_phrase(process, awaited, [labels[other] for other in needed], verb),
+        awaits=named or _phrase(process, awaited, [labels[other] for other in needed], verb),
         needs=() if awaited.first else needed,
         timed=awaited.timed,
         inferred=bool(holders) and not recorded,
