@@ -140,7 +140,7 @@ class Wait(NamedTuple):
     @property
     def polls(self) -> bool:
         """It is one of the short sleeps of a loop that polls something."""
-        return self.kind.traits.may_poll and bool(self.detail.repeated_at or self.detail.looks_for)
+        return self.kind.traits.may_poll and bool(self.detail.repeated_at or self.detail.looks_for or self.detail.named)
 
     @property
     def is_abandoned(self) -> bool:

@@ -291,6 +291,14 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
         return OtherRanks(self.collective, self.below.with_device(device), self.handling)
 
 
+class IdleWorker(WaitDetail):
+    """The thread, or the only one of its process, is a worker without work."""
+
+    def phrase(self, resource: Resource) -> str:
+        """``waits for work (resource tracker)``."""
+        return f"waits for work ({resource.name})"
+
+
 class _NamedFields(NamedTuple):
     named: Sparse[str] = ""
     """What is waited for, by a function on the stack: ``a connection of its pool``; for people."""
@@ -298,27 +306,26 @@ class _NamedFields(NamedTuple):
     """The event that ends the wait: ``one is given back``; for people."""
     steps: Internal[tuple[str, ...]] = ()
     """Steps to try."""
-    below: Inline[WaitDetail] = NO_DETAIL
-    """What is known of the call in which the thread waits."""
+    collective: Sparse[CollectiveWait | None] = None
+    """The operation of other ranks by which it waits; None if there is none."""
+    peer: Sparse[Peer | None] = None
+    """The other end of the call in which it waits; None if unknown."""
+    children: Internal[tuple[ChildProcess, ...]] = ()
+    """Child processes that may end it."""
+    seconds: Internal[float | None] = None
+    """Seconds that it takes from now on, None if unknown."""
 
 
 class NamedDetail(_NamedFields, WaitDetail):
     """A function on the stack says what the thread waits for (waits/named_waits.py)."""
 
-    collective = property(lambda self: self.below.collective)
-    peer = property(lambda self: self.below.peer)
-    children = property(lambda self: self.below.children)
-    expects = property(lambda self: self.below.expects)
-    seconds = property(lambda self: self.below.seconds)
-    handling = property(lambda self: self.below.handling)
-
     def phrase(self, resource: Resource) -> str:
         """``waits for a message for the ZeroMQ socket of tcp://h:1, until a peer sends one (in poll on fd 8)``."""
         place = f" (in {resource.name})" if resource.kind is WaitKind.IO else ""
-        return f"waits for {self.named}, until {self.until}{place}{self.handling.clause}"
+        return f"waits for {self.named}, until {self.until}{place}"
 
     def leads_outside(self, kind: WaitKind) -> bool:
-        return self.below.leads_outside(kind) or kind is WaitKind.SLEEP
+        return super().leads_outside(kind) or kind is WaitKind.SLEEP
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return (*self.steps, *(self.about_other_end(kind) or ()))
@@ -327,7 +334,7 @@ class NamedDetail(_NamedFields, WaitDetail):
         return self.steps or super().advice_when_blocked(kind)
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
-        return self._replace(below=self.below.with_peer(peer))
+        return self._replace(peer=peer)
 
     def with_wakers(self, wakers: Unowned) -> WaitDetail:
         return self  # that no thread is in one of the functions that wake it says nothing

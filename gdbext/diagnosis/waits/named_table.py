@@ -28,8 +28,8 @@ class NativeText(NamedTuple):
 
 class NamedWait(NamedTuple):
     """A function in which threads wait for one thing only, whatever they sleep in. In ``facts``, ``{self.pool.size}``
-    is the value of a variable of the function, or of an attribute (a number or a text), and ``{self.items#}`` the number
-    of elements; facts of which a part cannot be read are left out."""
+    is the value of a variable of the function, or of an attribute (a number or a text), and ``{self.items#}`` the
+    number of elements; facts of which a part cannot be read are left out."""
 
     what: str
     """What is waited for: ``a connection of the pool``."""
@@ -51,6 +51,8 @@ class NamedWait(NamedTuple):
     """Folders of the packages that use it: if no other thread is in one of them, ``unused`` is true."""
     unused: str = ""
     """A clause after the facts: nobody in this process is about to end the wait."""
+    by_children: bool = False
+    """Child processes end the wait."""
     advice: tuple[str, ...] = ()
 
 
@@ -153,6 +155,7 @@ ROWS: tuple[NamedWait, ...] = (
         "one of them ends",
         python=(("/torch/distributed/elastic/agent/server/api.py", "_invoke_run"),),
         facts=", of which it looks after {self._worker_group.spec.local_world_size}",
+        by_children=True,
         advice=(
             "The agent only looks after its workers: examine them with the same command, or with: dispatch ranks.",
         ),

@@ -38,8 +38,13 @@ def with_name(thread: ThreadSnapshot, wait: Wait) -> Wait:
         stack = thread.process.python.stack(thread.tid)[position:] if row else ()
     if not row:
         return wait
+    known = wait.detail
+    children = known.children
+    if row.by_children and not children:
+        children = tuple(child for _, child in sorted(thread.process.procfs.children().items()))
     what = _awaited(thread, row, stack)
-    return wait.with_detail(NamedDetail(what, row.until, row.advice, wait.detail))
+    named = NamedDetail(what, row.until, row.advice, known.collective, known.peer, children, known.seconds)
+    return wait.with_detail(named)
 
 
 def task_phrase(thread: ThreadSnapshot, frames: Sequence[PythonFrame], is_alone: bool) -> str:
