@@ -100,6 +100,8 @@ class Wait(NamedTuple):
     """The resource is free or was just handed over: the thread is about to be woken."""
     external: Internal[bool] = False
     """Another process may end it: the object is in shared memory."""
+    was_ended: Internal[bool] = False
+    """A thread of the process ended it between two samples, though none is known that would."""
     kernel: Internal[KernelSide | None] = None
     """The kernel's view of the thread, if no lock of the process explains the wait."""
 

@@ -173,6 +173,7 @@ class WaitDetail:
     seconds: float | None = None
     self_wait: SelfWait | None = None
     set_by_handlers: bool = False
+    watches_several: bool = False
     polls_file: bool = False
     """What the thread polls between two sleeps is a file."""
     about_question: str = ""
@@ -369,6 +370,8 @@ class _OtherEndFields(NamedTuple):
     """The other end; None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+    watches_several: Internal[bool] = False
+    """It waits for any of several file descriptors, as epoll_wait does."""
 
 
 class OtherEnd(_OtherEndFields, WaitDetail):
@@ -381,7 +384,7 @@ class OtherEnd(_OtherEndFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
-        return type(self)(peer, self.children)
+        return self._replace(peer=peer)
 
 
 def _about_lock(peer: Peer | None) -> tuple[str | Suggestion, ...]:
@@ -579,7 +582,8 @@ class Sleep(_SleepFields, WaitDetail):
         if self.polled:
             return f"{resource.wait_phrase} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
-        again = f"sleeps repeatedly in the loop at {self.repeated_at}{caught}{self.exited_children}"
+        verb = "yields the CPU" if self.seconds == 0 else "sleeps"
+        again = f"{verb} repeatedly in the loop at {self.repeated_at}{caught}{self.exited_children}"
         return f"{again if self.repeated_at else resource.wait_phrase}{self.handling.clause}"
 
     def leads_outside(self, kind: WaitKind) -> bool:

@@ -51,6 +51,8 @@ class NamedWait(NamedTuple):
     """Folders of the packages that use it: if no other thread is in one of them, ``unused`` is true."""
     unused: str = ""
     """A clause after the facts: nobody in this process is about to end the wait."""
+    polls: bool = False
+    """The function runs while it waits: it polls."""
     by_children: bool = False
     """Child processes end the wait."""
     advice: tuple[str, ...] = ()
@@ -160,10 +162,26 @@ ROWS: tuple[NamedWait, ...] = (
             "The agent only looks after its workers: examine them with the same command, or with: dispatch ranks.",
         ),
     ),
+    NamedWait(
+        "a message in the ring of shared memory",
+        "its writer has written one",
+        python=(("/device_communicators/shm_broadcast.py", "acquire_read"),),
+        facts=" {self.buffer.shared_memory._name}",
+        polls=True,
+        advice=("Examine the writer: fuser lists the processes that have the file below /dev/shm.",),
+    ),
+    NamedWait(
+        "room in the ring of shared memory",
+        "each of its readers has read the oldest message",
+        python=(("/device_communicators/shm_broadcast.py", "acquire_write"),),
+        facts=" {self.buffer.shared_memory._name}",
+        polls=True,
+        advice=("Examine the readers: fuser lists the processes that have the file below /dev/shm.",),
+    ),
 )
 """Sources: ZeroMQ include/zmq.h, 4.3.5; httpcore _sync/connection_pool.py, 1.0.9; urllib3 connectionpool.py, 2.8;
 aiohttp connector.py, 3.14; CPython Lib/multiprocessing/managers.py, 3.8 to 3.15; torch
-distributed/elastic/agent/server/api.py, 2.13."""
+distributed/elastic/agent/server/api.py, 2.13; vllm/distributed/device_communicators/shm_broadcast.py, 0.6 to 0.11."""
 
 
 class NamedWaits:

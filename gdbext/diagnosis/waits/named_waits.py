@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import is_of_program, package_of
 from gdbext.cpython.threads.frame_variables import PyStack
-from gdbext.diagnosis.report.wait_detail import NamedDetail
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_detail import NamedDetail, Sleep
+from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.named_table import NamedWait
 from gdbext.errors import GdbextError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from gdbext.cpython.objects.py_ref import PyRef
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.diagnosis.report.thread_report import Frame
-    from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.waits.named_table import NativeText
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -45,6 +45,14 @@ def with_name(thread: ThreadSnapshot, wait: Wait) -> Wait:
     what = _awaited(thread, row, stack)
     named = NamedDetail(what, row.until, row.advice, known.collective, known.peer, children, known.seconds)
     return wait.with_detail(named)
+
+
+def polling_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that runs, in a function that polls until what it waits for is there; None for others."""
+    _, row = _row_among(thread.process, thread.python)
+    if not row or not row.polls or thread.dispatch:
+        return None
+    return with_name(thread, Wait(Resource(WaitKind.SLEEP, 0, "polls"), timed=True, detail=Sleep(seconds=0.0)))
 
 
 def task_phrase(thread: ThreadSnapshot, frames: Sequence[PythonFrame], is_alone: bool) -> str:

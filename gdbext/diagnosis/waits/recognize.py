@@ -9,8 +9,7 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import IdleWorker, Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
-from gdbext.diagnosis.waits import glibc_waits, pool_workers, python_waits, syscall_waits, torch_waits
-from gdbext.diagnosis.waits.named_waits import with_name
+from gdbext.diagnosis.waits import glibc_waits, named_waits, pool_workers, python_waits, syscall_waits, torch_waits
 from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
 from gdbext.diagnosis.waits.pool_table import Pool
 
@@ -77,7 +76,9 @@ SPINNING: tuple[Recognizer, ...] = (
     python_waits.repeated_gil_wait,
     python_waits.stop_the_world_wait,
     torch_waits.polling_wait,
+    named_waits.polling_wait,
     syscall_waits.repeated_sleep,
+    syscall_waits.yielding_wait,
     syscall_waits.uninterruptible_wait,
 )
 """Waits of threads that are in no system call."""
@@ -127,7 +128,7 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
         if is_answerable or is_at_prompt(thread, wait):
             return State(RunState.IDLE, question)
     wait = torch_waits.with_child_processes(thread, wait)
-    return State(RunState.WAITING, with_name(thread, pool_workers.with_lost_workers(thread, wait)))
+    return State(RunState.WAITING, named_waits.with_name(thread, pool_workers.with_lost_workers(thread, wait)))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
