@@ -168,8 +168,7 @@ def judged_again(inspection: Inspection, slowness: Slowness | None) -> Inspectio
 
 
 def with_ended_waits(inspection: Inspection, tids: Collection[int]) -> Inspection:
-    """The inspection, the last of several samples, given that the threads ``tids`` moved between these: their waits end.
-    Judged again."""
+    """The last of several samples, given that the threads ``tids`` moved in between: their waits end. Judged again."""
 
     def with_ended(thread: ThreadReport) -> ThreadReport:
         return thread._replace(wait=thread.wait._replace(was_ended=True)) if thread.wait else thread

@@ -292,7 +292,12 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
         return OtherRanks(self.collective, self.below.with_device(device), self.handling)
 
 
-class IdleWorker(WaitDetail):
+class _IdleFields(NamedTuple):
+    lacks_work: Sparse[bool] = False
+    """The thread waits for work, not for other threads."""
+
+
+class IdleWorker(_IdleFields, WaitDetail):
     """The thread, or the only one of its process, is a worker without work."""
 
     def phrase(self, resource: Resource) -> str:
@@ -307,7 +312,7 @@ class _NamedFields(NamedTuple):
     """The event that ends the wait: ``one is given back``; for people."""
     steps: Internal[tuple[str, ...]] = ()
     """Steps to try."""
-    collective: Sparse[CollectiveWait | None] = None
+    collective: Internal[CollectiveWait | None] = None
     """The operation of other ranks by which it waits; None if there is none."""
     peer: Sparse[Peer | None] = None
     """The other end of the call in which it waits; None if unknown."""

@@ -109,7 +109,7 @@ def state_of(thread: ThreadSnapshot) -> State:
 
 def _idle_wait(name: str, address: int = 0) -> Wait:
     """The wait of an idle worker of a pool, on the futex at ``address`` or on something else (0)."""
-    return Wait(Resource(WaitKind.WORKER_POOL, address, name), detail=IdleWorker())
+    return Wait(Resource(WaitKind.WORKER_POOL, address, name), detail=IdleWorker(lacks_work=True))
 
 
 def _state_in_call(thread: ThreadSnapshot) -> State:
