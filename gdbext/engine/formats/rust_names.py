@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gdbext.engine.numbers import integer
+
 _TOKEN = re.compile(r"s[0-9a-zA-Z]*_|B[0-9a-zA-Z]*_|N[a-zA-Z]|(?P<length>0|[1-9]\d*)_?|.")
 """A disambiguator, a reference back, a namespace, the length of an identifier, or the tag of a path or type."""
 _MOST = 8
@@ -18,7 +20,7 @@ def rust_path(mangled: str) -> tuple[str, ...]:
     at = 2
     while len(names) < _MOST and (token := _TOKEN.match(mangled, at)):
         at = token.end()
-        length = int(token["length"] or 0) if len(token["length"] or "") < 4 else len(mangled)
+        length = integer(token["length"] or "") or 0
         if length:
             names.append(mangled[at : at + length])
             at += length
