@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gdbext.engine.numbers import integer
+from gdbext.engine.numbers import number
 
 _TOKEN = re.compile(r"s[0-9a-zA-Z]*_|B[0-9a-zA-Z]*_|N[a-zA-Z]|(?P<length>0|[1-9]\d*)_?|.")
 """A disambiguator, a reference back, a namespace, the length of an identifier, or the tag of a path or type."""
@@ -20,7 +20,7 @@ def rust_path(mangled: str) -> tuple[str, ...]:
     at = 2
     while len(names) < _MOST and (token := _TOKEN.match(mangled, at)):
         at = token.end()
-        length = integer(token["length"] or "") or 0
+        length = number(token["length"] or "") or 0
         if length:
             names.append(mangled[at : at + length])
             at += length
