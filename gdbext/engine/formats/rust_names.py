@@ -20,7 +20,7 @@ def rust_path(mangled: str) -> tuple[str, ...]:
     at = 2
     while len(names) < _MOST and (token := _TOKEN.match(mangled, at)):
         at = token.end()
-        length = number(token["length"] or "") or 0
+        length = min(number(token["length"] or "") or 0, len(mangled))
         if length:
             names.append(mangled[at : at + length])
             at += length
