@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _POLLING_FRAMES = 3  # innermost Python frames that are searched for the loop of a sleep: a function may only sleep
+_PAUSES = {"sleep", "sched_yield"}
 _NAMING_FRAMES = 3  # innermost Python frames that are searched for the name of a lock
 _MOST_NAMED = 16  # most threads whose frames are searched for it
 
@@ -140,6 +141,10 @@ class PythonWaitView:
         state = self._first_state(tid)
         return waker_search.possible_setters(self.runtime, state, name) if state else None
 
+    def yields(self, tid: int) -> bool:
+        """The thread is in a loop that calls ``os.sched_yield`` at each turn, by itself or through a short function."""
+        return polled_objects.is_yielding_loop(self.runtime, self.stack(tid))
+
     def question(self, tid: int) -> Question | None:
         """The prompt at which the thread's Python functions wait for typed input."""
         questions = (polled_objects.asked_question(self.runtime.stack_of([state])) for state in self.states(tid))
@@ -202,7 +207,7 @@ class PythonWaitView:
         """The objects that the code of the thread's innermost Python frames polls."""
         for state in self.states(tid):
             stack = self.runtime.stack_of([state]).innermost(_POLLING_FRAMES)
-            if not stack or "sleep" not in stack.used_names(stack[0]):
+            if not stack or not _PAUSES & stack.used_names(stack[0]):
                 continue
             for frame in polled_objects.up_to_callback(stack):
                 objects = polled_objects.polled_objects(self.runtime, frame)

@@ -37,7 +37,7 @@ from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Optional
 
     from gdbext.diagnosis.session import Session
@@ -99,6 +99,7 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         dict.fromkeys(workers, teams[0]) if len(teams) == 1 else {},
         has_torch=session.has_torch,
         complete=len(threads) == len(process.tids),
+        lives=not target.origin.is_core,
         stop=_process_stop(process, target),
         slowness=_slowness(session, process, threads),
         taken_pools=taken_pools(process, threads),
@@ -166,6 +167,22 @@ def judged_again(inspection: Inspection, slowness: Slowness | None) -> Inspectio
         notes = tuple(finding for finding in inspection.judgement.findings if finding.kind is NOTE)
         inspection = inspection._replace(judgement=Judgement(judgement.findings + notes, judgement.verdict))
     return inspection._replace(slowness=slowness)
+
+
+def with_ended_waits(inspection: Inspection, tids: Collection[int]) -> Inspection:
+    """The last of several samples, given that the threads ``tids`` moved in between: their waits end. Judged again."""
+
+    def with_ended(thread: ThreadReport) -> ThreadReport:
+        return thread._replace(wait=thread.wait._replace(was_ended=True)) if thread.wait else thread
+
+    if not inspection.observations or not any(thread.wait and thread.tid in tids for thread in inspection.threads):
+        return inspection
+    threads = tuple(with_ended(thread) if thread.tid in tids else thread for thread in inspection.threads)
+    observations = inspection.observations._replace(threads=threads)
+    judgement, notes = judge(observations), (each for each in inspection.judgement.findings if each.kind is NOTE)
+    findings = dict.fromkeys((*judgement.findings, *notes))
+    judgement = Judgement(tuple(findings), judgement.verdict)
+    return inspection._replace(threads=threads, judgement=judgement, observations=observations)
 
 
 def _sample_place(thread: ThreadSnapshot) -> SamplePlace:

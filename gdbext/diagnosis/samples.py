@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.diagnosis.inspect import Inspection, inspect_threads, judged_again
-from gdbext.diagnosis.report.thread_report import ThreadProgress
+from gdbext.diagnosis.inspect import Inspection, inspect_threads, judged_again, with_ended_waits
+from gdbext.diagnosis.report.thread_report import Progress, ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.diagnosis.verdict.slowness import repeated_collector, with_history
@@ -83,6 +83,8 @@ def sample(
     rows = progress.compare([inspection.places for inspection in inspections], work, ran, waking)
     slowness = [inspection.slowness for inspection in inspections]
     rows = progress.with_collections(rows, repeated_collector(slowness))
+    moved = {row.tid for row in rows if row.progress is Progress.MOVED}
+    last = with_ended_waits(last, moved)
     calls = count_calls()
     rows = progress.with_operator_calls(rows, last.threads, calls or 0)
     last = judged_again(last, with_history(slowness, interval))

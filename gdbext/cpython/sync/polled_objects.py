@@ -207,6 +207,21 @@ def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Pytho
     return None
 
 
+def is_yielding_loop(runtime: PythonRuntime, stack: PyStack) -> bool:
+    """True if the loop around the innermost frame's instruction calls sched_yield, or that frame does and its caller is
+    in a loop. Raises nothing."""
+    frames = stack[:2]
+    if not frames:
+        return False
+    own = loop_names(runtime, frames[0])
+    if own:
+        return _YIELD in own.names
+    return len(frames) == 2 and _YIELD in stack.used_names(frames[0]) and bool(loop_names(runtime, frames[1]))
+
+
+_YIELD = "sched_yield"
+
+
 def _is_polled(item: PolledObject, loop: LoopNames, ignored: frozenset[str]) -> bool:
     """True if the loop calls a function that polls such an object and is not ``ignored``: for a file a function that it
     is the first argument of (a lock file may be passed to any), for an item of a container any function or method,

@@ -120,12 +120,13 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
         wait = thread.wait
         if not wait:
             return (thread.stack_key, thread.state)
-        # how long a sleep still lasts differs, and so do numbers and addresses of fds whose other ends are alike
+        # How long a sleep still lasts differs, and so do numbers and addresses of fds whose other ends are alike. An
+        # epoll instance, or a set of fds, is another one than that with another number.
         resource, peer = wait.resource, wait.detail.peer
         common: tuple[object, ...] = (resource.kind, resource.name)
         if resource.kind is WaitKind.SLEEP:
             common = (resource.kind, wait.detail.looks_for)
-        elif resource.kind is WaitKind.IO and peer:
+        elif resource.kind is WaitKind.IO and peer and not wait.detail.watches_several:
             common = (resource.kind, peer.kind, peer.state, peer.own, *(process.pid for process in peer.processes))
         address = resource.address if wait.owners else 0
         return (thread.stack_key, thread.state, *common, wait.owners, wait.being_released, address)

@@ -16,6 +16,7 @@ from gdbext.engine.repetitions import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
 from gdbext.render import Style, escape, python_source
+from gdbext.torch.registry.dispatch_table import registration_text
 from gdbext.torch.values.value_text import statistics_text
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _step_lines(step: DispatchFrame, style: Style, why: bool) -> Iterator[str]:
         yield f"{indent}kernel {escape(kernel.function)}" + (f"  ({boxing})" if boxing else "")
         if kernel.registered_at:
             path = f", path {kernel.path}" if kernel.path else ""
-            yield f"{indent}       {escape(kernel.registered_at)}{path}"
+            yield f"{indent}       {escape(registration_text(kernel.registered_at))}{path}"
     if step.never_entered:
         yield style(f"{indent}never entered: {step.never_entered}", "yellow")
     if why:

@@ -69,6 +69,8 @@ def name_collectives(
 
 def _with_operation(session: Session, thread: ThreadSnapshot, wait: Wait, section: CollectivesSection) -> Wait:
     """The wait with its collective and the exception that the thread handles; unchanged if it waits for no rank."""
+    if wait.detail.named:
+        return wait
     store = wait.detail.collective
     meeting = _meeting_at_store(session, thread, wait)
     kind, name, collective = wait.kind, wait.name, meeting or store

@@ -225,11 +225,13 @@ def _describe_main_wait(
     involved = [graph.threads[tid] for tid in chain.tids]
     from_outside = facts.complete and not notes and no_thread_can_wake_others(facts.threads)
     others = [thread for thread in running if thread not in involved]
-    text = explained_chain(chain, graph, with_end=not from_outside)
+    shows_end = not from_outside and chain.end not in facts.moved()
+    text = explained_chain(chain, graph, with_end=shows_end)
     if not chain.edges and main.user_line and main.wait and is_asleep(main.wait):
         text += f", called from {main.user_line}"
     if from_outside:
-        text += ": only a signal or another process can end this wait; it may be intentional, and no hang is proven"
+        could = "can end" if facts.lives else "could have ended"
+        text += f": only a signal or another process {could} this wait; it may be intentional, and no hang is proven"
     if facts.has_torch:
         text += f"{', and' if from_outside else ';'} no thread is in the dispatcher"
     if others:

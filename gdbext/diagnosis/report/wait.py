@@ -100,6 +100,8 @@ class Wait(NamedTuple):
     """The resource is free or was just handed over: the thread is about to be woken."""
     external: Internal[bool] = False
     """Another process may end it: the object is in shared memory."""
+    was_ended: Internal[bool] = False
+    """A thread of the process ended it between two samples, though none is known that would."""
     kernel: Internal[KernelSide | None] = None
     """The kernel's view of the thread, if no lock of the process explains the wait."""
 
@@ -140,7 +142,7 @@ class Wait(NamedTuple):
     @property
     def polls(self) -> bool:
         """It is one of the short sleeps of a loop that polls something."""
-        return self.kind.traits.may_poll and bool(self.detail.repeated_at or self.detail.looks_for)
+        return self.kind.traits.may_poll and bool(self.detail.repeated_at or self.detail.looks_for or self.detail.named)
 
     @property
     def is_abandoned(self) -> bool:

@@ -162,6 +162,7 @@ class WaitDetail:
     children: tuple[ChildProcess, ...] = ()
     missing_workers: MissingWorkers | None = None
     lost: LostThread | None = None
+    named: str = ""
     expects: tuple[int, ...] = ()
     taken_at: str = ""
     looks_for: str = ""
@@ -172,6 +173,7 @@ class WaitDetail:
     seconds: float | None = None
     self_wait: SelfWait | None = None
     set_by_handlers: bool = False
+    watches_several: bool = False
     polls_file: bool = False
     """What the thread polls between two sleeps is a file."""
     about_question: str = ""
@@ -292,6 +294,60 @@ class OtherRanks(_OtherRanksFields, WaitDetail):
         return OtherRanks(self.collective, self.below.with_device(device), self.handling)
 
 
+class _IdleFields(NamedTuple):
+    lacks_work: Sparse[bool] = False
+    """The thread waits for work, not for other threads."""
+
+
+class IdleWorker(_IdleFields, WaitDetail):
+    """The thread, or the only one of its process, is a worker without work."""
+
+    def phrase(self, resource: Resource) -> str:
+        """``waits for work (resource tracker)``."""
+        return f"waits for work ({resource.name})"
+
+
+class _NamedFields(NamedTuple):
+    named: Sparse[str] = ""
+    """What is waited for, by a function on the stack: ``a connection of its pool``; for people."""
+    until: Sparse[str] = ""
+    """The event that ends the wait: ``one is given back``; for people."""
+    steps: Internal[tuple[str, ...]] = ()
+    """Steps to try."""
+    collective: Internal[CollectiveWait | None] = None
+    """The operation of other ranks by which it waits; None if there is none."""
+    peer: Sparse[Peer | None] = None
+    """The other end of the call in which it waits; None if unknown."""
+    children: Internal[tuple[ChildProcess, ...]] = ()
+    """Child processes that may end it."""
+    seconds: Internal[float | None] = None
+    """Seconds that it takes from now on, None if unknown."""
+
+
+class NamedDetail(_NamedFields, WaitDetail):
+    """A function on the stack says what the thread waits for (waits/named_waits.py)."""
+
+    def phrase(self, resource: Resource) -> str:
+        """``waits for a message for the ZeroMQ socket of tcp://h:1, until a peer sends one (in poll on fd 8)``."""
+        place = f" (in {resource.name})" if resource.kind is WaitKind.IO else ""
+        return f"waits for {self.named}, until {self.until}{place}"
+
+    def leads_outside(self, kind: WaitKind) -> bool:
+        return super().leads_outside(kind) or kind is WaitKind.SLEEP
+
+    def advice(self, kind: WaitKind) -> Advice | None:
+        return (*self.steps, *(self.about_other_end(kind) or ()))
+
+    def advice_when_blocked(self, kind: WaitKind) -> Advice:
+        return self.steps or super().advice_when_blocked(kind)
+
+    def with_peer(self, peer: Peer | None) -> WaitDetail:
+        return self._replace(peer=peer)
+
+    def with_wakers(self, wakers: Unowned) -> WaitDetail:
+        return self  # that no thread is in one of the functions that wake it says nothing
+
+
 class _DeviceCallFields(NamedTuple):
     device: Sparse[DeviceWait | None] = None
     """The call in which a device is waited for."""
@@ -321,6 +377,8 @@ class _OtherEndFields(NamedTuple):
     """The other end; None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+    watches_several: Internal[bool] = False
+    """It waits for any of several file descriptors, as epoll_wait does."""
 
 
 class OtherEnd(_OtherEndFields, WaitDetail):
@@ -333,7 +391,7 @@ class OtherEnd(_OtherEndFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
-        return type(self)(peer, self.children)
+        return self._replace(peer=peer)
 
 
 def _about_lock(peer: Peer | None) -> tuple[str | Suggestion, ...]:
@@ -531,7 +589,8 @@ class Sleep(_SleepFields, WaitDetail):
         if self.polled:
             return f"{resource.wait_phrase} in a loop that polls {self.polled.looks_for}{self.handling.clause}"
         caught = f", which has caught {self.caught.text}" if self.caught else ""
-        again = f"sleeps repeatedly in the loop at {self.repeated_at}{caught}{self.exited_children}"
+        verb = "yields the CPU" if self.seconds == 0 else "sleeps"
+        again = f"{verb} repeatedly in the loop at {self.repeated_at}{caught}{self.exited_children}"
         return f"{again if self.repeated_at else resource.wait_phrase}{self.handling.clause}"
 
     def leads_outside(self, kind: WaitKind) -> bool:

@@ -135,7 +135,8 @@ def end_clause(wait: Wait) -> str:
         return wait.detail.timed_clause if wait.kind is not WaitKind.SLEEP else ""
     if wait.kind.traits.is_lock:
         return ", whose owner is not known"
-    return ", and no thread was found that could wake it" if wait.kind.traits.needs_thread else ""
+    is_unexplained = wait.kind.traits.needs_thread and not wait.was_ended
+    return ", and no thread was found that could wake it" if is_unexplained else ""
 
 
 def explained_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:

@@ -276,6 +276,8 @@ class Observations(NamedTuple):
     """PyTorch is in the process, and with it a dispatcher to speak of."""
     complete: bool = True
     """No thread is missing because it could not be read."""
+    lives: bool = True
+    """The process runs on: it is not a core's."""
     stop: ProcessStop | None = None
     """The stop that the whole process was in before the debugger attached."""
     slowness: Slowness | None = None

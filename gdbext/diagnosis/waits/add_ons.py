@@ -1,4 +1,5 @@
-"""Recognizers (``gdbext.waits``) and pools (``gdbext.pools``) of other packages; a fault costs only what they add."""
+"""Recognizers (``gdbext.waits``), pools (``gdbext.pools``) and named waits (``gdbext.named_waits``) of other packages;
+a fault costs only what they add."""
 
 from __future__ import annotations
 
@@ -6,17 +7,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.waits.named_table import NamedWait
 from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.errors import AddOnError
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterator
+    from typing import Any, TypeVar
 
     from gdbext.engine.vocabulary import ErrorLog
 
+    Row = TypeVar("Row")
+
 POOLS_GROUP = "gdbext.pools"
 """NAME = "module:attribute": a Pool, or a tuple of them."""
+NAMED_GROUP = "gdbext.named_waits"
+"""NAME = "module:attribute": a NamedWait, or a tuple of them."""
 WAITS_GROUP = "gdbext.waits"
 """NAME = "module:function": ThreadSnapshot → Wait, or None."""
 
@@ -30,17 +37,24 @@ class AddOns:
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
         """All pools of other packages; what is no Pool is recorded as an error."""
-        pools = []
-        for point in entry_points(POOLS_GROUP):
+        return tuple(self._rows(POOLS_GROUP, Pool))
+
+    @cached_property
+    def named_waits(self) -> tuple[NamedWait, ...]:
+        """All named waits of other packages; what is no NamedWait is recorded as an error."""
+        return tuple(self._rows(NAMED_GROUP, NamedWait))
+
+    def _rows(self, group: str, kind: type[Row]) -> Iterator[Row]:
+        """The rows of a class that the entry points of a group name, one each or several."""
+        for point in entry_points(group):
             loaded = self._loaded(point)
-            rows = loaded if isinstance(loaded, (tuple, list)) and not isinstance(loaded, Pool) else (loaded,)
+            rows = loaded if isinstance(loaded, (tuple, list)) and not isinstance(loaded, kind) else (loaded,)
             for row in rows if loaded is not None else ():
-                if isinstance(row, Pool):
-                    pools.append(row)
+                if isinstance(row, kind):
+                    yield row
                 else:
-                    text = f"{point.group} {point.name!r} of {point.package} is no gdbext.Pool: {row!r:.80}"
-                    self.note(AddOnError(text))
-        return tuple(pools)
+                    entry = f"{point.group} {point.name!r} of {point.package}"
+                    self.note(AddOnError(f"{entry} is no gdbext.{kind.__name__}: {row!r:.80}"))
 
     @cached_property
     def recognizers(self) -> tuple[AddedRecognizer, ...]:

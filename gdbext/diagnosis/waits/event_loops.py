@@ -18,6 +18,7 @@ from gdbext.diagnosis.report.thread_report import (
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.report.wait_detail import OwnServer
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.named_waits import task_phrase
 from gdbext.diagnosis.waits.snapshot import joined
 from gdbext.diagnosis.waits.syscall_waits import seconds_text
 from gdbext.engine.targets.system.linux import signal_name
@@ -98,7 +99,7 @@ def _event_loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventL
             # A task that is just entering has its __aexit__ on the stack already.
             if task.subject != entered or not task.waiter:
                 inside.setdefault(entered, []).append(task)
-    tasks = (_task(process, loop, task, awaited.get(task.address), names, inside) for task in loop.tasks)
+    tasks = (_task(process, loop, task, awaited.get(task.address), names, inside, tid) for task in loop.tasks)
     # Signal handlers give no locks back; if they are not known, as in a core, they may do anything else.
     handled = process.procfs.handled_signals()
     locks = {Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER}
@@ -164,6 +165,7 @@ def _task(
     awaited: Awaited | None,
     names: Mapping[int, _TaskName],
     inside: Mapping[int, Sequence[RunningTask]],
+    loop_tid: int,
 ) -> AsyncTask:
     """The task's report. ``names``: task address → name; ``inside``: lock address → tasks in its ``async with``."""
     frames = tuple(
@@ -186,9 +188,11 @@ def _task(
         holders = others if len(users) <= 2 and len(others) == 1 else ()
     needed = holders or tuple(other for other in awaited.tasks if other in names)
     verb = "holds" if recorded else "seems to hold" if holders else ""
+    runner = process.thread(loop_tid)
+    named = task_phrase(runner, task.frames, len(names) == 1) if runner else ""
     return row._replace(
         state=TaskState.WAITING,
-        awaits=_phrase(process, awaited, [names[other] for other in needed], verb),
+        awaits=named or _phrase(process, awaited, [names[other] for other in needed], verb),
         awaited_kind=awaited.kind.name,
         needs=() if awaited.first else needed,
         timed=awaited.timed,

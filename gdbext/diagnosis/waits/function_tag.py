@@ -1,5 +1,6 @@
-"""The purpose of functions in waits, by name: C functions by their whole exported name, C++ functions by the beginning
-of the mangled name (demangled text may be a template argument). All are in the symbol tables of release wheels."""
+"""The purpose of functions in waits, by name: C functions by their whole exported name, functions of C++ and Rust by
+the beginning of the mangled name (demangled text may be a template argument). All are in the symbol tables of release
+wheels."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import EVAL_FUNCTIONS
 from gdbext.diagnosis.waits.mpi_calls import MPI_NAMES
+from gdbext.engine.formats.rust_names import rust_path
 from gdbext.engine.numbers import integer
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
@@ -209,11 +211,13 @@ class FunctionIndex(Generic[Tag]):
         """``tagged``: (tag, the functions that have it)."""
         rows = list(tagged)
         self._by_name: dict[str, list[Tag]] = {}
+        self._by_path: dict[tuple[str, ...], list[Tag]] = {}
         self._by_beginning: dict[str, list[Tag]] = {}
         for tag, functions in rows:
             for name in functions.c:
                 self._by_name.setdefault(name, []).append(tag)
             for name in functions.qualified:
+                self._by_path.setdefault(tuple(name.split("::")), []).append(tag)
                 self._by_beginning.setdefault(_LOCAL.sub("", f"N{nested_name(name)}"), []).append(tag)
             for name in functions.mangled:
                 self._by_beginning.setdefault(_LOCAL.sub("", name), []).append(tag)
@@ -227,6 +231,8 @@ class FunctionIndex(Generic[Tag]):
         for name in names:
             tags.update(self._by_name.get(name, ()))
             if not name.startswith("_Z"):
+                path = rust_path(name)
+                tags.update(tag for end in range(2, len(path) + 1) for tag in self._by_path.get(path[:end], ()))
                 continue
             # A name at the very start of the mangled name is the function itself; deeper it is only an argument. It is
             # compared from its N on, without the letters of const methods (K) and internal linkage (L).

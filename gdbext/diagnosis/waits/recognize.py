@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
-from gdbext.diagnosis.report.wait_detail import Owned, Unowned
+from gdbext.diagnosis.report.wait_detail import IdleWorker, Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
-from gdbext.diagnosis.waits import glibc_waits, pool_workers, python_waits, syscall_waits, torch_waits
+from gdbext.diagnosis.waits import glibc_waits, named_waits, pool_workers, python_waits, syscall_waits, torch_waits
 from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
 from gdbext.diagnosis.waits.pool_table import Pool
 
@@ -76,7 +76,9 @@ SPINNING: tuple[Recognizer, ...] = (
     python_waits.repeated_gil_wait,
     python_waits.stop_the_world_wait,
     torch_waits.polling_wait,
+    named_waits.polling_wait,
     syscall_waits.repeated_sleep,
+    syscall_waits.yielding_wait,
     syscall_waits.uninterruptible_wait,
 )
 """Waits of threads that are in no system call."""
@@ -95,7 +97,7 @@ def state_of(thread: ThreadSnapshot) -> State:
     if thread.syscall:
         state = _state_in_call(thread)
     elif pool := pool_workers.openmp_pool_of(thread) or pool_workers.spinning_pool_of(thread):
-        state = State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
+        state = State(RunState.IDLE, _idle_wait(f"{pool.name} (spinning)"), pool)
     elif wait := _first_wait(SPINNING, thread) or _first_wait(thread.process.added_recognizers, thread):
         state = State(RunState.WAITING, _with_checked_owner(thread, wait))
     else:
@@ -105,12 +107,17 @@ def state_of(thread: ThreadSnapshot) -> State:
     return State(*syscall_waits.with_kernel_side(thread, state.state, state.wait), state.pool)
 
 
+def _idle_wait(name: str, address: int = 0) -> Wait:
+    """The wait of an idle worker of a pool, on the futex at ``address`` or on something else (0)."""
+    return Wait(Resource(WaitKind.WORKER_POOL, address, name), detail=IdleWorker(lacks_work=True))
+
+
 def _state_in_call(thread: ThreadSnapshot) -> State:
     """The state of a thread in a system call; its wait with the user, processes or workers that would end it."""
     pool = next(filter(None, (pool_of(thread) for pool_of in POOLS)), None)
     if pool:
         address = thread.syscall.arguments[0] if thread.syscall and thread.syscall.name == "futex" else 0
-        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool.name)), pool)
+        return State(RunState.IDLE, _idle_wait(pool.name, address), pool)
     wait = wait_of(thread)
     if not wait:
         return State(RunState.RUNNING)
@@ -121,7 +128,7 @@ def _state_in_call(thread: ThreadSnapshot) -> State:
         if is_answerable or is_at_prompt(thread, wait):
             return State(RunState.IDLE, question)
     wait = torch_waits.with_child_processes(thread, wait)
-    return State(RunState.WAITING, pool_workers.with_lost_workers(thread, wait))
+    return State(RunState.WAITING, named_waits.with_name(thread, pool_workers.with_lost_workers(thread, wait)))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
@@ -196,6 +203,8 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
 
 def _with_loop(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """A timed wait with the loop that repeats it, and with what the loop tests in between."""
+    if wait.detail.named:
+        return wait
     if wait.kind is WaitKind.SLEEP:
         return polled_sleep(thread, wait)
     line = line_of_loop(thread, wait)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread, Wait
 from gdbext.diagnosis.waits.function_tag import tags_of
+from gdbext.diagnosis.waits.named_table import ROWS, NamedWaits
 from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.glibc.pthread import thread_id
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait_kind import Resource
     from gdbext.diagnosis.waits.add_ons import AddOns
     from gdbext.diagnosis.waits.function_tag import FunctionTag
+    from gdbext.diagnosis.waits.named_table import NamedWait
     from gdbext.diagnosis.waits.pool_table import PoolFunction
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import ModuleTable
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.frame_steps import NativeFrame
     from gdbext.torch.stack import DispatchFrame
 
-    Tag = Union["FunctionTag", "PoolFunction"]
+    Tag = Union["FunctionTag", "PoolFunction", "NamedWait"]
     """The knowledge that the name of a function gives."""
 
 
@@ -77,6 +79,11 @@ class ProcessSnapshot:
         """All kinds of pools; ours come before those of other packages."""
         return PoolIndex((*POOLS, *(self.add_ons.pools if self.add_ons is not None else ())))
 
+    @cached_property
+    def named_waits(self) -> NamedWaits:
+        """All functions that say what a thread in them waits for; those of other packages come first."""
+        return NamedWaits((*(self.add_ons.named_waits if self.add_ons is not None else ()), *ROWS))
+
     @property
     def added_recognizers(self) -> Sequence[Callable[[ThreadSnapshot], Wait | None]]:
         return self.add_ons.recognizers if self.add_ons is not None else ()
@@ -87,7 +94,8 @@ class ProcessSnapshot:
         if tags is None:
             symbol = function()
             names = symbol.names if symbol else ()
-            tags = self._tags[frame.lookup_pc] = tags_of(names) | self.pools.functions_of(names)
+            added = self.pools.functions_of(names) | self.named_waits.rows_of(names)
+            tags = self._tags[frame.lookup_pc] = tags_of(names) | added
         return tags
 
     def first_levels(self, stack: NativeStack, levels: range) -> Mapping[Tag, int]:

@@ -55,6 +55,8 @@ def syscall_wait(thread: ThreadSnapshot) -> Wait | None:
     name = call.name
     if name in ("nanosleep", "clock_nanosleep"):
         return _sleep_wait(thread, call)
+    if name == "sched_yield":
+        return yielding_wait(thread)
     if name in ("wait4", "waitid"):
         return _child_wait(process, call)
     if name in ("vfork", "clone", "clone3"):
@@ -114,6 +116,14 @@ def repeated_sleep(thread: ThreadSnapshot) -> Wait | None:
     if thread.level_of(FunctionTag.SLEEPS, within=2) is None:
         return None
     return _timed_sleep(None) if thread.process.python.asked_to_sleep(thread.tid) is not None else None
+
+
+def yielding_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread whose loop in Python yields the CPU at each turn: it polls something. None for others."""
+    is_elsewhere = thread.syscall is not None and thread.syscall.name != "sched_yield"
+    if is_elsewhere or thread.dispatch or not thread.python or not thread.process.python.yields(thread.tid):
+        return None
+    return Wait(Resource(WaitKind.SLEEP, 0, "yields the CPU"), timed=True, detail=Sleep(seconds=0.0))
 
 
 def _sleep_wait(thread: ThreadSnapshot, call: Syscall) -> Wait:
@@ -213,7 +223,8 @@ def _descriptors_wait(
 def _other_ends(peers: Sequence[Peer | None]) -> OtherEnd:
     """The first known peer, and the processes of all."""
     peer = next(filter(None, peers), None)
-    return OtherEnd(peer, tuple(process for peer in peers if peer for process in peer.processes))
+    processes = tuple(process for peer in peers if peer for process in peer.processes)
+    return OtherEnd(peer, processes, watches_several=len(peers) > 1)
 
 
 def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
@@ -320,7 +331,8 @@ def _epoll_wait(process: ProcessSnapshot, call: Syscall) -> Wait:
     text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in watched[:_SHOWN])
     more = f" and {len(watched) - _SHOWN} more" if len(watched) > _SHOWN else ""
     resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {epoll_fd}, which watches {text}{more}")
-    return Wait(resource, timed=timed, detail=_other_ends([peer for _, peer in watched]))
+    detail = _other_ends([peer for _, peer in watched])._replace(watches_several=True)
+    return Wait(resource, timed=timed, detail=detail)
 
 
 def _signed32(value: int) -> int:

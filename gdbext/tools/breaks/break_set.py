@@ -35,6 +35,7 @@ from gdbext.tools.breaks.break_plan import (
 )
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
+from gdbext.torch.registry.dispatch_table import registration_text
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack.roles import Role, classify
@@ -227,7 +228,7 @@ def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     if link:
         yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
         if link.kernel.registered_at:
-            yield f"        {link.kernel.registered_at}"
+            yield f"        {registration_text(link.kernel.registered_at)}"
 
 
 def _function(link: ExpectedLookup) -> str:
@@ -246,7 +247,9 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     yield f"  key {keys.highest_key(bits)}, table index {index}, {kinds}"
     links = session.chains.chain(operator, bits)
     for link in links[:1]:
-        yield f"  kernel {_function(link)}" + (f", {link.kernel.registered_at}" if link.kernel.registered_at else "")
+        yield f"  kernel {_function(link)}" + (
+            f", {registration_text(link.kernel.registered_at)}" if link.kernel.registered_at else ""
+        )
     for link in links[1:]:
         yield f"  then expected: {link.key}: {_function(link)}"
     if links and links[-1].certainty == "unknown":

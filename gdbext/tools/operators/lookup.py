@@ -18,6 +18,7 @@ from gdbext.engine.vocabulary import Section, counted, json_member
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry import Operator
+from gdbext.torch.registry.dispatch_table import registration_text
 from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.stack.key_choice import ChosenKernel, ExpectedLookup
 from gdbext.torch.values.key_names import shown_key
@@ -77,7 +78,7 @@ class LookupTool(Tool):
             arrow = "  then " if depth else "  found"
             yield f"{arrow} {style(link.key, 'bold')}: {function}  [{abilities}] ({chosen.path} {chosen.reason})"
             if chosen.registered_at:
-                yield style(f"        {escape(chosen.registered_at)}", "dim")
+                yield style(f"        {escape(registration_text(chosen.registered_at))}", "dim")
             yield f"        {escape(link.why)}"
             if report.why and link.next_keyset:
                 yield f"        redispatches with {_keys(link.next_keyset)} {link.next_keyset.bits:#x}"
@@ -163,6 +164,7 @@ def _lookup(session: Session, args: Namespace) -> LookupSection:
     )
 
 
+_AT = "registered at "
 _MOST_KEYS = 6
 """Keys that are listed of those for which an operator has kernels, at most."""
 _OWN_BACKENDS = ("CPU", "CUDA", "Meta")
@@ -178,7 +180,7 @@ def _existing_kernels(session: Session, operator: Operator, key: str) -> str:
     active = [entry for entry in registrations if entry.active and session.chains.computes(entry.key)]
     if not active:
         return "no kernel is registered for any backend"
-    listed = [f"{entry.key} ({_source(entry.debug)})" for entry in active[:_MOST_KEYS]]
+    listed = [f"{entry.key} ({registration_text(entry.debug).removeprefix(_AT)})" for entry in active[:_MOST_KEYS]]
     more = f" and {len(active) - _MOST_KEYS} more keys" if len(active) > _MOST_KEYS else ""
     text = f"kernels exist for {', '.join(listed)}{more}"
     for beginning, cure in _CONVERSIONS.items():
@@ -201,7 +203,7 @@ def _existing_kernels(session: Session, operator: Operator, key: str) -> str:
 
 def _source(debug: str) -> str:
     """``/src/npu.cpp:12`` of ``registered at /src/npu.cpp:12``."""
-    return debug.removeprefix("registered at ")
+    return debug.removeprefix(_AT)
 
 
 def _call_keyset(session: Session, operator: Operator, args: Namespace) -> tuple[int, CallKeys]:

@@ -17,7 +17,7 @@ from gdbext.engine.vocabulary import ErrorReport, Section, counted
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry import Operator
-from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, OperatorRegistration
+from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, OperatorRegistration, registration_text
 from gdbext.torch.registry.kernel import KernelFacts, KernelFunction, KernelName, RegisteredKernel
 from gdbext.torch.registry.operator_names import declared_schemas, matcher, split, unknown_operator
 from gdbext.torch.stack.key_choice import missing_formula, raises_only
@@ -430,7 +430,7 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
     yield style(escape(operator.qualified), "bold") + (f"  OperatorDef at {operator.address:#x}" if why else "")
     yield f"  schema  {escape(operator.schema or '(none)')}"
     if operator.debug:
-        yield f"          {escape(operator.debug)}"
+        yield f"          {escape(registration_text(operator.debug))}"
     if registrations is None:
         yield style("  registrations cannot be read", "yellow")
     else:
@@ -443,7 +443,7 @@ def _operator_lines(operator: OperatorReport, style: Style, why: bool, section: 
             qualifiers = (" [alias]" if registration.alias else "") + ("" if registration.active else " (overridden)")
             line = f"    {registration.key}{qualifiers}: {kernel_text(registration.kernel)}"
             yield line if registration.active else style(line, "dim")
-            yield style(f"        {escape(registration.debug)}", "dim")
+            yield style(f"        {escape(registration_text(registration.debug))}", "dim")
         if len(shown) < len(registrations):
             yield style(f"    … and {len(registrations) - len(shown)} more of PyTorch's: --all-keys", "dim")
         if lacks_key_set(operator):
@@ -472,7 +472,7 @@ def _entry_lines(keys: list[str], choice: TableChoice, style: Style) -> Iterator
         return
     yield f"    {', '.join(keys)}: {kernel_text(choice.kernel)} ({step})"
     if choice.debug:
-        yield style(f"        {escape(choice.debug)}", "dim")
+        yield style(f"        {escape(registration_text(choice.debug))}", "dim")
     function = choice.kernel.function or ""
     effect = raises_only(function) or (missing_formula(function) if keys[0].startswith("Autograd") else "")
     if effect:

@@ -107,8 +107,19 @@ class _Description:
             name_=self._label,
         )
         if facts.implementation != UNDEFINED_TENSOR:
+            self._note_inference(section)
             section = self._with_elements(section)
         return replace(section, notes=tuple(self._notes), problems=tuple(dict.fromkeys(self._problems)))
+
+    def _note_inference(self, section: TensorSection) -> None:
+        """Add a note on a tensor that was made in inference mode (TensorImpl::is_inference, c10/core/TensorImpl.h, 1.9
+        to 2.15: neither an Autograd key nor ADInplaceOrView)."""
+        has_keys = any(name.startswith(("Autograd", "ADInplaceOrView")) for name in self._names)
+        if self._names and not has_keys and section.version is None:
+            self._notes.append(
+                "it is an inference tensor: it has no Autograd key and no version counter, so autograd cannot save it "
+                "and it can be changed in place only in inference mode; clone it outside of torch.inference_mode()"
+            )
 
     def _field(self, what: str, read: Callable[[], Result]) -> Result | None:
         """The result of ``read``; None if it raises GdbextError, which becomes a problem with ``what``."""

@@ -30,6 +30,7 @@ from gdbext.render import escape, page
 from gdbext.render.page import DATA_ENDS, NO_ORIGIN, Column, Origin, Page, data_begins, embedded
 from gdbext.render.plain_json import plain
 from gdbext.tools.probes.flame_files import SPEEDSCOPE, FlameStacks, SpeedscopeProfiles, is_flame_file
+from gdbext.torch.registry.dispatch_table import registration_text
 from gdbext.torch.stack import DispatchEvent, DispatchKeySet
 
 if TYPE_CHECKING:
@@ -429,7 +430,7 @@ class TimelinePage(BarTrace):
         for lookup in (kind.lookup for kind in self._kinds.values()):
             keys = ", ".join(lookup.keyset.keys)
             texts = lookup.event.value, lookup.qualified, lookup.key, keys, lookup.kernel_text
-            kinds.append([escape(text) for text in (*texts, lookup.kernel.registered_at or "")])
+            kinds.append([escape(text) for text in (*texts, registration_text(lookup.kernel.registered_at or ""))])
         numbers = ("count", "end not seen", "self µs", "total µs", "mean µs", "longest µs")
         columns = [Column(name, True) for name in numbers] + list(map(Column, ("event", "operator", "key", "kernel")))
         rows = (kind.cells() for kind in sorted(self._kinds.values(), key=lambda kind: -kind.own))
@@ -510,7 +511,7 @@ class TextTrace(TraceSink):
         kernel, keyset = lookup.kernel, lookup.keyset
         kinds = f"valid=[{kernel.valid:d}], boxed=[{kernel.boxed:d}], unboxed=[{kernel.unboxed:d}]"
         where = f", path=[{kernel.path}]" if kernel.path else ""
-        origin = f", {kernel.registered_at}" if kernel.registered_at else ""
+        origin = f", {registration_text(kernel.registered_at)}" if kernel.registered_at else ""
         for text in (
             f"[lookup] keyset=[DispatchKeySet({', '.join(keyset.keys)})], bits=[{keyset.bits:#x}]\n",
             f"[index] key=[{lookup.key}], index=[{lookup.table_index}], {kinds}\n",

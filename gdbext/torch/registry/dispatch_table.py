@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     """(entry of a kernel, its functor) → where it jumps to in the end."""
 
 
+def registration_text(debug: str) -> str:
+    """ "registered at FILE:LINE" for people. A kernel in Python has the line of ``torch.library.Library(…)``, whichever
+    line registers it (torch/library.py, Library.__init__, 2.0 to 2.15): "Library made at FILE:LINE"."""
+    place = debug.removeprefix("registered at ")
+    file, _, line = place.rpartition(":")
+    is_made = place != debug and file.endswith((".py", ">")) and line.isdigit()
+    return f"Library made at {place}" if is_made else debug
+
+
 class Candidate(NamedTuple):
     """An alias key that may fill a slot: PyTorch's word for it and the step of the algorithm that takes it."""
 

@@ -295,6 +295,11 @@ _SECRET = re.compile(
     r"|(?:^|_)(?:KEY|PWD|PASS|PW)(?:S|_|$)|(?:ACCESS|SIGNING|ENCRYPTION|LICEN[CS]E|SSH|DEPLOY)_?KEY",
     re.IGNORECASE,
 )
+_PROPERTY = re.compile(
+    r"^(?:N|NUM|MAX|MIN|IS|HAS)_|_(?:PREFIX|SUFFIX|SIZE|LEN|LENGTH|COUNT|LIMIT|TYPE|FORMAT|DIMS?|MASK|INDEX|TTL|TIMEOUT)$",
+    re.IGNORECASE,
+)
+"""Names of what is known about a secret, such as its length, and not of the secret: ``key_prefix``, ``num_tokens``."""
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _SOURCE_FILE = re.compile(r"[^-=@:\s][^=@:\s]*\.(?:pyc?|cpp|cc|c|cu|ptx|sh)")
 _SHOWN_ARGUMENT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
@@ -303,7 +308,8 @@ _SHOWN_ARGUMENT = re.compile(r"-[A-Za-z]|--(?:local[-_])?rank=\d+")
 
 def is_secret(name: str) -> bool:
     """True if a variable or an option of that name may hold a secret, by its name alone."""
-    return name not in ("PWD", "OLDPWD") and bool(_SECRET.search(name.lstrip("-").replace("-", "_")))
+    word = name.lstrip("-").replace("-", "_")
+    return name not in ("PWD", "OLDPWD") and bool(_SECRET.search(word)) and not _PROPERTY.search(word)
 
 
 def without_user(value: str) -> str:

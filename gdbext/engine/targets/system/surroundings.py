@@ -42,6 +42,7 @@ _UNLIMITED = 1 << 60
 """Limits of memory from here on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
 _STORED_AS = "machine"
 """The name of the texts in a recording."""
+_OWN_STAT = "/proc/self/stat"
 _COUNTERS = ("cpu.stat", "memory.events", "memory.failcnt", "/schedstat", "/stat", "/loadavg")
 """Ends of the paths that are read a second time."""
 _NAMESPACE = "ns/cgroup"
@@ -206,7 +207,7 @@ def readings(pid: int, tids: Sequence[int], machine: Machine) -> Readings:
 def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tuple[str, str]]:
     """(path, or another name of a fact; its text) of everything that the first reading reads."""
     folder = f"/proc/{pid}"
-    yield from _read_all([f"{folder}/status", f"{folder}/limits", _ONLINE, "/proc/stat", "/proc/loadavg"])
+    yield from _read_all([f"{folder}/status", f"{folder}/limits", _ONLINE, "/proc/stat", "/proc/loadavg", _OWN_STAT])
     parent = status_fields(f"{folder}/status").get("PPid", "0")
     status = status_fields(f"/proc/{parent}/status") if parent not in ("", "0") else {}
     if status:
@@ -347,7 +348,9 @@ def numbers_of(text: str) -> list[int]:
 
 
 def _ready_turns(folder: str, first: Texts, later: Texts, seconds: float | None) -> Iterator[Turns]:
-    """The threads that did not sleep all the time between the readings; ``folder`` is /proc/PID."""
+    """The threads that did not sleep all the time between the readings; ``folder`` is /proc/PID. A nice value that we
+    have, too, is that of a whole session, and puts no thread behind its neighbors."""
+    usual = max(_stat_number(first.get(_OWN_STAT, "") or ") S", _NICE) or 0, 0)
     for path in first:
         words = path.split("/")
         tid = number(words[4]) if path.startswith(f"{folder}/task/") and path.endswith("/schedstat") else None
@@ -373,7 +376,7 @@ def _ready_turns(folder: str, first: Texts, later: Texts, seconds: float | None)
         # policies of threads that come after the others (sched(7), include/uapi/linux/sched.h)
         priority = {3: "SCHED_BATCH", 5: "SCHED_IDLE"}.get(_stat_number(stats[0], _POLICY) or 0, "")
         nice = _stat_number(stats[0], _NICE) or 0
-        yield Turns(tid, state, ran_ms, waited_ms, faults, priority or (f"nice {nice}" if nice > 0 else ""))
+        yield Turns(tid, state, ran_ms, waited_ms, faults, priority or (f"nice {nice}" if nice > usual else ""))
 
 
 def _run_and_wait(schedstat: str) -> tuple[int, int] | None:
