@@ -319,10 +319,19 @@ class _OtherEndFields(NamedTuple):
     """The other end; None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+    lost: Sparse[LostThread | None] = None
+    """The worker process that should end this wait and is dead, though others hold its pipe open; None if unknown."""
 
 
 class OtherEnd(_OtherEndFields, WaitDetail):
     """The thread waits for a file descriptor, or for a child process."""
+
+    @property
+    def absence(self) -> str:
+        return f", but {self.lost.summary}" if self.lost else ""
+
+    def is_abandoned(self, ends_by_itself: bool) -> bool:
+        return bool(self.lost) and not ends_by_itself
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return super().advice(kind) or self.about_other_end(kind)
@@ -331,7 +340,7 @@ class OtherEnd(_OtherEndFields, WaitDetail):
         return _about_lock(self.peer) or super().advice_when_blocked(kind)
 
     def with_peer(self, peer: Peer | None) -> WaitDetail:
-        return type(self)(peer, self.children)
+        return type(self)(peer, self.children, self.lost)
 
 
 def _about_lock(peer: Peer | None) -> tuple[str | Suggestion, ...]:

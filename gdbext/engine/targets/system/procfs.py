@@ -184,6 +184,15 @@ class ProcFs:
             return "", None
         return self._syscall_names.get(call, f"system call {call}"), number(words[1], 16) if len(words) > 1 else None
 
+    def start_ticks(self, pid: int) -> int | None:
+        """When a process started, in clock ticks since boot; None if unknown."""
+        fields = self._stat_fields(pid)
+        return number(fields[_START_TIME]) if fields else None
+
+    def is_no_process(self, pid: int) -> bool:
+        """True if this machine has no process ``pid``, in the PID namespace of gdbext."""
+        return not self._files.text(f"/proc/{pid}/stat") and bool(self._files.text(f"/proc/{self._pid}/stat"))
+
     def forked_from(self) -> int | None:
         """The parent, if this process is a copy of it: the kernel places code, stack and heap anew at every exec
         (proc_pid_stat(5)). None also if the addresses are not random, and so prove nothing."""
