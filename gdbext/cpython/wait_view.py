@@ -127,7 +127,7 @@ class PythonWaitView:
 
     def process_pools(self, tid: int) -> Iterator[helper_threads.ProcessPool]:
         """The pools of processes with unfinished jobs that the thread's innermost functions refer to."""
-        return helper_threads.process_pools(self.runtime, self.stack(tid).innermost(_POLLING_FRAMES))
+        return helper_threads.process_pools(self.stack(tid).innermost(_POLLING_FRAMES))
 
     def lost_pool(self, tid: int) -> helper_threads.DeadPool | None:
         """The pool with jobs and without threads that the thread's innermost functions refer to."""

@@ -129,7 +129,7 @@ WAYS = {name[3:]: way for name, way in globals().items() if name.startswith("of_
 
 
 def announce():
-    facts = dict(worker=told("worker"), orphan=told("orphan"))
+    facts = {"worker": told("worker"), "orphan": told("orphan")}
 
     def is_over():
         try:

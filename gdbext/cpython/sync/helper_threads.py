@@ -124,7 +124,7 @@ class ProcessPool(NamedTuple):
     pids: tuple[int, ...]
 
 
-def process_pools(runtime: PythonRuntime, stack: PyStack) -> Iterator[ProcessPool]:
+def process_pools(stack: PyStack) -> Iterator[ProcessPool]:
     """The pools of worker processes with unfinished jobs that the frames' variables reach. Raises nothing."""
     seen = set[PyRef]()
     for frame in stack[:_FRAMES]:  # each by itself: the outermost one reaches modules, and all in them

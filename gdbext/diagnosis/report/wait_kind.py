@@ -279,8 +279,8 @@ class Loss(Enum):
         "killed",
         "was killed",
         "were killed",
-        "Read why it was killed (dmesg: the OOM killer; its own output), end the process that holds its pipe, and start "
-        "the pool again.",
+        "Read why it was killed (dmesg: the OOM killer; its own output), end the process that holds its pipe, and "
+        "start the worker again.",
     )
     """A worker process, not a thread: the lost one's sentence is its ``no_waker_clause``."""
 

@@ -76,7 +76,7 @@ def lost_writer(process: ProcessSnapshot, peers: Sequence[Peer | None]) -> LostT
     peer = peers[0] if len(peers) == 1 else None
     if not peer or not peer.processes or peer.address or not process.procfs:
         return None
-    killed = [child for child in process.procfs.children().values() if child.ending.startswith("killed by ")]
+    killed = [child for child in process.procfs.children().values() if child.is_killed]
     if not killed:
         return None
     family = process.procfs.descendants()

@@ -116,12 +116,16 @@ class ProcFs:
         return {pid: self._describe(pid) for pid in self._children_of(self._pid)}
 
     def grandchildren(self) -> Mapping[int, Sequence[ChildProcess]]:
-        """PID of a child → its own children, at most 64 of all together: a launcher's agent has some, for example."""
+        """PID of a child, or of a further descendant → its own children, at most 64 of all together: a launcher's agent
+        has some, for example, and a server's engine has workers."""
         grandchildren, room = {}, 64
-        for child in sorted(self._children)[:room]:
+        pending = sorted(self._children)[:room]
+        while pending:
+            child = pending.pop(0)
             if pids := self._children_of(child)[:room]:
                 room -= len(pids)
                 grandchildren[child] = [self._describe(pid, brief=True) for pid in pids]
+                pending += pids
         return grandchildren
 
     def descendants(self) -> Mapping[int, int]:
