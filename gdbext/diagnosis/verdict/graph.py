@@ -267,6 +267,8 @@ class Observations(NamedTuple):
     """PyTorch is in the process, and with it a dispatcher to speak of."""
     complete: bool = True
     """No thread is missing because it could not be read."""
+    main_has_exited: bool = False
+    """The kernel says that the main thread is a zombie, while others live (pthread_exit)."""
     stop: ProcessStop | None = None
     """The stop that the whole process was in before the debugger attached."""
     slowness: Slowness | None = None

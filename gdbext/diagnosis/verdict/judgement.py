@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gdbext.cpython.abi.assumed_names import SHUTDOWN
 from gdbext.diagnosis.kinds import KINDS
 from gdbext.diagnosis.kinds.state import BUSY, doubts, healthy_verdict
 from gdbext.diagnosis.report.finding import Finding, Verdict
+from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.verdict.clauses import listed
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 
 
@@ -30,4 +33,25 @@ def judge(facts: Observations) -> Judgement:
         strongest = proven[0]._replace(summary=f"{proven[0].summary} {doubt}".rstrip())
     else:
         strongest = findings[0]
+    keepers = keepers_clause(facts)
+    strongest = strongest._replace(summary=f"{strongest.summary} {keepers}") if keepers else strongest
     return Judgement(findings, Verdict.of(strongest))
+
+
+def keepers_clause(facts: Observations) -> str:
+    """``The main thread has exited; loader (tid 2) keeps the process alive, at train.py:8 (step).``: the threads without
+    which the process would end; "" while the main thread has work to do."""
+    main = facts.main
+    if facts.main_has_exited:
+        keepers = [thread for thread in facts.threads if thread.tid != facts.pid]
+        ended = "The main thread has exited"
+    elif main and main.wait and main.python_frames and main.python_frames[0].function == SHUTDOWN:
+        keepers = [thread for thread in facts.threads if thread.tid in main.wait.owner_tids]
+        ended = "The main thread is at its end"
+    else:
+        return ""
+    keepers.sort(key=lambda thread: (thread.state is RunState.IDLE, not thread.user_line))
+    lines = ((thread.label, thread.user_line or thread.python_line) for thread in keepers)
+    names = listed([f"{label}, at {line}," if line else label for label, line in lines]).rstrip(",")
+    verb = "keep" if len(keepers) > 1 else "keeps"
+    return f"{ended}; the process lives on for {names}." if names else ""
