@@ -66,6 +66,11 @@ class WorkersMissing(VerdictKind):
                 yield Finding(self, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
         yield from waits_for_lost(self, (Loss.LEFT_BEHIND, Loss.KILLED), facts, graph)
 
+    def is_refuted(self, finding: Finding, facts: Observations, graph: WaitGraph) -> bool:
+        """As for other kinds, but a thread that spins runs all the time."""
+        missing = finding.wait.detail.missing_workers if finding.wait else None
+        return not (missing and missing.spins) and super().is_refuted(finding, facts, graph)
+
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
         lost = finding.wait.detail.lost if finding.wait else None
         if not (lost and lost.loss is Loss.KILLED):

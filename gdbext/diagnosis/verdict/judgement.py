@@ -39,8 +39,8 @@ def judge(facts: Observations) -> Judgement:
 
 
 def keepers_clause(facts: Observations) -> str:
-    """``The main thread has exited; loader (tid 2) keeps the process alive, at train.py:8 (step).``: the threads without
-    which the process would end; "" while the main thread has work to do."""
+    """``The main thread has exited; the process lives on for loader (tid 2), at train.py:8 (step).``: the threads
+    without which it would end; "" while the main thread has work to do."""
     main = facts.main
     if facts.main_has_exited:
         keepers = [thread for thread in facts.threads if thread.tid != facts.pid]
@@ -53,5 +53,4 @@ def keepers_clause(facts: Observations) -> str:
     keepers.sort(key=lambda thread: (thread.state is RunState.IDLE, not thread.user_line))
     lines = ((thread.label, thread.user_line or thread.python_line) for thread in keepers)
     names = listed([f"{label}, at {line}," if line else label for label, line in lines]).rstrip(",")
-    verb = "keep" if len(keepers) > 1 else "keeps"
     return f"{ended}; the process lives on for {names}." if names else ""

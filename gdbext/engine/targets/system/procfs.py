@@ -197,6 +197,10 @@ class ProcFs:
         """True if this machine has no process ``pid``, in the PID namespace of gdbext."""
         return not self._files.text(f"/proc/{pid}/stat") and bool(self._files.text(f"/proc/{self._pid}/stat"))
 
+    def has_threads(self, pid: int) -> bool:
+        """True if a process has more than one thread."""
+        return len(self._files.names(f"/proc/{pid}/task")) > 1
+
     def forked_from(self) -> int | None:
         """The parent, if this process is a copy of it: the kernel places code, stack and heap anew at every exec
         (proc_pid_stat(5)). None also if the addresses are not random, and so prove nothing."""
