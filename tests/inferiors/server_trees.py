@@ -100,7 +100,7 @@ def announce():
     truth.ready()
 
 
-truth.thread("main", "epoll_wait")
+truth.thread("main", "any")
 to_engine, to_server = socket.socketpair()
 if not os.fork():
     run_engine(to_server)

@@ -66,7 +66,8 @@ def with_stuck_child(session: Session, inspection: Inspection, verdict: Verdict,
         text = f"In its {_relation(child, children.children)} process {child.pid}: {child.summary}"
         summary = f"{text} In process {session.target.pid}: {own.summary}"
         return Verdict.of(verdict.finding._replace(kind=child.kind, summary=summary))
-    dead = [child for child in _descendants(session) if child.is_unexpectedly_dead]
+    named = {child.pid for child in own.wait.detail.children} if own.wait else set()
+    dead = [child for child in _descendants(session) if child.is_unexpectedly_dead and child.pid not in named]
     if not dead or not _only_waits(inspection) or (own.wait and own.wait.detail.lost):
         return verdict
     plural = "es" if len(dead) > 1 else ""

@@ -319,7 +319,7 @@ class _OtherEndFields(NamedTuple):
     """The other end; None if unknown."""
     children: Internal[tuple[ChildProcess, ...]] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
-    lost: Sparse[LostThread | None] = None
+    lost: Internal[LostThread | None] = None
     """The worker process that should end this wait and is dead, though others hold its pipe open; None if unknown."""
 
 

@@ -55,12 +55,14 @@ def _missing_threads(thread: ThreadSnapshot, library: str) -> MissingWorkers | N
     """The threads that a library had started in the parent; None if there are none, or another thread here is in it."""
     process = thread.process
     parent = process.procfs.forked_from()
-    if parent is None or not process.procfs.has_threads(parent) or library.startswith((*_RUNTIME, *_PYTHON)):
+    if parent is None or library.startswith((*_RUNTIME, *_PYTHON)):
         return None
     for other in process.threads:
         if other is not thread and any(other.module_name(level) == library for level in range(len(other.frames))):
             return None
     if not any(_library_of(thread, *started) == library for started in process.started_in_parent):
+        return None
+    if not process.procfs.has_threads(parent):
         return None
     name = library.partition(".")[0]
     advice = f"Or make what starts the threads of {name} (its session, pool or channel) only after the fork."
