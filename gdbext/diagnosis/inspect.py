@@ -34,6 +34,7 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.python_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognize import State, follow_main_thread, held_resources, state_of
 from gdbext.engine.targets.system.linux import signal_name
+from gdbext.engine.targets.system.peer import ProcessState
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -100,12 +101,18 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         has_torch=session.has_torch,
         complete=len(threads) == len(process.tids),
         lives=not target.origin.is_core,
+        main_has_exited=process.pid not in process.tids and _is_zombie(process),
         stop=_process_stop(process, target),
         slowness=_slowness(session, process, threads),
         taken_pools=taken_pools(process, threads),
         has_run=target.moment.has_run,
         moved=target.moment.threads_that_ran,
     )
+
+
+def _is_zombie(process: ProcessSnapshot) -> bool:
+    """The main thread's state in /proc/PID/stat is Z: it has exited, and was not reaped while other threads live."""
+    return process.procfs.process(process.pid).state is ProcessState.ENDED
 
 
 class Inspection(NamedTuple):

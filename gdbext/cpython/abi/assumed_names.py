@@ -171,6 +171,7 @@ WORKING_CALLS = _calls(
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
 PROCESS_POPEN = "_popen"  # attribute of multiprocessing.process.BaseProcess with what was started
 PROCESS_PARENT = "_parent_pid"  # an attribute of every multiprocessing.process.BaseProcess
+POPEN_SENTINEL = "sentinel"  # attribute of multiprocessing's Popen: an fd, at its end when the process exits
 POPEN_PID = "pid"  # attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen
 POPEN_WAITS = (("multiprocessing/popen_fork.py", "wait"), ("multiprocessing/popen_forkserver.py", "poll"))
 """(file, function) that waits with a time limit for the process of ``self``, a Popen, by polling its sentinel."""

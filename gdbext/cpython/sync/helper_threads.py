@@ -95,6 +95,54 @@ def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
             yield EndedProcess(own["_name"].str(_NAME_LENGTH), pid, status)
 
 
+class WorkerProcess(NamedTuple):
+    """A process started by multiprocessing, or by a library built on it, whose exit the program has not seen.
+    ``sentinel``: the fd of a pipe that is at its end when no process has the other end open; -1 if unknown."""
+
+    name: str
+    pid: int
+    parent: int
+    sentinel: int
+
+
+def started_processes(runtime: PythonRuntime) -> Iterator[WorkerProcess]:
+    """The processes started by multiprocessing whose exit status the program does not have. Raises nothing."""
+    for process in _weak_set_members(runtime, *assumed_names.DANGLING_PROCESSES):
+        own = process.attributes()
+        popen = own[assumed_names.PROCESS_POPEN].attributes()
+        pid, sentinel = popen[assumed_names.POPEN_PID].int(), popen[assumed_names.POPEN_SENTINEL].int()
+        if pid and popen["returncode"].int() is None:
+            parent = own[assumed_names.PROCESS_PARENT].int() or 0
+            yield WorkerProcess(own["_name"].str(_NAME_LENGTH), pid, parent, -1 if sentinel is None else sentinel)
+
+
+class ProcessPool(NamedTuple):
+    """A pool of worker processes with ``jobs`` (their number) that are not done; ``kind``: the name of its class."""
+
+    kind: str
+    jobs: int
+    pids: tuple[int, ...]
+
+
+def process_pools(stack: PyStack) -> Iterator[ProcessPool]:
+    """The pools of worker processes with unfinished jobs that the frames' variables reach. Raises nothing."""
+    seen = set[PyRef]()
+    for frame in stack[:_FRAMES]:  # each by itself: the outermost one reaches modules, and all in them
+        reachable = _reachable(stack.variables(frame).values())
+        for value in reachable.keys() - seen:
+            own = value.attributes()
+            manager = own[assumed_names.EXECUTOR_MANAGER].attributes()
+            jobs = len(manager[assumed_names.EXECUTOR_ITEMS].parts())
+            pids = tuple(filter(None, (pid.int() for pid, _ in manager[assumed_names.EXECUTOR_PROCESSES].items())))
+            if not jobs:
+                jobs = len(own[assumed_names.POOL_RESULTS].parts())  # of a multiprocessing.Pool
+                processes = own[assumed_names.POOL_PROCESSES].parts() if jobs else ()
+                pids = tuple(filter(None, (process_id(process.attributes()) for process in processes)))
+            if jobs and pids:
+                yield ProcessPool(value.type.rpartition(".")[2], jobs, pids)
+        seen |= reachable.keys()
+
+
 def thread_object(thread: PyRef, running: Collection[PyRef]) -> ThreadObject | None:
     """The record of a threading.Thread; None for any other object. ``running``: the Threads that run."""
     own = thread.attributes()

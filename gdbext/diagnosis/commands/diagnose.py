@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.commands.diagnose_sections import ChildrenSection, ChildReport, KnownBugsSection, PageSection
 from gdbext.diagnosis.commands.diagnose_view import MAX_PATHS, render
+from gdbext.diagnosis.commands.stuck_children import follows_children, stuck_child, suspects, with_stuck_child
 from gdbext.diagnosis.inspect import inspect_threads, with_known_bugs
 from gdbext.diagnosis.job import is_one_of_several
 from gdbext.diagnosis.kinds.crashed import CRASH
 from gdbext.diagnosis.kinds.lost import advice_on_child
 from gdbext.diagnosis.kinds.state import IDLE
 from gdbext.diagnosis.report.finding import Verdict
-from gdbext.diagnosis.report.suggestion import CHILDREN, SAMPLES
+from gdbext.diagnosis.report.suggestion import CHILDREN, SAMPLES, Suggestion
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -126,9 +127,14 @@ class Diagnose(Tool):
         verdict = inspection.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in inspection.threads if thread.tid in shown]
-        children = children_of(session, args.children, awaited_children(session, verdict.finding))
+        examined = awaited_children(session, verdict.finding)
+        if follows_children(session, inspection):
+            examined = (*examined, *suspects(session))
+        children = children_of(session, args.children, examined)
         more: list[Section] = [children] if children else []
-        verdict = with_cause(verdict, children) if children else verdict
+        if children:
+            verdict = with_cause(verdict, children)
+            verdict = with_stuck_child(session, inspection, verdict, children)
         if args.device:
             from gdbext.diagnosis.job.devices import system_section  # 12 ms, for --device
 
@@ -174,6 +180,10 @@ def _advice(
             steps = (*advice_on_children(finding, called, used), *steps)
         awaited = {child.pid for child in finding.wait.detail.children} if finding.wait else set()
         steps = (*advice_on_child(child.kind for child in children.children if child.pid in awaited), *steps)
+    followed = stuck_child(inspection, children) if children else None
+    if followed and called.may_run:
+        examine = Suggestion("Examine that process with the same command", "", followed.pid).text(called)
+        steps = (examine, *advice_on_child((followed.kind,)), *steps)
     is_stopped = finding.kind.is_hang or finding.kind is IDLE
     if is_stopped and called.may_run and not target.origin.is_core and _is_of_job(session, children):
         steps = tuple(dict.fromkeys((advice_on_ranks(target.pid, called), *steps)))
@@ -247,7 +257,7 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
     examined = [child for child in children.children if child.pid in awaited and child.verdict]
     stuck = [child for child in examined if child.is_stuck]
     if stuck:
-        child = min(stuck, key=lambda child: child.rank)
+        child = min(stuck, key=lambda child: (child.rank, not child.stands))
         text = f"{verdict.finding.summary} In process {child.pid}: {child.summary}"
     elif len(awaited) == 1 and examined and examined[0].line:
         text = f"{verdict.finding.summary} {examined[0].sentence}"
@@ -265,8 +275,11 @@ def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) 
     grandchildren = session.procfs.grandchildren()
     family: list[tuple[ChildProcess, int | None]] = []
     for pid in sorted(children):
-        child = children[pid]
-        family += [(child, None), *((grandchild, child.pid) for grandchild in grandchildren.get(child.pid, ()))]
+        pending: list[tuple[ChildProcess, int | None]] = [(children[pid], None)]
+        while pending:
+            child, parent = pending.pop(0)
+            family.append((child, parent))
+            pending = [*((grandchild, child.pid) for grandchild in grandchildren.get(child.pid, ())), *pending]
     reports = (
         _examined(child, parent)
         if number < MAX_EXAMINED and (examine or child.pid in awaited)

@@ -44,12 +44,18 @@ class OrphanedLock(VerdictKind):
 
 
 class WorkersMissing(VerdictKind):
-    """A pool has no threads, or a thread is missing, usually because the process was forked after they had started."""
+    """A pool has no threads, or a thread is missing, usually because the process was forked after they had started; or
+    a pool's worker process was killed, and the pool does not notice."""
 
     value = "missing-workers"
     words = "worker threads are missing"
-    what_to_do = "start processes with `spawn`, or create the pool after the fork"
+    what_to_do = "start processes with `spawn`, or create the pool after the fork; end what outlived a killed worker"
     is_defect = movement_refutes_it = True
+
+    def heading(self, finding: Finding) -> str:
+        """``a worker process is dead`` if it is one, else the words of the kind."""
+        lost = finding.wait.detail.lost if finding.wait else None
+        return "a worker process is dead" if lost and lost.loss is Loss.KILLED else self.words
 
     def find(self, facts: Observations, graph: WaitGraph) -> Iterator[Finding]:
         """Waits for a pool's workers, or for another thread, that a fork left behind in the parent process."""
@@ -58,10 +64,17 @@ class WorkersMissing(VerdictKind):
             if missing and missing.forked:
                 text = f"{waiting_clause(thread, wait)}{wait.detail.absence}."
                 yield Finding(self, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
-        yield from waits_for_lost(self, (Loss.LEFT_BEHIND,), facts, graph)
+        yield from waits_for_lost(self, (Loss.LEFT_BEHIND, Loss.KILLED), facts, graph)
+
+    def is_refuted(self, finding: Finding, facts: Observations, graph: WaitGraph) -> bool:
+        """As for other kinds, but a thread that spins runs all the time."""
+        missing = finding.wait.detail.missing_workers if finding.wait else None
+        return not (missing and missing.spins) and super().is_refuted(finding, facts, graph)
 
     def advice(self, finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
-        yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
+        lost = finding.wait.detail.lost if finding.wait else None
+        if not (lost and lost.loss is Loss.KILLED):
+            yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
         if finding.wait:
             yield from finding.wait.detail.advice_on_absence
 
@@ -78,16 +91,20 @@ def waits_for_lost(
             if waiters:
                 wants = listed([waiter.label for waiter in waiters])
                 text += f"; {wants} {'wait' if len(waiters) > 1 else 'waits'} for this thread"
+            elif lost.loss is Loss.KILLED and facts.main and facts.main is not thread and facts.main.wait:
+                waiters = [facts.main]
+                text += f"; {facts.main.label} {facts.main.wait.phrase}"
             tids = (thread.tid, *(waiter.tid for waiter in waiters))
             yield Finding(kind, f"{text}.", tids, wait.evidence, thread.innermost, wait=wait)
 
 
 def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, facts: Observations) -> bool:
     """True if the loss is proven, or no other thread (besides those that poll for this one) can wake any: conclusions
-    from functions and names count only then. A timed wait counts only if a loop repeats it."""
+    from functions and names count only then, and so does a pipe that is not read by the main thread: perhaps nothing is
+    due. A timed wait counts only if a loop repeats it."""
     if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.detail.looks_for):
         return False
-    if lost.recorded or lost.is_proven:
+    if lost.recorded or lost.is_proven or (lost.loss is Loss.KILLED and thread is facts.main):
         return True
     polling = {
         waiter.tid for waiter, own in facts.waits if own.detail.looks_for and own.detail.expects == (thread.tid,)

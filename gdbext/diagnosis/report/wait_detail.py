@@ -379,10 +379,19 @@ class _OtherEndFields(NamedTuple):
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
     watches_several: Internal[bool] = False
     """It waits for any of several file descriptors, as epoll_wait does."""
+    lost: Internal[LostThread | None] = None
+    """The worker process that should end this wait and is dead, though others hold its pipe open; None if unknown."""
 
 
 class OtherEnd(_OtherEndFields, WaitDetail):
     """The thread waits for a file descriptor, or for a child process."""
+
+    @property
+    def absence(self) -> str:
+        return f", but {self.lost.summary}" if self.lost else ""
+
+    def is_abandoned(self, ends_by_itself: bool) -> bool:
+        return bool(self.lost) and not ends_by_itself
 
     def advice(self, kind: WaitKind) -> Advice | None:
         return super().advice(kind) or self.about_other_end(kind)

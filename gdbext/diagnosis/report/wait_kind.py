@@ -275,6 +275,15 @@ class Loss(Enum):
         "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
     )
 
+    KILLED = (
+        "killed",
+        "was killed",
+        "were killed",
+        "Read why it was killed (dmesg: the OOM killer; its own output), end the process that holds its pipe, and "
+        "start the worker again.",
+    )
+    """A worker process, not a thread: the lost one's sentence is its ``no_waker_clause``."""
+
     def __new__(cls, value: str, singular: str, plural: str, advice: str) -> Loss:
         member = object.__new__(cls)
         member._value_ = value

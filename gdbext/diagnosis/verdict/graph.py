@@ -278,6 +278,8 @@ class Observations(NamedTuple):
     """No thread is missing because it could not be read."""
     lives: bool = True
     """The process runs on: it is not a core's."""
+    main_has_exited: bool = False
+    """The kernel says that the main thread is a zombie, while others live (pthread_exit)."""
     stop: ProcessStop | None = None
     """The stop that the whole process was in before the debugger attached."""
     slowness: Slowness | None = None

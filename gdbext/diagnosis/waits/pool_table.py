@@ -13,6 +13,8 @@ from gdbext.torch.torch_symbol import LOADER_WORKER, PIN_MEMORY_THREADS
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from gdbext.engine.vocabulary import Internal, Sparse
+
 NOTHING = Functions()
 
 
@@ -87,10 +89,19 @@ class MissingWorkers(NamedTuple):
     """Number of them that it has."""
     forked: bool = False
     """Something shows that the process was forked, which threads do not survive."""
+    parent: Sparse[int | None] = None
+    """The process in which they stayed, if they were read from the copies of their stacks; None if unknown."""
+    spins: Internal[bool] = False
+    """The thread that waits for them does not sleep."""
 
     @property
     def sentence(self) -> str:
         """``this process has no OpenMP worker threads: they do not survive fork``."""
+        if self.parent is not None:
+            return (
+                f"the {self.pool.workers} stayed in the parent process {self.parent}, which forked this one after it "
+                "had started them"
+            )
         count = f"only {self.present}" if self.present else "no"
         reason = ": they do not survive fork" if self.forked else ", for an unknown reason"
         return f"this process has {count} {self.pool.workers or f'{self.pool.name} workers'}{reason}"

@@ -12,6 +12,7 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.diagnosis.report.wait import OwnerCertainty, Wait
 from gdbext.diagnosis.report.wait_detail import AbsentWorkers
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
+from gdbext.diagnosis.waits import forked_pools
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
 from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, wait_for_threads
@@ -127,7 +128,7 @@ def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     pool = next((pool for pool in process.pools.without_names if _is_library_of(pool, library)), None)
     pool = pool or _built_in_pool(thread, level)
     if not pool:
-        return wait
+        return forked_pools.with_threads_left_behind(thread, wait, level)
     for other in process.threads:
         if other is thread:
             continue

@@ -15,6 +15,7 @@ from gdbext.cpython.sync.parking import ParkedOn
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Owned, Polled, Unowned
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, Resource, SelfWait, WaitKind
+from gdbext.diagnosis.waits import dead_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_workers import python_pool_of
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, joined, process_list, wait_for_threads
@@ -52,8 +53,9 @@ def _pool_result_wait(
     resource = Resource(WaitKind.CONDVAR, python_wait.address, name)
     workers = process.processes(python_wait.pids)
     # No worker has a job if one reads from the pool's pipe, and the others wait for their turn to read.
-    has_reader = any(worker.reads_from_us for worker in workers)
-    idle = has_reader and all(worker.reads_from_us or worker.call == "futex" for worker in workers)
+    living = [worker for worker in workers if not worker.ending]
+    has_reader = any(worker.reads_from_us for worker in living)
+    idle = has_reader and all(worker.reads_from_us or worker.call == "futex" for worker in living)
     at_work = bool(workers) and not idle
     exited = (helper for helper in python_wait.helpers if helper.thread.has_ended)
     lost = next((helper for helper in exited if not (helper.only_replaces and at_work)), None)
@@ -62,6 +64,9 @@ def _pool_result_wait(
         if lost:
             absent = LostThread((lost.thread.name,), loss_of(thread, (lost.thread,)), recorded=True, does=lost.does)
         return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(absent))
+    dead = dead_workers.lost_worker(process, python_wait.pids, at_work=bool(living) and not idle)
+    if dead:
+        return Wait(resource, timed=timed, evidence=evidence, detail=Unowned(dead))
     if not workers:  # the workers are threads: any that runs a job, of any pool
         running = [other.tid for other in process.threads if other is not thread and _runs_job(other)]
         if len(running) == 1:
@@ -342,7 +347,11 @@ def _concluded_loss(
 
 
 def lost_pool(thread: ThreadSnapshot) -> Polled | None:
-    """The pool that a loop's code can reach, if it has jobs and a fork left its threads behind; None otherwise."""
+    """The pool that a loop's code can reach, if it has jobs and a fork left its threads behind, or its worker processes
+    are dead; None otherwise."""
+    pool_of_processes = dead_workers.polled_pool(thread)
+    if pool_of_processes:
+        return pool_of_processes
     pool = thread.process.python.lost_pool(thread.tid) if thread.process.fork_evidence else None
     if not pool or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
         return None

@@ -9,7 +9,15 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Wait
 from gdbext.diagnosis.report.wait_detail import IdleWorker, Owned, Unowned
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
-from gdbext.diagnosis.waits import glibc_waits, named_waits, pool_workers, python_waits, syscall_waits, torch_waits
+from gdbext.diagnosis.waits import (
+    forked_pools,
+    glibc_waits,
+    named_waits,
+    pool_workers,
+    python_waits,
+    syscall_waits,
+    torch_waits,
+)
 from gdbext.diagnosis.waits.polling import is_at_prompt, line_of_loop, polled_sleep, with_question
 from gdbext.diagnosis.waits.pool_table import Pool
 
@@ -80,6 +88,7 @@ SPINNING: tuple[Recognizer, ...] = (
     syscall_waits.repeated_sleep,
     syscall_waits.yielding_wait,
     syscall_waits.uninterruptible_wait,
+    forked_pools.spinning_wait,
 )
 """Waits of threads that are in no system call."""
 

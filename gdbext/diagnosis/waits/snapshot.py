@@ -11,7 +11,7 @@ from gdbext.diagnosis.waits.function_tag import tags_of
 from gdbext.diagnosis.waits.named_table import ROWS, NamedWaits
 from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.glibc.pthread import thread_id
+from gdbext.engine.glibc.pthread import StartedThread, thread_id, threads_left_behind
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked_syscall, make_syscall, restarted_call
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.targets.system.procfs import NO_PROCFS, ProcFs
@@ -135,6 +135,13 @@ class ProcessSnapshot:
             if any(frame.file.endswith(forking_files) for frame in thread.python):
                 facts.append("multiprocessing's call of fork is on its stack")
         return tuple(facts)
+
+    @cached_property
+    def started_in_parent(self) -> tuple[StartedThread, ...]:
+        """The threads that a fork left behind in the parent process, as far as their stacks are still mapped; () unless
+        this process was forked."""
+        found = threads_left_behind(self.memory, self.modules.mappings) if self.fork_evidence else ()
+        return tuple(found)
 
     @cached_property
     def sleepers(self) -> Mapping[int, set[int]]:

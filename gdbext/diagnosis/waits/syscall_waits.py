@@ -13,6 +13,7 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import OtherEnd, Polled, PolledFile, Sleep
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
+from gdbext.diagnosis.waits import dead_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import any_futex_wait
 from gdbext.engine.targets.system.linux import signal_name
@@ -217,7 +218,10 @@ def _descriptors_wait(
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_descriptor_text(process, fd, peer) for fd, peer in ends) or otherwise
     resource = Resource(WaitKind.IO, 0, f"{call.name}{limit} on {text}")
-    return Wait(resource, timed=timed, evidence=evidence, detail=_other_ends([peer for _, peer in ends]))
+    detail = _other_ends([peer for _, peer in ends])
+    if call.name not in _WRITES:
+        detail = detail._replace(lost=dead_workers.lost_writer(process, [peer for _, peer in ends]))
+    return Wait(resource, timed=timed, evidence=evidence, detail=detail)
 
 
 def _other_ends(peers: Sequence[Peer | None]) -> OtherEnd:

@@ -148,6 +148,8 @@ class Architecture(Protocol):
     dwarf_registers: tuple[str, ...]  # names by DWARF number, of the registers that unwinding tracks
     return_column: int  # the DWARF number of the return address in call frame information
     program_counter: str
+    spin_hint: bytes
+    """The instruction by which loops that wait without sleeping tell the CPU so."""
     stack_pointer: str
     frame_pointer: str
     result_register: str  # the register in which a function leaves a result of one word

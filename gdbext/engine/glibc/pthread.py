@@ -101,6 +101,38 @@ def _own_words(memory: Memory, thread_pointer: int) -> list[int | None]:
     return [memory.try_u64(thread_pointer + offset) for offset in glibc_abi(memory.architecture).own_addresses]
 
 
+class StartedThread(NamedTuple):
+    """What a thread was started with by pthread_create, from its control block: addresses."""
+
+    start_routine: int
+    argument: int
+
+
+def threads_left_behind(memory: Memory, mappings: Sequence[MemoryMapping]) -> Iterator[StartedThread]:
+    """The threads that fork() did not copy, by the control blocks on their stacks, which it did copy; also those that
+    were detached and have ended. The id in such a block is 0 (reclaim_stacks of nptl/allocatestack.c; a joined thread
+    has -1). ``start_routine`` is its first word that is an address of code outside of libc, ``arg`` follows it
+    (nptl/descr.h)."""
+    abi = glibc_abi(memory.architecture)
+    code = [mapping for mapping in mappings if "x" in mapping.permissions and "/libc." not in mapping.path]
+    for mapping in mappings:
+        start = max(mapping.start, mapping.end - _STACK_SEARCH[0])
+        is_stack = not mapping.path and mapping.permissions.startswith("rw") and start > mapping.start
+        data = memory.try_read(start, mapping.end - start) if is_stack else b""
+        for block in _own_addresses(data, start, abi) if data else ():
+            fields = data[block - start + abi.thread_id :][:_DESCRIPTOR_SIZE]
+            if fields[:4] != bytes(4):
+                continue
+            words = memoryview(fields[: len(fields) & -_WORD_SIZE]).cast("Q").tolist()
+            for word, argument in zip(words, words[1:]):
+                if word >= _PAGE and mapping_at(code, word):
+                    yield StartedThread(word, argument)
+                    break
+
+
+_DESCRIPTOR_SIZE = 0x640
+"""Bytes of ``struct pthread`` from ``tid`` on, at most, in glibc 2.12 to 2.43."""
+_PAGE = 1 << 12
 _ALIGNMENT = 64
 """TCB_ALIGNMENT (glibc 2.36, sysdeps/nptl/libc-tls.h and csu/libc-tls.c), the least that any version has used."""
 _STACK_SEARCH = (1 << 14, 1 << 20)

@@ -71,8 +71,8 @@ def test_threads_of_an_rpc_agent_are_idle(inferior: Start) -> None:
 def test_the_cause_in_a_child_that_is_waited_for(inferior: Start) -> None:
     target = inferior("owed", "stuck-child")
     document, child = report(target), target.truth["child"]
-    assert document["verdict"]["kind"] == "waiting-external"
-    assert f"In process {child}: " in document["verdict"]["summary"]
+    assert document["verdict"]["kind"] == "self-deadlock"
+    assert document["verdict"]["summary"].startswith(f"In its child process {child}: ")
     assert [(each["pid"], each["verdict"]) for each in document["children"]["children"]] == [(child, "self-deadlock")]
     unstopped = target.dispatch("--no-stop", "dispatch-diagnose", debugger="none")
     assert "In process" not in unstopped.stdout, "who is not to be stopped brings no children along"

@@ -25,6 +25,7 @@ class X8664(arch.Architecture):
     dwarf_registers = conventions.BY_DWARF_NUMBER
     return_column = conventions.RETURN_COLUMN
     program_counter = "rip"
+    spin_hint = b"\xf3\x90"  # pause
     stack_pointer = "rsp"
     frame_pointer = "rbp"
     result_register = "rax"

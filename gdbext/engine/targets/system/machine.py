@@ -165,6 +165,19 @@ class Machine:
 
         return self._files.fact(f"group of {self._pid} out of memory", "", read)
 
+    def oom_kills(self) -> int:
+        """The number of processes that the OOM killer has ended in the process's own memory cgroup: "oom_kill" of
+        memory.events (v2) or memory.oom_control (v1, since Linux 4.13); 0 if unknown."""
+
+        def read() -> str:
+            """The digits, "" for none."""
+            for folder in self.group_folders("memory")[:1]:
+                lines = [*_lines(f"{folder}/memory.events"), *_lines(f"{folder}/memory.oom_control")]
+                return next((row[1] for row in map(str.split, lines) if row[:1] == ["oom_kill"] and len(row) > 1), "")
+            return ""
+
+        return number(self._files.fact(f"OOM kills in the group of {self._pid}", "", read)) or 0
+
     def group_folders(self, controller: str) -> list[str]:
         """The folders of the process's cgroup and of those around it, its own first; [] if they are not mounted here,
         or the group is outside of our own container. The unified hierarchy is used if no older one has the controller.

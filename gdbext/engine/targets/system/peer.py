@@ -77,6 +77,16 @@ class ChildProcess(NamedTuple):
         return self.state is ProcessState.ENDED and bool(self.ending) and self.ending != "exit status 0"
 
     @property
+    def is_killed(self) -> bool:
+        """It is a zombie that a signal has ended."""
+        return self.state is ProcessState.ENDED and self.ending.startswith("killed by ")
+
+    @property
+    def is_unexpectedly_dead(self) -> bool:
+        """It is a zombie that another signal has ended than those by which programs end their children."""
+        return self.is_killed and not self.ending.endswith(("SIGTERM", "SIGINT", "SIGHUP"))
+
+    @property
     def is_stopped(self) -> bool:
         """A signal stopped it, and SIGCONT resumes it."""
         return self.state is ProcessState.STOPPED

@@ -66,6 +66,11 @@ class Peers:
             return self._terminal_peer(link)
         return self._socket_peer(link) if link.startswith("socket:") else None
 
+    def writers_of(self, link: str) -> tuple[ChildProcess, ...]:
+        """The other processes that have this pipe (``pipe:[77]``) open for writing."""
+        held = self.peer_of(link, call_writes=False) if link.startswith("pipe:") else None
+        return held.processes if held else ()
+
     # --- locks of files --------------------------------------------------------------------------
 
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:

@@ -116,12 +116,16 @@ class ProcFs:
         return {pid: self._describe(pid) for pid in self._children_of(self._pid)}
 
     def grandchildren(self) -> Mapping[int, Sequence[ChildProcess]]:
-        """PID of a child → its own children, at most 64 of all together: a launcher's agent has some, for example."""
+        """PID of a child, or of a further descendant → its own children, at most 64 of all together: a launcher's agent
+        has some, for example, and a server's engine has workers."""
         grandchildren, room = {}, 64
-        for child in sorted(self._children)[:room]:
+        pending = sorted(self._children)[:room]
+        while pending:
+            child = pending.pop(0)
             if pids := self._children_of(child)[:room]:
                 room -= len(pids)
                 grandchildren[child] = [self._describe(pid, brief=True) for pid in pids]
+                pending += pids
         return grandchildren
 
     def descendants(self) -> Mapping[int, int]:
@@ -183,6 +187,19 @@ class ProcFs:
         if call is None:
             return "", None
         return self._syscall_names.get(call, f"system call {call}"), number(words[1], 16) if len(words) > 1 else None
+
+    def start_ticks(self, pid: int) -> int | None:
+        """When a process started, in clock ticks since boot; None if unknown."""
+        fields = self._stat_fields(pid)
+        return number(fields[_START_TIME]) if fields else None
+
+    def is_no_process(self, pid: int) -> bool:
+        """True if this machine has no process ``pid``, in the PID namespace of gdbext."""
+        return not self._files.text(f"/proc/{pid}/stat") and bool(self._files.text(f"/proc/{self._pid}/stat"))
+
+    def has_threads(self, pid: int) -> bool:
+        """True if a process has more than one thread."""
+        return len(self._files.names(f"/proc/{pid}/task")) > 1
 
     def forked_from(self) -> int | None:
         """The parent, if this process is a copy of it: the kernel places code, stack and heap anew at every exec
