@@ -17,7 +17,7 @@ from gdbext.cpython.threads.runtime import active_threads
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     from gdbext.cpython.objects.code import PythonFunction
@@ -127,9 +127,9 @@ class PythonWaitView:
         """The processes started by multiprocessing whose exit the program has not seen."""
         return tuple(helper_threads.started_processes(self.runtime))
 
-    def process_pools(self, tid: int) -> Iterator[helper_threads.ProcessPool]:
+    def process_pools(self, tid: int) -> Sequence[helper_threads.ProcessPool]:
         """The pools of processes with unfinished jobs that the thread's innermost functions refer to."""
-        return helper_threads.process_pools(self.stack(tid).innermost(_POLLING_FRAMES))
+        return tuple(helper_threads.process_pools(self.stack(tid).innermost(_POLLING_FRAMES)))
 
     def lost_pool(self, tid: int) -> helper_threads.DeadPool | None:
         """The pool with jobs and without threads that the thread's innermost functions refer to."""

@@ -59,7 +59,7 @@ FATAL_ERROR = (
     "Py_FatalError",
     "_Py_FatalErrorFunc",  # 3.9 and later
     "_Py_FatalErrorFormat",  # 3.9 and later
-    "_Py_FatalRefcountErrorFunc",  # 3.10 and later
+    "_Py_FatalRefcountErrorFunc",  # 3.11 and later
 )
 """End the process with a message (Python/pylifecycle.c)."""
 

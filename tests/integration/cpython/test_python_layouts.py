@@ -25,6 +25,7 @@ SINCE = {
     "_PyRun_InteractiveLoopObject": (3, 10),
     "_Py_FatalErrorFunc": (3, 9),
     "_Py_FatalErrorFormat": (3, 9),
+    "_Py_FatalRefcountErrorFunc": (3, 11),
     "_PyErr_CheckSignalsTstate": (3, 9),
     **dict.fromkeys(("_PyEval_AcquireLock", "Py_NewInterpreterFromConfig", "_Py_HandlePending"), (3, 12)),
     **dict.fromkeys(("_PyMutex_LockTimed", "_PyParkingLot_Park", "_PySemaphore_Wait"), (3, 13)),

@@ -180,7 +180,7 @@ def test_a_database_that_another_process_has_locked_and_then_this_one(tmp_path: 
         wait_until(lambda: "data.db" in diagnose(target)["verdict"]["summary"], "it waits")
         report = diagnose(target)
         assert report["verdict"]["kind"] == "waiting-external", report["verdict"]
-        assert f"which process {os.getpid()} " in report["verdict"]["summary"]
+        assert f"locked by process {os.getpid()} " in report["verdict"]["summary"]
         assert report["threads"][0]["wait"]["peer"]["kind"] == "file-lock"
         ours.execute("commit")
         own = "data.db, held by another connection of this process"

@@ -56,6 +56,7 @@ class Process:
             self.target.regions[address] = pages(raw)
         self.symbols = {}
         self.specs = []
+        self.mappings = ()
 
     def thread(self, tid, frames, call=FUTEX, args=(), rax=RESTART, registers=None, python=(), dispatch=(), name=None):
         self.specs.append((tid, frames, call, args, rax, registers or {}, python, dispatch, name))

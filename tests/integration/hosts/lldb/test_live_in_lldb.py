@@ -107,7 +107,7 @@ def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, small_call
     (first, last), failures, signalled, refused = json.loads(found.read_text())
     assert not failures
     assert "the process got SIGCHLD" in signalled
-    assert f"LLDB would leave process {small_calls.pid} for the first child that it forks" in refused[1]
+    assert f"LLDB would detach from process {small_calls.pid} and follow its first child" in refused[1]
     assert "a stop hook of yours resumes the process" in refused[4]
     assert last <= first + 80, "nine commands leave less than two sessions would: a descriptor per library"
     goes_on(small_calls)
