@@ -226,7 +226,7 @@ def dataloader():
     batches = iter(DataLoader(StopsItself(), num_workers=1, multiprocessing_context="fork"))
     child = batches._workers[0].pid
     os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
-    truth.main_ready("poll", verdict="waiting-external", child=child)
+    truth.main_ready("poll", verdict="waiting-external", child=child, child_verdict="stopped")
     next(batches)
 
 

@@ -78,6 +78,8 @@ def run_engine(server):
             os.close(from_worker)
             work(name, requests, answers)
         poll.register(from_worker, select.POLLIN)
+    for name in ("worker0", "worker1"):
+        told(name)  # they die with the engine
     misbehave("engine")
     while True:
         poll.poll()

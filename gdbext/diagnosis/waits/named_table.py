@@ -55,6 +55,8 @@ class NamedWait(NamedTuple):
     """The function runs while it waits: it polls."""
     by_children: bool = False
     """Child processes end the wait."""
+    innermost: bool = False
+    """The function must be the innermost one in Python: what it calls may wait for something else."""
     advice: tuple[str, ...] = ()
 
 
@@ -158,6 +160,7 @@ ROWS: tuple[NamedWait, ...] = (
         python=(("/torch/distributed/elastic/agent/server/api.py", "_invoke_run"),),
         facts=", of which it looks after {self._worker_group.spec.local_world_size}",
         by_children=True,
+        innermost=True,
         advice=(
             "The agent only looks after its workers: examine them with the same command, or with: dispatch ranks.",
         ),

@@ -87,7 +87,8 @@ def _row_among(process: ProcessSnapshot, frames: Sequence[Frame | PythonFrame]) 
         row = named.row_of(frame.file, frame.function)
         if row:
             own = package_of(frame.file).rpartition("/")[2]
-            return (position, row) if packages <= {own, *row.through} else (0, None)
+            is_its_own_wait = packages <= {own, *row.through} and not (row.innermost and position)
+            return (position, row) if is_its_own_wait else (0, None)
         if is_of_program(frame.file):
             packages.add(package_of(frame.file).rpartition("/")[2])
     return 0, None

@@ -155,7 +155,7 @@ def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
     assert not uses_torch(target.pid)
     debugger = DebuggerProcess("gdb", ["/bin/sleep", "60"], dict, os.pipe()[0], -1, target.pid, False, False)
     with pytest.raises(TargetError, match="cannot be stopped"):
-        debugger.result(None)
+        debugger.result(None, "process")
     handlers = [signal.getsignal(number) for number in ENDING]
     debugger.end()
     assert [signal.getsignal(number) for number in ENDING] == handlers

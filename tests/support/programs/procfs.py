@@ -22,7 +22,8 @@ LONG = 40
 
 
 def alive(pid: int) -> bool:
-    return status(pid).get("State", "Z")[0] not in "ZX"
+    """True if a thread of the process is left: its main thread may have exited before the others."""
+    return any(state(pid, tid) not in "ZX" for tid in threads(pid))
 
 
 def threads(pid: int) -> list[int]:
