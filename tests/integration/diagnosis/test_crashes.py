@@ -98,6 +98,7 @@ def test_the_reason(inferior: Start, handlers: str, what: str, words: tuple[str,
     assert advice in target.dispatch("dispatch-diagnose", core=True, json=False, debugger="none").stdout
 
 
+@pytest.mark.pythons
 @pytest.mark.parametrize("python", ["3.8", "3.10", "3.11"])
 def test_none_released_too_often(inferior: Start, python: str) -> None:
     target = inferior("crashes", "none", "none_released", python=python)

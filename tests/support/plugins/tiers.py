@@ -14,10 +14,16 @@ _ALSO_EXTENDED = ("chromium", "pythons", "slurm", "sshd", "slow")
 """Markers of tests that need programs which the first tier does without, or more than ten seconds."""
 EXTENDED = (
     "cpython/test_python_layouts.py",
+    "diagnosis/test_dead_workers.py",
+    "diagnosis/test_forked_pools.py",
+    "diagnosis/test_full_pools.py",
     "diagnosis/test_garbage.py",
+    "diagnosis/test_named_waits.py",
     "diagnosis/test_samples.py",
+    "diagnosis/test_server_trees.py",
     "diagnosis/test_strangers.py",
     "diagnosis/test_surroundings.py",
+    "diagnosis/test_waking_loops.py",
     "engine/arch/",
     "engine/formats/",
     "engine/layouts/",
