@@ -44,12 +44,12 @@ def test_an_agent_that_waits_for_the_other_node_s(tmp_path: Path) -> None:
         def waits() -> bool:
             document = harness.run([harness.DISPATCH, "-p", str(pids[0]), "--json"]).document
             contract_schema.check(document)
-            return "all 2 agents of torchrun at their exit" in document["verdict"]["summary"]
+            return "the agents of the other nodes (exit barrier)" in document["verdict"]["summary"]
 
         harness.wait_until(waits, "the first agent waits for the other one")
         text = harness.run([harness.DISPATCH, "-p", str(pids[0])]).stdout
         assert "A rank has not" not in text
-        assert "Look at torchrun's agents of the other nodes" in text
+        assert "Look at the workers of the other nodes" in text
     finally:
         for agent in agents:
             with contextlib.suppress(ProcessLookupError):

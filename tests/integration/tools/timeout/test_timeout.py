@@ -80,6 +80,7 @@ def test_a_family_is_explained_and_ended(tmp_path: Path, is_signal: bool) -> Non
         return
     told = json.loads(stderr)
     kinds = [each["verdict"]["kind"] for each in told["processes"]]
-    assert (ours.returncode, told["event"], kinds[0], len(kinds)) == (124, "exceeded", "waiting-external", 3)
+    assert (ours.returncode, told["event"], len(kinds)) == (124, "exceeded", 3)
+    assert kinds[0] in ("waiting-external", "self-deadlock")  # its own wait, or what is wrong in its child
     assert "self-deadlock" in kinds  # the forked child, in a session of its own
     assert all(Path(f"{each['file']}.rec").stat().st_size > 0 for each in told["processes"])
