@@ -103,7 +103,7 @@ def _observe(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         lives=not target.origin.is_core,
         main_has_exited=process.pid not in process.tids and _is_zombie(process),
         stop=_process_stop(process, target),
-        slowness=_slowness(session, process, threads),
+        slowness=_slowness(session, process, threads, has_crashed=bool(crashes)),
         taken_pools=taken_pools(process, threads),
         has_run=target.moment.has_run,
         moved=target.moment.threads_that_ran,
@@ -170,9 +170,7 @@ def judged_again(inspection: Inspection, slowness: Slowness | None) -> Inspectio
         [reason.kind for reason in inspection.slowness.explanations if reason.proven] if inspection.slowness else []
     )
     if proven != before and inspection.observations:
-        judgement = judge(inspection.observations._replace(slowness=slowness))
-        notes = tuple(finding for finding in inspection.judgement.findings if finding.kind is NOTE)
-        inspection = inspection._replace(judgement=Judgement(judgement.findings + notes, judgement.verdict))
+        inspection = _judged_by(inspection, inspection.observations._replace(slowness=slowness))
     return inspection._replace(slowness=slowness)
 
 
@@ -186,10 +184,15 @@ def with_ended_waits(inspection: Inspection, tids: Collection[int]) -> Inspectio
         return inspection
     threads = tuple(with_ended(thread) if thread.tid in tids else thread for thread in inspection.threads)
     observations = inspection.observations._replace(threads=threads)
-    judgement, notes = judge(observations), (each for each in inspection.judgement.findings if each.kind is NOTE)
-    findings = dict.fromkeys((*judgement.findings, *notes))
-    judgement = Judgement(tuple(findings), judgement.verdict)
-    return inspection._replace(threads=threads, judgement=judgement, observations=observations)
+    return _judged_by(inspection._replace(threads=threads), observations)
+
+
+def _judged_by(inspection: Inspection, observations: Observations) -> Inspection:
+    """The inspection, judged again by other observations; notes that do not follow from observations stay."""
+    judgement = judge(observations)
+    notes = (finding for finding in inspection.judgement.findings if finding.kind is NOTE)
+    findings = tuple(dict.fromkeys((*judgement.findings, *notes)))
+    return inspection._replace(judgement=Judgement(findings, judgement.verdict), observations=observations)
 
 
 def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
@@ -202,14 +205,15 @@ def _sample_place(thread: ThreadSnapshot) -> SamplePlace:
     return SamplePlace(addresses, lines, instruction, tuple(native_place(thread, level) for level in inner))
 
 
-def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
+def _slowness(
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], has_crashed: bool
+) -> Slowness | None:
     """The reasons for slowness; None, and nothing is imported or read, if all threads wait."""
     # A thread rests if it neither runs nor retries by itself, nor lacks workers.
     waits = (thread.wait for thread in threads if thread.state is not RunState.IDLE)
     rests = all(wait and wait.kind is not WaitKind.SLEEP and wait.detail.missing_workers is None for wait in waits)
     if not session.procfs:  # a core of a process that ran on: what its memory shows
-        stops = map(signal_stop, process.threads)
-        if rests or any(stop and stop.is_fatal for stop in stops):
+        if rests or has_crashed:
             return None
         from gdbext.diagnosis.verdict.slowness import slowness_of_core  # 11 ms
 

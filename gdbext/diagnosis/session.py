@@ -153,8 +153,10 @@ class Session:
 
     def retake(self, in_doubt: bool = False) -> Session | None:
         """A session for another inspection; None if nothing moved meanwhile. ``in_doubt``: data contradict."""
-        if not self.target.moment.retake(in_doubt):
-            return None
+        return self._later() if self.target.moment.retake(in_doubt) else None
+
+    def _later(self) -> Session:
+        """A session that reads everything again but the files, whose symbols it shares."""
         later = Session(self.target, self.layout_if_known, self.files)
         later.extras = self.extras
         return later
@@ -203,8 +205,7 @@ class Session:
                 help="look again, or leave out --no-stop: the process is then stopped for some milliseconds",
             )
         try:
-            later = Session(self.target, self.layout_if_known, self.files)
-            later.extras = self.extras
+            later = self._later()
             return later, read(later)
         finally:
             moment.let_go()

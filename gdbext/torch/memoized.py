@@ -22,7 +22,9 @@ def memoized(method: Method) -> Method:
     @wraps(method)
     def call_once(self: Any, *arguments: Hashable) -> object:
         """The kept result, else that of ``method``."""
-        results: dict[tuple[Hashable, ...], object] = self.__dict__.setdefault(attribute, {})
+        results: dict[tuple[Hashable, ...], object] | None = self.__dict__.get(attribute)
+        if results is None:
+            results = self.__dict__[attribute] = {}
         if arguments not in results:
             results[arguments] = method(self, *arguments)
         return results[arguments]

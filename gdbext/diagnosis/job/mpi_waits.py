@@ -60,7 +60,7 @@ def with_mpi_call(session: Session, thread: ThreadSnapshot, wait: Wait) -> Wait:
     function = thread.stack.function(level) if level is not None else None
     if level is None or not function:
         return wait
-    name = next((plain for each in function.names if (plain := plain_name(each)) in MPI_CALLS), "")
+    name = next((plain for name in function.names if (plain := plain_name(name)) in MPI_CALLS), "")
     call = _MpiArguments(session, thread, level).collective(name) if name else None
     if not call:
         return wait

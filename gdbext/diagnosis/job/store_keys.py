@@ -216,10 +216,10 @@ def _members(form: KeyForm, group: str, stack: PyStack, section: CollectivesSect
         if not ranks and count == (size or count) and count <= MOST_RANKS:
             return KeyMembers(tuple(range(count)))
         return KeyMembers(ranks, f"group {name} (ranks {fold(ranks)})") if len(ranks) == count else KeyMembers()
-    known = next((known for known in section.groups if known.name == group and known.ranks), None)
-    if known:
-        is_job = len(known.ranks) == size
-        return KeyMembers(known.ranks, "" if is_job else f"group {known.label} (ranks {fold(known.ranks)})")
+    state = next((state for state in section.groups if state.name == group and state.ranks), None)
+    if state:
+        is_job = len(state.ranks) == size
+        return KeyMembers(state.ranks, "" if is_job else f"group {state.label} (ranks {fold(state.ranks)})")
     return KeyMembers() if group else _rpc_members(stack, section)
 
 

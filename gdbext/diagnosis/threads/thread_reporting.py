@@ -14,7 +14,7 @@ from gdbext.diagnosis.report.finding import NOTE, Finding
 from gdbext.diagnosis.report.thread_report import EventLoop, Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+from gdbext.diagnosis.waits.snapshot import PYTHON_LIBRARIES, ThreadSnapshot
 from gdbext.engine.repetitions import FOLD_PERIOD, MOST_WHOLE, fold_long, longest
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
@@ -57,7 +57,7 @@ def report_thread(
 ) -> ThreadReport:
     """The report of a thread. ``state``: None if unknown; ``dispatch``: replaces the snapshot's steps."""
     is_running = state is not None and state.state is RunState.RUNNING
-    in_interpreter = snapshot.python and snapshot.module_name(0).startswith(("python", "libpython"))
+    in_interpreter = snapshot.python and snapshot.module_name(0).startswith(PYTHON_LIBRARIES)
     # 200 innermost frames make two stacks equal; deeper ones differ only in recursions.
     addresses = tuple(frame.pc for frame in snapshot.frames[:200])
     return ThreadReport(
@@ -169,7 +169,7 @@ def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequenc
             operators = session.dispatcher.find(step.op)
             operator = next((operator for operator in operators if operator.overload == step.overload), None)
             if operator:
-                keys = [entry.key for entry in session.tables.registrations(operator) if entry.active]
+                keys = session.tables.active_keys(operator)
         except GdbextError as error:
             session.errors.note(error, f"registrations of {step.op}")
         for_key = f" for {step.key}" if step.key else ""

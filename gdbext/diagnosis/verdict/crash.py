@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.diagnosis.report.suggestion import Suggestion
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.targets.base_target import MemoryMapping, Signal
+from gdbext.engine.unwind.handled_fault import SI_KERNEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,8 +30,6 @@ ABORTS = {
 
 _NULL_PAGE = 0x10000
 """Addresses below are a null pointer and an offset (vm.mmap_min_addr is 65536 on usual systems)."""
-_SI_KERNEL = 128
-"""si_code (asm-generic/siginfo.h) of a general protection fault, as by a non-canonical address: no address is known."""
 
 
 class CrashKind(Enum):
@@ -120,7 +119,7 @@ def describe(tid: int, stop: SignalStop, maps: Sequence[MemoryMapping]) -> Crash
     """The crash of one thread. ``maps`` may lack anonymous regions; then less is stated."""
     signal, address = stop.signal, None
     name, code = signal.name, signal.code
-    if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE") and (code is None or (code > 0 and code != _SI_KERNEL)):
+    if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE") and (code is None or (code > 0 and code != SI_KERNEL)):
         address = signal.address  # the kernel sets si_addr for these only, and not if a process sent it (si_code <= 0)
     kind, text = _classify(stop, address, maps)
     at = f" at {address:#x}" if address is not None else ""
@@ -234,7 +233,7 @@ def _classify_segv(stop: SignalStop, address: int | None, maps: Sequence[MemoryM
     signal = stop.signal
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"
-    if address is None and signal.code == _SI_KERNEL:
+    if address is None and signal.code == SI_KERNEL:
         return CrashKind.NON_CANONICAL, "a non-canonical address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop
 from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.snapshot import PYTHON_LIBRARIES, RUNTIME_LIBRARIES
 from gdbext.engine.arch import Slot
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.unwind.handled_fault import handled_fault
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.torch.values.cpp_objects import CxxException
 
-_RUNTIMES = ("libc.so", "libc-2", "libpthread", "ld-linux", "libstdc++", "libgcc_s", "libc++", "linux-vdso", "[vdso]")
-"""Beginnings of the names of libraries that end a program for another one, or deliver its signals."""
 _OPENMP = ("libgomp", "libiomp5", "libomp")
 _NEAR_CRASH = 16
 """Frames between a fatal signal and the function that ended the program, at most; more with signal handlers."""
@@ -69,7 +68,7 @@ def _handler_library(thread: ThreadSnapshot, level: int) -> str:
     """The library of the signal handler that was called for the fault in frame ``level``; "" if the handler has left
     its frame to raise(), as faulthandler's does, or its library is unknown."""
     names = (thread.module_name(inner) for inner in range(level - 2, -1, -1))
-    return next((name for name in names if name and not name.startswith(_RUNTIMES)), "")
+    return next((name for name in names if name and not name.startswith(RUNTIME_LIBRARIES)), "")
 
 
 def with_reasons(session: Session, thread: ThreadSnapshot, stop: SignalStop) -> SignalStop:
@@ -109,7 +108,7 @@ def _blamed_level(thread: ThreadSnapshot, stop: SignalStop) -> int | None:
         start = _fatal_levels(thread).stop
     for level in range(start, min(len(thread.frames), stop.level + 2 * _NEAR_CRASH)):
         name = thread.module_name(level)
-        if name and not (is_abort and name.startswith(_RUNTIMES)):
+        if name and not (is_abort and name.startswith(RUNTIME_LIBRARIES)):
             return level
     return None
 
@@ -204,7 +203,7 @@ def _without_gil(thread: ThreadSnapshot, level: int) -> str:
     thread 7 holds the GIL``; "" if the thread holds it, or if that is unknown."""
     process = thread.process
     end = level
-    while end < len(thread.frames) and thread.module_name(end).startswith(("libpython", "python")):
+    while end < len(thread.frames) and thread.module_name(end).startswith(PYTHON_LIBRARIES):
         end += 1
     if not level < end < len(thread.frames) or not process.gils:
         return ""

@@ -14,12 +14,11 @@ from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_detail import AbsentWorkers, Unowned
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits.pool_table import MissingWorkers, Pool
+from gdbext.diagnosis.waits.snapshot import PYTHON_LIBRARIES, RUNTIME_LIBRARIES
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 
-_RUNTIME = ("libc.", "libc-", "libpthread", "libstdc++", "libc++", "ld-", "libgcc_s", "[vdso]")
-_PYTHON = ("python", "libpython")
 _NEAR = 48
 """Bytes before and after the place where a thread is, in which a loop that spins has its hint for the CPU."""
 
@@ -36,7 +35,7 @@ def spinning_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that spins in a library whose threads were left behind by a fork; None for any other."""
     process = thread.process
     library = thread.module_name(0) if thread.frames else ""
-    if not library or library.startswith((*_RUNTIME, *_PYTHON)) or not process.fork_evidence:
+    if not library or library.startswith((*RUNTIME_LIBRARIES, *PYTHON_LIBRARIES)) or not process.fork_evidence:
         return None
     # In the function where the thread is, or in the one that has just called it: that function is often only the hint.
     places = [frame.pc for frame in thread.frames[:2] if frame.module is thread.frames[0].module]
@@ -55,7 +54,7 @@ def _missing_threads(thread: ThreadSnapshot, library: str) -> MissingWorkers | N
     """The threads that a library had started in the parent; None if there are none, or another thread here is in it."""
     process = thread.process
     parent = process.procfs.forked_from()
-    if parent is None or library.startswith((*_RUNTIME, *_PYTHON)):
+    if parent is None or library.startswith((*RUNTIME_LIBRARIES, *PYTHON_LIBRARIES)):
         return None
     for other in process.threads:
         if other is not thread and any(other.module_name(level) == library for level in range(len(other.frames))):
@@ -74,7 +73,7 @@ def _library_of(thread: ThreadSnapshot, start_routine: int, argument: int) -> st
     """The file name of the library that started a thread with these; "" if unknown."""
     process = thread.process
     name = _module_name(thread, start_routine)
-    if not name.startswith(_RUNTIME):
+    if not name.startswith(RUNTIME_LIBRARIES):
         return name
     vtable = process.memory.try_u64(argument) if argument else None
     return _module_name(thread, vtable) if vtable else ""

@@ -15,7 +15,7 @@ from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import forked_pools
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
-from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, wait_for_threads
+from gdbext.diagnosis.waits.snapshot import INNER, RUNTIME_LIBRARIES, ThreadSnapshot, wait_for_threads
 from gdbext.engine.formats.elf_header import PF_W
 from gdbext.engine.vocabulary import counted
 
@@ -91,10 +91,6 @@ def spinning_pool_of(thread: ThreadSnapshot) -> Pool | None:
     return None
 
 
-_RUNTIME = ("libc.", "libc-2", "libpthread", "ld-linux", "libstdc++", "libgcc_s", "libc++")
-"""Beginnings of the libraries that are below all others."""
-
-
 def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
     """The pool whose idle worker this is, in a library whose functions have no names: by the thread's name, or by the
     library alone. An idle worker has at most 12 frames, all in the library and in the runtime libraries below it."""
@@ -103,7 +99,7 @@ def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
     parked_in = ("futex", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll")
     if not thread.syscall or thread.syscall.name not in parked_in:
         return None
-    modules = {module for module in _module_names(thread) if not module.startswith(_RUNTIME)}
+    modules = {module for module in _module_names(thread) if not module.startswith(RUNTIME_LIBRARIES)}
     if len(modules) != 1:
         return None
     for pool in thread.process.pools.without_names:
@@ -122,7 +118,9 @@ def with_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     process = thread.process
     modules = enumerate(_module_names(thread))
-    level, library = next(((at, name) for at, name in modules if name and not name.startswith(_RUNTIME)), (0, ""))
+    level, library = next(
+        ((at, name) for at, name in modules if name and not name.startswith(RUNTIME_LIBRARIES)), (0, "")
+    )
     if not library or not process.fork_evidence:
         return wait
     pool = next((pool for pool in process.pools.without_names if _is_library_of(pool, library)), None)

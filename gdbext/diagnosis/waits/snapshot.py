@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     """The knowledge that the name of a function gives."""
 
 
+_C_LIBRARIES = ("libc.", "libc-2", "libpthread", "ld-linux", "linux-vdso", "[vdso]")
+RUNTIME_LIBRARIES = (*_C_LIBRARIES, "libstdc++", "libgcc_s", "libc++")
+"""Beginnings of the names of libraries that are below all others, of which a program's own code makes use."""
+PYTHON_LIBRARIES = ("python", "libpython")
+"""Beginnings of the names of the program or library that the interpreter is."""
 INNER = 80
 """Innermost frames searched for a wait's purpose: loader callbacks or backward hooks put many frames between."""
 OUTER = 8

@@ -15,7 +15,7 @@ from gdbext.diagnosis.report.wait_detail import OtherEnd, Polled, PolledFile, Sl
 from gdbext.diagnosis.report.wait_kind import Resource, WaitKind
 from gdbext.diagnosis.waits import dead_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import any_futex_wait
+from gdbext.diagnosis.waits.snapshot import PYTHON_LIBRARIES, any_futex_wait
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.targets.system.peer import Peer, PeerKind, ProcessState, listed
 from gdbext.errors import GdbextError
@@ -156,7 +156,7 @@ def _sleeping_library(thread: ThreadSnapshot) -> str:
     """The library that called libc to sleep, "" for the interpreter or its module ``time``."""
     level = thread.inner_libc_levels[-1] + 1 if thread.inner_libc_levels else 0
     name = thread.module_name(level)
-    return "" if name.startswith(("python", "libpython", "time.")) else name
+    return "" if name.startswith((*PYTHON_LIBRARIES, "time.")) else name
 
 
 def _timed_sleep(seconds: float | None, left: str = "", library: str = "") -> Wait:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.frame_steps import NativeFrame
 
 SI_KERNEL = 128
-"""si_code (asm-generic/siginfo.h) of a general protection fault, for which the kernel knows no address."""
+"""si_code (asm-generic/siginfo.h) of a general protection fault, as by a non-canonical address: no address is known."""
 _SIGSYS = 31
 _SIGINFO = struct.Struct("<iii4xQ")
 """si_signo, si_errno, si_code, then the union, whose first word is si_addr if a fault raised the signal."""

@@ -147,8 +147,7 @@ class _StopReports:
             if report.user_line or report.python_line:
                 lines.append(f"  at {report.user_line or report.python_line}")
             if operator:
-                registered = [entry.key for entry in session.tables.registrations(operator) if entry.active]
-                lines.append(f"  kernels exist for {', '.join(registered) or 'no key'}")
+                lines.append(f"  kernels exist for {', '.join(session.tables.active_keys(operator)) or 'no key'}")
         except GdbextError as error:
             lines.append(f"  cannot be read: {error.what}")
         return lines

@@ -170,6 +170,10 @@ class DispatchTables:
             registrations.extend(self._read(key, value, node, number == 0) for number, node in enumerate(nodes))
         return registrations
 
+    def active_keys(self, operator: Operator) -> list[str]:
+        """The keys, aliases too, for which the operator has a kernel. Raises as ``registrations``."""
+        return [registration.key for registration in self.registrations(operator) if registration.active]
+
     def _read(self, key: str, value: int, address: int, active: bool) -> OperatorRegistration:
         """The AnnotatedKernel at ``address``, which is registered under ``key`` (a DispatchKey of that value)."""
         raw = self._memory.read(address, self._annotated_size)
